@@ -16,7 +16,7 @@ from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_
 from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.process_facts import unseen_pace
+from traceprof.replay.graph.process_facts import AHEAD, LOADING, unknown_queue, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.step_lengths import (
     by_number,
@@ -43,14 +43,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank
 
-_LOADING = (
-    "threads or processes that launch nothing run alongside: if they load the data, a step takes"
-    " at least as long as they need for it"
-)
-_AHEAD = (
-    "a thread that brings batches may be some of them ahead: in a longer run, a step takes at least"
-    " as long as that thread needs for a batch"
-)
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
@@ -162,6 +154,9 @@ class CheckedReplay(Record, frozen=True):
         gate = failed(self.baseline.gates, assumption)
         if gate is not None and not isinstance(under, CannotChange):
             under = CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
+        queue = unknown_queue(self.graph.facts) if assumption.keeps_loading else None
+        if queue is not None and "waits" in assumption.changed:
+            under = under or CannotChange(queue, None)
         under = under or self._steps(place, assumption)
         if isinstance(under, CannotChange):
             return under
@@ -180,6 +175,7 @@ class CheckedReplay(Record, frozen=True):
         facts, otherwise = self.graph.facts, under.otherwise
         unseen = unseen_pace(facts)
         doubt = assumption.doubt(self.analysis) or unseen
+        doubt = doubt or (unknown_queue(facts) if assumption.keeps_loading else None)
         ran = max(part.workers_ran for part in facts) * self.baseline.step_ns
         ahead = max(part.pace_ns if part.ahead else 0.0 for part in facts)
         loading = ran or max(part.may_load for part in facts) * self.baseline.step_ns or ahead
@@ -195,7 +191,7 @@ class CheckedReplay(Record, frozen=True):
             paced = np.maximum(under.steps, paced)
             most = np.maximum(self.share @ under.steps, self.share @ self.as_it_is)
             paced -= np.maximum(self.share @ paced - most, 0)
-            note = _AHEAD if loading == ahead else _LOADING
+            note = AHEAD if loading == ahead else LOADING
             return replace(under, otherwise=(*otherwise, paced), note=note)
         return replace(under, otherwise=otherwise)
 

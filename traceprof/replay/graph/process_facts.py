@@ -17,20 +17,33 @@ from traceprof.replay.graph.thread_waits import (
     unseen_pace_ns,
 )
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in, median_of, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.queues.loader_queues import QueueWaits
     from traceprof.run.opening import Rank
 
+LOADING = (
+    "threads or processes that launch nothing run alongside: if they load the data, a step takes"
+    " at least as long as they need for it"
+)
+AHEAD = (
+    "a thread that brings batches may be some of them ahead: in a longer run, a step takes at least"
+    " as long as that thread needs for a batch"
+)
 _UNSEEN = (
     "a thread that launches nothing, such as a data loader's, may have woken the threads that"
     " train: if it sets the pace, nothing is gained"
 )
+_UNKNOWN_QUEUE = (
+    "a thread that trains nothing copies batches to the GPU, and nothing shows when it waits for"
+    " room in its queue: it may set the pace"
+)
+_MIN_BRINGING = 0.25  # of the steps: who copies less often brings no batches
 _MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
 
@@ -65,6 +78,8 @@ class ProcessFacts(Record, frozen=True):
         workers_ran: for which share of the time processes that may load its data were on a CPU, the
             mean; 0 if none are known.
         may_load: for which share of it a thread without calls may load data, at most.
+        has_unknown_queue: whether another thread than those that train copies batches to the GPU in
+            a quarter of the steps or more, and nothing shows when it waits for room.
     """
 
     ranks: tuple[int, ...]
@@ -87,9 +102,10 @@ class ProcessFacts(Record, frozen=True):
     unseen_pace_ns: int
     workers_ran: float
     may_load: float
+    has_unknown_queue: bool
 
 
-def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
+def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
     """Return why nothing may be gained, whatever changes; None if the run shows what paces it.
 
     Args:
@@ -97,6 +113,18 @@ def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
     """
     is_unseen = any(process.unseen_pace_ns > MIN_UNSEEN * process.span_ns for process in facts)
     return _UNSEEN if is_unseen else None
+
+
+def unknown_queue(facts: Collection[ProcessFacts]) -> str | None:
+    """Return why a thread that brings batches may set the pace; None if it is known what it does.
+
+    Where one not seen may set it, that is the reason.
+
+    Args:
+        facts: about the run's processes.
+    """
+    is_unknown = any(process.has_unknown_queue for process in facts)
+    return _UNKNOWN_QUEUE if is_unknown and unseen_pace(facts) is None else None
 
 
 def facts_of(
@@ -167,7 +195,15 @@ def facts_of(
         may_load=loading_share(
             process.ranks[0][1], calls, training, overs, step_limits_ns, shift_ns
         ),
+        has_unknown_queue=_share_of_steps(calls.start_ns[overs.queues.unknown], step_limits_ns)
+        >= _MIN_BRINGING,
     )
+
+
+def _share_of_steps(times_ns: Int64, limits_ns: Int64) -> float:
+    """Return the share of steps in which one of the times lies."""
+    step, num = np.searchsorted(limits_ns, times_ns, side="right"), len(limits_ns) - 1
+    return len(distinct_values(step[(step > 0) & (step <= num)])) / max(num, 1)
 
 
 def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:

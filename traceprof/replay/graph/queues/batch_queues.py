@@ -54,6 +54,7 @@ _MIN_BATCHES = 6  # of fewer it is not known what varies less
 _MAX_PLACES = 64  # of a queue
 _MIN_SILENCE_NS = 50_000  # between two batches
 _VARIES_LESS = 0.8  # of the variance of what a thread does not wait for
+_MAX_UNSURE = 0.05  # of a thread's silences that may be waits and may be its work
 
 
 def batch_queue(thread: int, uses: Uses, calls: HostCalls) -> BatchQueue | None:
@@ -158,7 +159,7 @@ def _places(
         taken_ns: int64[t], when each batch was taken, that before the first of these, too.
         is_awaited: whether what trains waits for most batches.
     """
-    best, least, always = None, _VARIES_LESS if is_awaited else 1.0, False
+    best, least, may_wait = None, _VARIES_LESS if is_awaited else 1.0, 0.0
     for depth in range(min(_MAX_PLACES, len(begin_ns) - _MIN_BATCHES + 1)):
         begin, ended = begin_ns[depth:], ended_ns[depth:]
         taken = taken_ns[: len(begin)]
@@ -166,8 +167,10 @@ def _places(
         waits = taken > ended
         if (taken > begin).any() or waits.sum() < MIN_TAKEN:
             continue
-        always |= bool(waits.all())
+        if 3 * waits.sum() > len(waits):  # it was not only ahead at first
+            share = np.maximum(taken - ended, 0).sum() / max((begin - ended).sum(), 1)
+            may_wait = max(may_wait, float(share))
         of_own, since = np.var(begin - ended), np.var(begin - np.maximum(taken, ended))
         if since < least * of_own:
             best, least = depth, float(since / of_own)
-    return best, best is not None or is_awaited or not always
+    return best, best is not None or may_wait <= _MAX_UNSURE

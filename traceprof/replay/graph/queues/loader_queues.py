@@ -35,7 +35,7 @@ from traceprof.replay.graph.queues.rows import (
     usual_lag,
 )
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
 from traceprof.trace.model.kinds import ApiCallKind
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _WAITED_NS = 100_000  # a first stage that begins so long after the batch before waited for its feed
 _SLEPT_NS = 50_000  # it waited at least this long
+_NONE = np.empty(0, np.int64)
 _MORE = 0.05  # of its calls a step may make more or less than others
 
 
@@ -67,6 +68,7 @@ class QueueWaits(Record, frozen=True):
         busy: when the first stage works.
         is_known: whether it is known what all stages wait for.
         ahead: how many batches are there at most when one is taken; 0 if unknown.
+        unknown: int64[u], calls that copy batches, of threads whose queue is unknown.
     """
 
     call: Int64
@@ -78,6 +80,7 @@ class QueueWaits(Record, frozen=True):
     busy: Intervals
     is_known: bool
     ahead: int = 0
+    unknown: Int64 = _NONE
 
 
 class _Uses(NamedTuple):
@@ -101,7 +104,6 @@ class _Feed(NamedTuple):
     per_step: int
 
 
-_NONE = np.empty(0, np.int64)
 NO_QUEUES = QueueWaits(
     _NONE, _NONE, _NONE, _NONE, _NONE > 0, _NONE, intervals.empty(), is_known=True
 )
@@ -154,34 +156,52 @@ def _of_threads(
 ) -> QueueWaits:  # fmt: skip
     """Return the waits at the queues of threads that bring batches by copies of their own."""
     copying, communicating = (
-        distinct_values(calls.thread[work.call[(work.call >= 0) & chosen]])
+        work.call[(work.call >= 0) & chosen]
         for chosen in (work.is_to_device, work.kind == COMMUNICATION)
     )
-    bringing = without(copying, distinct_values(np.append(training, communicating)))
+    others = np.append(training, calls.thread[communicating])
+    copying = np.sort(copying[~is_in(calls.thread[copying], others)])
+    bringing, unknown = distinct_values(calls.thread[copying]), replace(NO_QUEUES, unknown=copying)
     if events is None or not len(bringing):
-        return NO_QUEUES
+        return unknown
     consumed, used = work.call[between.consumer], work.call[between.producer]
     known = (consumed >= 0) & (used >= 0)
     consumed, used = consumed[known], calls.outer[used[known]]
     wait = np.sort(calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT))
     taking = values_at(wait, np.searchsorted(wait, consumed) - 1)
     by_time = np.argsort(calls.in_time)
+    waiting = calls.outer[by_time[events.wait_key % events.span - 1]]
+    awaited = _looked_up(by_time[events.record_place - 1], waiting, calls.outer[taking])
     recording = by_time[events.records.place - 1]
-    order = np.argsort(recording)
-    event = values_at(events.record_event[order], np.searchsorted(recording[order], used))
+    event, record = _looked_up(events.record_event, recording, awaited), calls.outer[awaited]
     is_taking = (taking >= 0) & (calls.thread[taking] == calls.thread[consumed])
     is_taking &= is_in(calls.thread[consumed], training)
     queues = []
     for thread in bringing.tolist():
         rows = is_taking & (calls.thread[used] == thread)
+        # Who works between a batch's last operation and its event is not done with it before. And
+        # an event that another thread records is not one of a batch.
+        soon = (awaited[rows] >= 0) & (calls.thread[record[rows]] == thread)
+        soon &= calls.start_ns[record[rows]] - calls.end_ns[used[rows]] <= _SLEPT_NS
+        if not len(soon) or not mostly(soon):
+            continue
         uses = Uses(calls.outer[taking[rows]], used[rows], event[rows])
         queue = batch_queue(thread, uses, calls)
         if queue is not None:
             queues.append(queue)
     if not queues:
-        return NO_QUEUES
+        return unknown
     threads, rows_of, busy, ahead = zip(*queues, strict=True)
-    return replace(_joined(rows_of, np.array(threads), busy, calls), ahead=max(ahead))
+    copying = copying[~is_in(calls.thread[copying], threads)]
+    joined = _joined(rows_of, np.array(threads), busy, calls)
+    return replace(joined, ahead=max(ahead), unknown=copying)
+
+
+def _looked_up(values: Int64, keys: Int64, wanted: Int64) -> Int64:
+    """Return the values of wanted keys, int64[n]; -1 where there is none."""
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], wanted)
+    return np.where(values_at(keys[order], at) == wanted, values_at(values[order], at), -1)
 
 
 def _joined(
