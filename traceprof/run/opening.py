@@ -51,6 +51,12 @@ class Run(RunSummary, frozen=True):
     ranks: Sequence[Rank]
     traces: Sequence[Trace]
 
+    @property
+    def has_report_per_process(self) -> bool:
+        """Whether there are several reports, each of one process: what is read of them adds up."""
+        processes = {(rank.report, rank.process) for rank in self.ranks}
+        return 1 < len(processes) == len(self.traces)
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep the reports open while a block runs, even if another thread closes them.

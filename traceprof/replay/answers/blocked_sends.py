@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
-from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
+from traceprof.replay.assumptions.sends import ready_ns, sends_of
 from traceprof.replay.graph.longest_path import solve
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
@@ -59,7 +59,7 @@ def blocked_sends(
     if unknown is not None:
         return unknown
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-    ready = ready_ns(sends, edges_of_graph(graph), graph.weights.of(0), times)
+    ready = ready_ns(sends, graph.edges, graph.weights.of(0), times)
     start = times[sends.node]
     blocked = start - np.maximum(ready, start[sends.partner])
     blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.idle_causes import why_unknown
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_paced, why_not
@@ -17,7 +18,7 @@ from traceprof.replay.assumptions.assumption import Variant, Way, profilers_shar
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.process_facts import AHEAD, LOADING, unknown_queue, unseen_pace
-from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
+from traceprof.replay.graph.run_graph import in_this_process, lacks_calls, reweighed, run_graph
 from traceprof.replay.graph.step_lengths import (
     by_number,
     measured_steps,
@@ -321,6 +322,7 @@ def checked_replay(
         return Refusal(why, None)
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
+    drop_freed_memory()  # of the times of all nodes
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.steps, slowest)
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
@@ -372,7 +374,8 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         return Refusal("a rank has no GPU: what delayed its work is not recorded", None)
     if not ranks:
         return Refusal("no report holds a GPU operation", None)
-    without = [rank for rank in ranks if rank.calls is None or len(rank.calls) == 0]
+    may_unload = analysis.run.has_report_per_process
+    without = [rank for rank in ranks if lacks_calls(rank, may_unload=may_unload)]
     if without:
         how = without[0].trace.how_to_collect(Part.API_CALLS)
         return Refusal("the report has no CUDA API calls: what the host did is not known", how)

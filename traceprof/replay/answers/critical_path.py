@@ -113,9 +113,7 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
     last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
     begin = float(times[last.nodes[0]])
     way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))
-    kinds = np.concatenate([np.full(len(part.source), part.kind) for part in graph.edges])
-    source = np.concatenate([part.source for part in graph.edges])
-    target = np.concatenate([part.target for part in graph.edges])
+    kinds, source, target = graph.edges.kind, graph.edges.source, graph.edges.target
     first = np.array([facts.host_node for facts in graph.facts])
     stop = np.array([facts.end_node for facts in graph.facts])
     for edge in way:  # as many as there are waits on the way

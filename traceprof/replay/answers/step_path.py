@@ -86,7 +86,8 @@ class _Walk:
         self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(rank_steps.nodes[-1]))
         self._times = times
         self._kept = [packed.unpacked for packed in graph.kept]
-        self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])
+        self._kinds = [(kept, one) for kept in self._kept for one in kept.edges]
+        self._first_edge = np.cumsum([0, *(len(one.source) for _, one in self._kinds)])
         self._parts: list[StepPathPart] = []
         self._reached = self._end
 
@@ -100,20 +101,16 @@ class _Walk:
 
     def _take(self, edge: int) -> None:
         """Add the parts along an edge, latest first."""
-        graph = self._graph
+        of_run = self._graph.edges
+        begin = float(self._times[of_run.source[edge]])
         number = int(np.searchsorted(self._first_edge, edge, side="right")) - 1
-        edges = graph.edges[number]
-        place = edge - int(self._first_edge[number])
-        source, target = int(edges.source[place]), int(edges.target[place])
-        begin = float(self._times[source])
-        if edges.process < 0:
-            if edges.kind is EdgeKind.TRANSFER:
-                self._operation(*self._operation_at(target), begin)
+        if number == len(self._kinds):  # between processes
+            if of_run.kind[edge] == EdgeKind.TRANSFER:
+                self._operation(*self._operation_at(int(of_run.target[edge])), begin)
             return
-        kept = self._kept[edges.process]
-        first = next(i for i, part in enumerate(graph.edges) if part.process == edges.process)
-        of_kind = kept.edges[number - first]
-        at, other = int(of_kind.at[place]), int(of_kind.other[place])
+        kept, edges = self._kinds[number]
+        place = edge - int(self._first_edge[number])
+        at, other = int(edges.at[place]), int(edges.other[place])
         if edges.kind in {EdgeKind.WORK, EdgeKind.LAUNCHES}:
             self._piece(kept, at, begin, of_launches=edges.kind is EdgeKind.LAUNCHES)
         elif edges.kind is EdgeKind.OWN_TIME:

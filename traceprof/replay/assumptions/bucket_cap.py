@@ -11,7 +11,6 @@ from traceprof.analyses.gradients.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
-from traceprof.replay.assumptions.sends import edges_of_graph
 from traceprof.replay.graph.longest_path import NEVER, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
@@ -21,7 +20,7 @@ from traceprof.trace.grouping import is_in, median_of
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.assumptions.sends import GraphEdges
+    from traceprof.replay.graph.graph_edges import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
 _MIB = 1 << 20
@@ -69,7 +68,7 @@ def with_bucket_cap(
     unknown = missing_event_records(analysis, graph, "when gradients were ready")
     if unknown is not None:
         return unknown
-    edges = edges_of_graph(graph)
+    edges = graph.edges
     buckets = _buckets(analysis, graph, edges)
     if buckets is None:
         return CannotChange("no gradient buckets were seen that all ranks reduce, of known size")
@@ -163,7 +162,7 @@ class _Plan:
                 last = int(np.searchsorted(ends, stop, side="left"))
                 left = float(ends[last] - stop) / float(sizes[last])
                 for edge, weight in self._held_by(low, low + last, left):
-                    source.append(self._edges.source[edge : edge + 1])
+                    source.append(self._edges.source[edge : edge + 1].astype(np.int64))
                     target.append(np.array([node]))
                     added.append(np.array([weight]))
                 if number:

@@ -31,16 +31,11 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
     late = [lag.member for lag in straggler.run(analysis.measured).stragglers]
     index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
     indices = [index[ranks.ranks[member]] for member in late]
-    arrivals, first = [], 0
-    number = 0
-    for part in graph.edges:
-        if part.kind is EdgeKind.ARRIVAL:
-            is_late = is_in(np.array(members[number]), indices)
-            of_late = np.tile(is_late, len(part.source) // len(is_late))
-            arrivals.append(first + np.flatnonzero(of_late))
-            number += 1
-        first += len(part.source)
-    edges = np.concatenate(arrivals)
+    is_late = [
+        np.tile(is_in(np.array(of_group), indices), len(matched.node))
+        for of_group, matched in zip(members, graph.matched, strict=True)
+    ]
+    edges = np.flatnonzero(graph.edges.kind == EdgeKind.ARRIVAL)[np.concatenate(is_late)]
     return RunChange(
         edges=edges,
         weights=np.full(len(edges), NEVER),

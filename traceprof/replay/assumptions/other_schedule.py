@@ -19,7 +19,7 @@ from traceprof.communication.messages import RECEIVES, SENDS
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, pipeline_ns
-from traceprof.replay.assumptions.sends import edges_of_graph, sends_of
+from traceprof.replay.assumptions.sends import sends_of
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.run.pipeline_orders import ORDERS
 from traceprof.structs import Record
@@ -182,7 +182,7 @@ def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pip
     peer = place[np.array([numbers[int(number)] for number in sends.peer.tolist()])]
     is_forward = peer > place[sends.rank]
     is_send = sends.direction == SENDS
-    edges = edges_of_graph(graph)
+    edges = graph.edges
     moved = np.full(graph.plan.num_nodes, np.nan)
     transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
     moved[edges.target[transfers]] = graph.weights.of(0)[transfers]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import field
 from msgspec.structs import replace
 
-from traceprof.replay.graph.longest_path import NEVER, ROOT, schedule
+from traceprof.replay.graph.graph_edges import GraphEdges
+from traceprof.replay.graph.longest_path import NEVER, schedule
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.process_part import EdgeList
 from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.replay.graph.weight_sets import WeightSets
 from traceprof.structs import Record
@@ -128,30 +127,12 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     if len(source) == 0:
         return replace(graph, weights=weights, steps=steps_by_rank)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
-    edges = (
-        *_from_root(graph.edges, np.flatnonzero(is_gone)),
-        EdgeList(EdgeKind.STREAM, -1, source, target),
-    )
-    plan = schedule(
-        graph.plan.num_nodes + sum(change.num_new_nodes for change in changes),
-        np.concatenate([part.source for part in edges]),
-        np.concatenate([part.target for part in edges]),
-    )
+    kind = np.full(len(source), EdgeKind.STREAM, np.uint8)
+    new = GraphEdges(kind, source.astype(np.int32), target.astype(np.int32))
+    edges = GraphEdges.joined([graph.edges.from_root(is_gone), new])
+    num_nodes = graph.plan.num_nodes + sum(change.num_new_nodes for change in changes)
+    plan = schedule(num_nodes, edges.source, edges.target)
     return replace(graph, edges=edges, plan=plan, weights=weights, steps=steps_by_rank)
-
-
-def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:
-    first = np.cumsum([0, *(len(part.source) for part in edges)])
-    limits = pairwise(np.searchsorted(gone, first).tolist())
-    parts = []
-    for part, low, (begin, stop) in zip(edges, first[:-1].tolist(), limits, strict=True):
-        inside = gone[begin:stop] - low
-        source = part.source
-        if len(inside):
-            source = source.copy()
-            source[inside] = ROOT
-        parts.append(replace(part, source=source))
-    return parts
 
 
 def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> Float64:

@@ -14,7 +14,7 @@ from traceprof.replay.assumptions.run_change import (
     changed,
     missing_event_records,
 )
-from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
+from traceprof.replay.assumptions.sends import ready_ns, sends_of
 from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.step_lengths import replayed_steps
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.assumptions.sends import GraphEdges, SendName, Sends
+    from traceprof.replay.assumptions.sends import SendName, Sends
+    from traceprof.replay.graph.graph_edges import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
 # Orders by readiness change what is ready when: they settle in two or three rounds, or never.
@@ -106,7 +107,7 @@ class _Orders(Record, frozen=True):
         place = {order: index for index, order in enumerate(measured)}
         measured_graph = replace(graph, weights=graph.weights.chosen((0,)))
         pattern_of = tuple(place.get(order, -1) for order in orders)
-        return _Orders(measured_graph, edges_of_graph(graph), sends, units, measured, pattern_of)
+        return _Orders(measured_graph, graph.edges, sends, units, measured, pattern_of)
 
     def change(self, sequence: Int64) -> RunChange:
         """Return what another order changes in the graph.
@@ -124,7 +125,7 @@ class _Orders(Record, frozen=True):
         added = [np.full(len(joined), sends.turn_around_ns)]
         # What came before the first one still does, and what came after the last one.
         before = begins[(sends.edge[begins] >= 0) & (sequence[begins] != begins)]
-        source.append(self.edges.source[sends.edge[before]])
+        source.append(self.edges.source[sends.edge[before]].astype(np.int64))
         target.append(node[sequence[before]])
         added.append(np.full(len(before), sends.turn_around_ns))
         is_stream = self.edges.kind == EdgeKind.STREAM
@@ -132,7 +133,7 @@ class _Orders(Record, frozen=True):
         after = np.flatnonzero(is_stream & is_in(self.edges.source, node[last] + 1))
         of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
         source.append(node[sequence[of_last]] + 1)
-        target.append(self.edges.target[after])
+        target.append(self.edges.target[after].astype(np.int64))
         added.append(self.graph.weights.of(0)[after])
         waits = self._inherited(old)
         source.append(waits[0])
@@ -170,7 +171,8 @@ class _Orders(Record, frozen=True):
         count = np.searchsorted(of_row, giver[heirs], side="right") - low
         at = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
         weights = self.graph.weights.of(0)[edge[at]]
-        return edges.source[edge[at]], sends.node[np.repeat(heirs, count)], weights
+        source = edges.source[edge[at]].astype(np.int64)
+        return source, sends.node[np.repeat(heirs, count)], weights
 
     def by_readiness(self) -> Int64:
         """Return the rows in the order in which both sides are ready, for every step by itself."""
@@ -182,7 +184,7 @@ class _Orders(Record, frozen=True):
         best_sequence, best_ns = np.arange(len(sends)), np.inf
         sequences: set[bytes] = set()
         for _ in range(_MAX_ROUNDS):
-            edges, weights = edges_of_graph(graph), graph.weights.of(0)
+            edges, weights = graph.edges, graph.weights.of(0)
             times = solve(graph.plan, graph.weights)[:, 0]
             ready = ready_ns(sends, edges, weights, times)
             ready = np.maximum(ready, ready[sends.partner])

@@ -16,6 +16,7 @@ from traceprof.trace.grouping import median_of
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
+    from traceprof.replay.graph.graph_edges import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
 _DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
@@ -80,23 +81,6 @@ class Sends(Record, frozen=True):
         return len(self.node)
 
 
-class GraphEdges(Record, frozen=True):
-    """The edges of a run in the order of their weights: kind, source, target; int64[e] each."""
-
-    kind: Int64
-    source: Int64
-    target: Int64
-
-
-def edges_of_graph(graph: RunGraph) -> GraphEdges:
-    """Return the edges of a run in one piece."""
-    return GraphEdges(
-        np.concatenate([np.full(len(part.source), part.kind, np.int64) for part in graph.edges]),
-        np.concatenate([part.source for part in graph.edges]),
-        np.concatenate([part.target for part in graph.edges]),
-    )
-
-
 def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     """Return the sends of a run; None unless two follow each other on a stream.
 
@@ -112,7 +96,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     node, rank, peer, direction, meeting, start = (
         column[order] for column in (node, rank, peer, direction, meeting, start)
     )
-    edges = edges_of_graph(graph)
+    edges = graph.edges
     of_stream = np.flatnonzero(edges.kind == EdgeKind.STREAM)
     row = np.searchsorted(node, edges.target[of_stream])
     fits = row < len(node)

@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Float64, Int64
+    from traceprof.intervals import Float64, Int32
     from traceprof.replay.graph.weight_sets import WeightSets
 
 NEVER = -np.inf
@@ -32,34 +32,34 @@ class EdgeLevels(Record, frozen=True):
 
     Attributes:
         num_nodes: how many nodes there are; the first one is the root.
-        order: int64[e], the edges in this order.
-        source: int64[e], in this order.
-        target: int64[t], the nodes that edges lead to, in this order, each once.
-        first_edge: int64[t + 1], where the edges of each of them begin.
-        level_start: int64[l + 1], where the targets of each level begin.
+        order: int32[e], the edges in this order.
+        source: int32[e], in this order.
+        target: int32[t], the nodes that edges lead to, in this order, each once.
+        first_edge: int32[t + 1], where the edges of each of them begin.
+        level_start: int32[l + 1], where the targets of each level begin.
     """
 
     num_nodes: int
-    order: Int64
-    source: Int64
-    target: Int64
-    first_edge: Int64
-    level_start: Int64
+    order: Int32
+    source: Int32
+    target: Int32
+    first_edge: Int32
+    level_start: Int32
 
 
-def schedule(num_nodes: int, source: Int64, target: Int64) -> EdgeLevels:
+def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
     """Return in which order edges are taken.
 
     Args:
         num_nodes: how many nodes there are; nothing leads to the root, and all others have an edge.
-        source: int64[e], the nodes where edges begin.
-        target: int64[e], where they lead to.
+        source: int32[e], the nodes where edges begin.
+        target: int32[e], where they lead to.
 
     Raises:
         CircularError: there is a circle.
     """
     level = _levels(num_nodes, source, target)
-    order = np.lexsort((target, level[target]))
+    order = np.lexsort((target, level[target])).astype(np.int32)
     targets = target[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = targets[1:] != targets[:-1]
@@ -71,8 +71,8 @@ def schedule(num_nodes: int, source: Int64, target: Int64) -> EdgeLevels:
         order=order,
         source=source[order],
         target=distinct,
-        first_edge=np.append(first_edge, len(order)),
-        level_start=np.concatenate(([0], changes, [len(distinct)])),
+        first_edge=np.append(first_edge, len(order)).astype(np.int32),
+        level_start=np.concatenate(([0], changes, [len(distinct)])).astype(np.int32),
     )
 
 
@@ -130,13 +130,14 @@ def binding_edges(plan: EdgeLevels, weights: Float64, times: Float64, node: int)
     return way[::-1]
 
 
-def _levels(num_nodes: int, source: Int64, target: Int64) -> Int64:
-    """Return the longest number of edges from the root to each node, int64[nodes]."""
-    by_source = np.argsort(source, kind="stable")
+def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
+    """Return the longest number of edges from the root to each node, int32[nodes]."""
+    by_source = np.argsort(source, kind="stable").astype(np.int32)
     leads_to = target[by_source]
-    first = np.searchsorted(source[by_source], np.arange(num_nodes + 1))
+    first = np.append(0, np.cumsum(np.bincount(source, minlength=num_nodes)))
+    del by_source
     missing = np.bincount(target, minlength=num_nodes)
-    level = np.zeros(num_nodes, np.int64)
+    level = np.zeros(num_nodes, np.int32)
     ready = np.flatnonzero(missing == 0)
     depth = done = 0
     while len(ready):

@@ -8,7 +8,9 @@ import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO
-from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
+from traceprof.replay.graph.graph_edges import GraphEdges
+from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.replay.graph.weight_sets import SAME, WeightSets, difference, or_known
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 from traceprof.trace.model.special_values import UNKNOWN
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Float64, Int32, Int64, Mask
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.waits import GroupWaits
     from traceprof.replay.graph.sample import Sample
+    from traceprof.replay.graph.weight_sets import Difference
 
 # If clocks may be off by more than this share of a step, only operations count for which a rank
 # waited longer than that: to leave out shorter waits is the smaller error.
@@ -38,6 +41,21 @@ class Matched(Record, frozen=True):
     start_ns: Int64
     end_ns: Int64
     node: Int64
+
+    def edges(self, release: int) -> GraphEdges:
+        """Return the edges between the ranks: each operation begins when the last rank has come.
+
+        Args:
+            release: the first of m nodes, at which the data of the operations begin to move.
+        """
+        node, num = self.node.ravel(), len(self.node)
+        of_node = np.repeat(np.arange(release, release + num), self.node.shape[1])
+        kinds = np.array([EdgeKind.ARRIVAL, EdgeKind.TRANSFER], np.uint8)
+        return GraphEdges(
+            np.repeat(kinds, len(node)),
+            np.concatenate((node, of_node), dtype=np.int32, casting="same_kind"),
+            np.concatenate((of_node, node + 1), dtype=np.int32, casting="same_kind"),
+        )
 
 
 def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
@@ -110,13 +128,13 @@ def transfer_weights(
         transfer = (operations.end_ns - last_start_ns).astype(np.float64)
         width = transfer.shape[1]
         full = transfer.ravel()
-        others: list[tuple[Int32, Float64]] = []
+        others: list[Difference] = []
         for number in range(of_columns[0].num):
             scaled = full.copy()
             for column in range(width):
                 scaled[column::width] *= of_columns[column].of(number)
             others.append(or_known(difference(full, scaled), others))
         nothing = np.zeros(len(full))
-        weights.append(WeightSets(nothing, tuple(difference(nothing, nothing) for _ in others)))
+        weights.append(WeightSets(nothing, (SAME,) * len(others)))
         weights.append(WeightSets(full, tuple(others)))
     return weights

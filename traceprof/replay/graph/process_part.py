@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.replay.graph.graph_edges import GraphEdges
 from traceprof.replay.graph.longest_path import ROOT
 from traceprof.replay.graph.matched import Matched
 from traceprof.replay.graph.process_facts import facts_of
-from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
+from traceprof.replay.graph.process_graph import edges_of, in_pieces, observe
 from traceprof.replay.graph.rank_steps import begun_together, rank_steps_of, step_operations
 from traceprof.replay.graph.remaining_work import RemainingWork
-from traceprof.replay.graph.weight_sets import SAME, WeightSets, difference, or_known
+from traceprof.replay.graph.weight_sets import WeightSets, difference, different, or_known, packed
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
@@ -26,32 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Float64, Int32, Int64
+    from traceprof.intervals import Int64
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_graph import Edges, Process
     from traceprof.replay.graph.rank_steps import RankSteps
     from traceprof.replay.graph.sample import Sample
+    from traceprof.replay.graph.weight_sets import Difference
     from traceprof.replay.graph.weights import Durations, Weighing
     from traceprof.run.opening import Rank
 
 FIRST_NODE = ROOT + 1
-_MIN_NARROWED_BYTES = 2048
-
-
-class EdgeList(Record, frozen=True):
-    """The n edges of one kind.
-
-    Attributes:
-        kind: what holds their targets back.
-        process: index of the process; -1 between processes.
-        source: int64[n], nodes.
-        target: int64[n], nodes.
-    """
-
-    kind: EdgeKind
-    process: int
-    source: Int64
-    target: Int64
+_MIN_NARROWED_BYTES = 512
 
 
 class Kept(Record, frozen=True):
@@ -126,7 +112,7 @@ class ProcessPart(Record, frozen=True):
         kept: what is needed to weigh its edges again, without its ranks; None if not asked for.
     """
 
-    edges: Sequence[EdgeList]
+    edges: GraphEdges
     weights: WeightSets
     places: Sequence[tuple[int, int]]
     matched: Sequence[Matched]
@@ -140,10 +126,6 @@ class ProcessPart(Record, frozen=True):
         """Return the same part with `by` nodes of other processes before its own."""
         if by == 0:
             return self
-        edges = [
-            replace(part, source=_moved(part.source, by), target=part.target + by)
-            for part in self.edges
-        ]
         steps_by_rank = [
             replace(
                 rank_steps,
@@ -160,12 +142,9 @@ class ProcessPart(Record, frozen=True):
             end_node=self.facts.end_node + by,
         )
         matched = [replace(group, node=group.node + by) for group in self.matched]
-        return replace(self, edges=edges, matched=matched, steps=steps_by_rank, facts=facts)
-
-
-def _moved(nodes: Int64, by: int) -> Int64:
-    """Return nodes with `by` others before them; the root stays where it is."""
-    return np.where(nodes == ROOT, ROOT, nodes + by)
+        return replace(
+            self, edges=self.edges.moved(by), matched=matched, steps=steps_by_rank, facts=facts
+        )
 
 
 def process_part(
@@ -238,7 +217,7 @@ def process_part(
         rank.release()
     work = process.work
     return ProcessPart(
-        edges=[EdgeList(part.kind, number, part.source, part.target) for part in edges],
+        edges=GraphEdges.of(edges),
         weights=weights,
         places=places,
         matched=[
@@ -275,12 +254,12 @@ def weighed(
     full = [weigher.of(part) for part in edges]
     begins = np.cumsum([0, *map(len, full)]).tolist()
     factors = [measured.transfer[operations] for operations in matched]
-    others: list[tuple[Int32, Float64]] = []
-    scales: list[list[tuple[Int32, Float64]]] = [[] for _ in matched]
+    others: list[Difference] = []
+    scales: list[list[Difference]] = [[] for _ in matched]
     assumed, assumption, share = measured, None, 0.0
     hosts = {share: measured}
     latest, weights = weigher, full
-    known: dict[tuple[object, ...], tuple[Int32, Float64]] = {}
+    known: dict[tuple[object, ...], Difference] = {}
     for variant in variants:
         if variant.assumption is not assumption or variant.quick_host != share:
             assumption, share = variant.assumption, variant.quick_host
@@ -298,13 +277,13 @@ def weighed(
                 latest = Weigher(process, durations)
                 weights = [latest.of(part) for part in edges]
             columns = latest.switched(durations, edges, weights)
-            changes = [SAME]
-            for begin, before, column in zip(begins[:-1], full, columns, strict=True):
-                edge, weight = difference(before, column)
-                if len(edge):
-                    changes.append((edge + np.int32(begin), weight))
+            changes = [
+                (edge + np.int32(begin), weight)
+                for begin, before, column in zip(begins[:-1], full, columns, strict=True)
+                for edge, weight in (different(before, column),)
+            ]
             edge, weight = map(np.concatenate, zip(*changes, strict=True))
-            known[key] = or_known((edge, weight), others)
+            known[key] = or_known((packed(edge, weight),), others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])

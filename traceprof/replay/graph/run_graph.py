@@ -12,16 +12,16 @@ from traceprof.analyses import breakdown, launch_queue
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
+from traceprof.replay.graph.graph_edges import GraphEdges
 from traceprof.replay.graph.longest_path import schedule
 from traceprof.replay.graph.matched import Matched, group_members, matched_places, transfer_weights
-from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.process_part import FIRST_NODE, EdgeList, process_part, weighed
+from traceprof.replay.graph.process_part import FIRST_NODE, process_part, weighed
 from traceprof.replay.graph.weight_sets import WeightSets
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.host.launch_stalls import Stalls
@@ -51,8 +51,8 @@ class MapItems(Protocol):
         prepare: Callable[[], None],
         num_operations: int,
         /,
-    ) -> list[Made]:
-        """Return what `work` makes of each item.
+    ) -> Iterable[Made]:
+        """Return what `work` makes of each item, each perhaps only when it is taken.
 
         Args:
             work: makes the same in every process.
@@ -62,16 +62,18 @@ class MapItems(Protocol):
         """
 
 
-def in_this_process(work: Callable[[Item], Made], items: Sequence[Item], *_: object) -> list[Made]:
-    """Do all work in this process: the simplest `MapItems`."""
-    return [work(item) for item in items]
+def in_this_process(
+    work: Callable[[Item], Made], items: Sequence[Item], *_: object
+) -> Iterator[Made]:
+    """Do all work in this process, one item at a time: the simplest `MapItems`."""
+    return map(work, items)
 
 
 class RunGraph(Record, frozen=True):
     """The graph of a run with sets of weights.
 
     Attributes:
-        edges: all of them, without what they are about.
+        edges: all of them, without what they are about, by process; then those between processes.
         plan: the order in which edges are taken.
         weights: one set for each variant.
         steps: of each rank.
@@ -81,7 +83,7 @@ class RunGraph(Record, frozen=True):
         kept: what is needed to weigh the edges of each process again; empty if not asked for.
     """
 
-    edges: tuple[EdgeList, ...]
+    edges: GraphEdges
     plan: EdgeLevels
     weights: WeightSets
     steps: tuple[RankSteps, ...]
@@ -125,7 +127,7 @@ def run_graph(
     owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
     for index, rank in enumerate(analysis.run.ranks):
         owners.setdefault((rank.report, rank.process), []).append((index, rank))
-    is_alone = 1 < len(owners) == len(analysis.run.traces)  # each process in its report
+    is_alone = analysis.run.has_report_per_process
     if is_alone:
         for trace in analysis.run.traces:
             trace.unload()
@@ -148,7 +150,7 @@ def run_graph(
         return part
 
     node = 1
-    edges: list[EdgeList] = []
+    edges: list[GraphEdges] = []
     steps_by_rank: list[RankSteps] = []
     weights, facts, kept, remaining = [], [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in places]
@@ -156,11 +158,11 @@ def run_graph(
     processes = list(enumerate(owners.values()))
     progress.expect(len(processes))
     parts = map_items(part_of, processes, partial(_reopen, analysis), num_operations)
-    for ranks in owners.values():
-        part = parts.pop(0).moved(node - FIRST_NODE)  # one at a time is in memory twice
+    for ranks, unmoved in zip(owners.values(), _let_go(parts), strict=True):
+        part = unmoved.moved(node - FIRST_NODE)
         facts.append(part.facts)
         node = part.facts.end_node
-        edges += part.edges
+        edges.append(part.edges)
         weights.append(part.weights)
         remaining.append(part.remaining)
         steps_by_rank += part.steps
@@ -172,22 +174,28 @@ def run_graph(
         if part.kept is not None:
             kept.append(replace(part.kept, ranks=ranks))
     for of_group in matched:
-        release = node + np.repeat(np.arange(len(of_group.node)), of_group.node.shape[1])
+        edges.append(of_group.edges(node))
         node += len(of_group.node)
-        edges.append(EdgeList(EdgeKind.ARRIVAL, -1, of_group.node.ravel(), release))
-        edges.append(EdgeList(EdgeKind.TRANSFER, -1, release, of_group.node.ravel() + 1))
     joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
-    del weights, scales, part  # which are as large
+    of_run = GraphEdges.joined(edges)
+    del weights, scales, edges, part, unmoved  # which are as large
     drop_freed_memory()
-    plan = schedule(
-        node,
-        np.concatenate([part.source for part in edges]),
-        np.concatenate([part.target for part in edges]),
-    )
+    plan = schedule(node, of_run.source, of_run.target)
+    drop_freed_memory()  # of making the plan
     return RunGraph(
-        tuple(edges), plan, joined, tuple(steps_by_rank), tuple(facts), matched, tuple(remaining),
+        of_run, plan, joined, tuple(steps_by_rank), tuple(facts), matched, tuple(remaining),
         tuple(kept),
     )  # fmt: skip
+
+
+def _let_go(parts: Iterable[Made]) -> Iterator[Made]:
+    """Yield parts of which none stays in memory because of a list."""
+    if not isinstance(parts, list):
+        yield from parts
+        return
+    parts.reverse()
+    while parts:
+        yield parts.pop()
 
 
 def _reopen(analysis: OpenAnalysis) -> None:
@@ -229,6 +237,15 @@ def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
     """Return the launches of a rank's process that a full queue blocked, as they were measured."""
     known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
     return known[rank.rank] if rank.rank in known else find_stalls(rank)
+
+
+def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:
+    """Return whether a rank has no API calls; they are read, and perhaps unloaded again."""
+    lacks = rank.calls is None or len(rank.calls) == 0
+    if may_unload:
+        rank.release()
+        rank.trace.unload()
+    return lacks
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
 
 _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cache, by level
-_MAX_WEIGHTS = 3_000_000  # at once, if more than one set is: each takes eight bytes
+_MAX_WEIGHTS = 1_000_000  # at once, if more than one set is: each takes eight bytes
 
 
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
