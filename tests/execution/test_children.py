@@ -61,6 +61,17 @@ def test_a_child_prepares_itself() -> None:
     assert made == [[], [1]]
 
 
+def test_texts_of_several_items_arrive_as_one() -> None:
+    def items() -> Iterator[list[str]]:
+        for number in (3, 3):
+            yield ["a long text", "ä" * number]
+
+    with Child(items, shares_texts=True) as child:
+        first, second = child.items()
+    assert first == second == ["a long text", "äää"]
+    assert all(one is other for one, other in zip(first, second, strict=True))
+
+
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_large_results_are_not_in_the_heap(num_processes: int) -> None:
     made = run_in_children(

@@ -20,7 +20,7 @@ from traceprof.communication.stream_waits import operations_on
 from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
-from traceprof.trace.columns import Column, pack
+from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from traceprof.communication.compute_after import ComputeAfter
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank, Window
+    from traceprof.trace.columns import PackedColumns
 
 # If more operations than this start before their launch does, clocks of GPU and host disagree.
 _MAX_LATE_SHARE = 0.01
@@ -85,10 +86,15 @@ class Exposure(Record, frozen=True):
 
 
 class PackedExposure(Record, frozen=True):
-    """An `Exposure` in fewer bytes, to keep: of pieces, the differences between their starts."""
+    """An `Exposure` in fewer bytes, to keep.
 
-    columns: tuple[Column, ...]
-    piece_start_gaps: Column
+    Attributes:
+        data: its columns; of pieces, the differences between their starts.
+        is_judged: as there.
+        has_events: as there.
+    """
+
+    data: PackedColumns
     is_judged: bool
     has_events: bool
 
@@ -96,9 +102,8 @@ class PackedExposure(Record, frozen=True):
     def of(cls, exposed: Exposure) -> PackedExposure:
         """Return an exposure packed."""
         return cls(
-            tuple(
-                pack(column)
-                for column in (
+            pack_all(
+                (
                     exposed.kernel,
                     exposed.start_ns,
                     exposed.exposed_ns,
@@ -109,9 +114,9 @@ class PackedExposure(Record, frozen=True):
                     exposed.idle_compute_ns,
                     exposed.first_piece,
                     exposed.piece_end_ns - exposed.piece_start_ns,
+                    np.diff(exposed.piece_start_ns, prepend=exposed.start_ns[:1]),
                 )
             ),
-            pack(np.diff(exposed.piece_start_ns, prepend=exposed.start_ns[:1])),
             exposed.is_judged,
             exposed.has_events,
         )
@@ -119,10 +124,10 @@ class PackedExposure(Record, frozen=True):
     @property
     def unpacked(self) -> Exposure:
         """The exposure, unpacked anew at each use."""
-        kernel, start, exposed, late, queued, rest, line, idle_compute, first, length = (
-            column.values for column in self.columns
+        kernel, start, exposed, late, queued, rest, line, idle_compute, first, length, gaps = (
+            unpack_all(self.data)
         )
-        piece_start = np.cumsum(self.piece_start_gaps.values)
+        piece_start = np.cumsum(gaps)
         piece_start += start[:1]
         return Exposure(
             kernel=kernel,

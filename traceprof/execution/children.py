@@ -71,9 +71,10 @@ class _Channel(Record, frozen=True):
 
     socket: socket
     state: Int64
+    shares_texts: bool
 
     def send(self, item: object) -> None:
-        _send(item, self.socket)
+        _send(item, self.socket, _SharingPickler if self.shares_texts else pickle.Pickler)
         self.state[_SENT] = self.state[_SO_FAR]
 
     def expect(self, number: int) -> None:
@@ -113,6 +114,7 @@ class Child(Generic[Item]):
         progress: the object that counts rows in the child.
         niceness: added to the child's niceness.
         forwards: whether the items are also sent to the parent of this process, itself a child.
+        shares_texts: whether the same texts of several items are one in the parent.
 
     Attributes:
         socket: readable when items have arrived, or the child has ended.
@@ -125,8 +127,10 @@ class Child(Generic[Item]):
         *,
         niceness: int = 0,
         forwards: bool = False,
+        shares_texts: bool = False,
     ) -> None:
         self._make, self._progress, self._niceness = make, progress, niceness
+        self._shares_texts = shares_texts
         self._forward_to = _parent.socket if _parent is not None and forwards else None
         self._items: deque[Item] = deque()
         self._counted = np.zeros(2, np.int64)  # rows expected and read
@@ -142,7 +146,7 @@ class Child(Generic[Item]):
             warnings.simplefilter("ignore", DeprecationWarning)  # of numpy's threads, which wait
             self._pid = os.fork()
         if self._pid == 0:
-            self._run(_Channel(theirs, state), parent, old_mask)
+            self._run(_Channel(theirs, state, self._shares_texts), parent, old_mask)
         theirs.close()
         _children.append(self)
         try:
@@ -318,7 +322,21 @@ def _set_apart(item: Item) -> Item:
     return item
 
 
-def _send(item: object, through: socket) -> None:
+class _SharingPickler(pickle.Pickler):
+    def persistent_id(self, obj: object) -> str | None:
+        """Return a text for itself: where it arrives, it is one with others of its value."""
+        return obj if type(obj) is str else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: str) -> str:
+        """Return a text, of which there is one: what reports of one program say is the same."""
+        return sys.intern(pid)
+
+
+def _send(
+    item: object, through: socket, pickler_type: type[pickle.Pickler] = pickle.Pickler
+) -> None:
     """Send an object.
 
     Raises:
@@ -326,7 +344,7 @@ def _send(item: object, through: socket) -> None:
     """
     large: list[pickle.PickleBuffer] = []
     content = BytesIO()
-    pickler = pickle.Pickler(content, 5, buffer_callback=large.append)
+    pickler = pickler_type(content, 5, buffer_callback=large.append)
     pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _reduced}
     pickler.dump(item)
     data = content.getvalue()
@@ -361,7 +379,7 @@ def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa:
             send_fds(forward_to, [sent], files)
         place = pickle.loads(sent)  # noqa: S301  (our own child's)
         if isinstance(place, bytes):
-            return pickle.loads(place)  # noqa: S301  (our own child's)
+            return _Unpickler(BytesIO(place)).load()
         if not files:
             raise OSError("no file can be opened")
         file, (begin, length) = files[0], place
@@ -374,7 +392,7 @@ def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa:
     finally:
         for file in files:
             os.close(file)
-    return pickle.loads(data, buffers=buffers)  # noqa: S301  (our own child's)
+    return _Unpickler(BytesIO(data), buffers=buffers).load()
 
 
 def _mapped(file: int, begin: int, length: int) -> memoryview:

@@ -118,7 +118,9 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
                     child, process = idle.pop()
                 else:
                     process = stack.enter_context(ExitStack())
-                    child = process.enter_context(Child(partial(_measured, tasks)))
+                    child = process.enter_context(
+                        Child(partial(_measured, tasks), shares_texts=True)
+                    )
                 running[child] = index, process
                 with suppress(ChildError):  # which is also raised where the answer is read
                     child.ask((index, num_processes))

@@ -23,7 +23,7 @@ from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traceprof.host.sync_idle import SyncIdle
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank, Window
-    from traceprof.trace.columns import Column
+    from traceprof.trace.columns import PackedColumns
 
 TIME_CATEGORIES = (
     "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading",
@@ -173,14 +173,16 @@ _SINCE_START = ("blocked_ns",)
 
 
 class PackedArrivals(Record, frozen=True):
-    """The `Arrivals` of a rank in a quarter of the bytes, to keep and to send."""
+    """The `Arrivals` of a rank in a fraction of the bytes, to keep and to send.
+
+    Attributes:
+        others: all but the columns.
+        data: the columns: `_names_of_columns`, then those of `TIME_CATEGORIES` at the start, and
+            between start and end.
+    """
 
     others: Arrivals
-    columns: tuple[Column, ...]
-    spent: tuple[tuple[Column, Column], ...]
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
+    data: PackedColumns
 
     @classmethod
     def of(cls, arrivals: Arrivals) -> PackedArrivals:
@@ -192,14 +194,11 @@ class PackedArrivals(Record, frozen=True):
         columns += [getattr(arrivals, name) - arrivals.start_ns for name in _SINCE_START]
         at_start = arrivals.cumulative_ns_at_start
         between = arrivals.spent_at_end_ns - at_start
+        columns += [*at_start.T, *between.T]
         nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), _NOTHING)
         return cls(
             replace(arrivals, cumulative_ns_at_start=_NOTHING, spent_at_end_ns=_NOTHING, **nothing),
-            tuple(map(pack, columns)),
-            tuple(
-                (pack(at_start[:, index]), pack(between[:, index]))
-                for index in range(len(TIME_CATEGORIES))
-            ),
+            pack_all(columns),
         )
 
     def numbered(self, rank: int, report: int) -> PackedArrivals:
@@ -209,16 +208,15 @@ class PackedArrivals(Record, frozen=True):
     @property
     def unpacked(self) -> Arrivals:
         """The arrivals, unpacked anew at each use."""
-        columns: dict[str, Any] = {
-            name: column.values
-            for name, column in zip(_names_of_columns(), self.columns, strict=True)
-        }
+        values, names, num = unpack_all(self.data), _names_of_columns(), len(TIME_CATEGORIES)
+        columns: dict[str, Any] = dict(zip(names, values, strict=False))
         for name, later in _AT_START_AND_END.items():
             columns[later] += columns[name]
         for name in _SINCE_START:
             columns[name] += columns["start_ns"]
         at_start, spent = (
-            np.stack([pair[index].values for pair in self.spent], axis=1) for index in (0, 1)
+            np.stack(values[first : first + num], axis=1)
+            for first in (len(names), len(names) + num)
         )
         spent += at_start
         return replace(

@@ -8,6 +8,8 @@ int64.
 from __future__ import annotations
 
 import mmap
+import pickle
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,8 @@ _RANGE = int(np.iinfo(_WIDEST).max)
 _MIN_INT64 = int(np.iinfo(np.int64).min)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _FEW = 256
+_FEW_BYTES = 1 << 14
+_MAX_COMPRESSED_BYTES = 1 << 15
 _MAX_COMPARED = 16  # numbers that a column is compared with, in the time of half a table look-up
 _ALL = slice(None)
 _ROWS_AT_ONCE = 1 << 15
@@ -63,6 +67,9 @@ class Column:
         """Send a constant as one number: else its array would be sent, and kept, as a whole."""
         if self._is_constant:
             return _constant, (self._kept[:1].copy(), len(self), self._base)
+        if self._kept.nbytes < _FEW_BYTES:
+            data, kind = self._kept.tobytes(), self._kept.dtype.char
+            return _of_bytes, (data, kind, self._base, self._blocks)
         return Column, (self._kept, self._base, self._blocks)
 
     @property
@@ -195,6 +202,9 @@ class Column:
         return np.arange(int(self._kept.max()) + 1 if len(self) else 0) + self._base
 
 
+PackedColumns = tuple[Column, ...] | bytes
+
+
 def pack(values: Int64) -> Column:
     """Pack a column, int64[n]."""
     if len(values) == 0:
@@ -216,6 +226,21 @@ def pack(values: Int64) -> Column:
 def pack_ahead(ids: Int64) -> Column:
     """Pack ids that mostly follow each other, int64[n], less 0, 1, 2, …: the rest is small."""
     return pack(ids - np.arange(len(ids)))
+
+
+def pack_all(columns: Iterable[Int64]) -> PackedColumns:
+    """Pack columns, int64[n] each; small ones are compressed: there may be thousands of reports."""
+    packed = tuple(map(pack, columns))
+    if sum(column.nbytes for column in packed) > _MAX_COMPRESSED_BYTES:
+        return packed
+    return zlib.compress(pickle.dumps(packed, 5), 1)
+
+
+def unpack_all(packed: PackedColumns) -> list[Int64]:
+    """Return packed columns, int64[n] each, anew at each use."""
+    if isinstance(packed, bytes):
+        return unpack_all(pickle.loads(zlib.decompress(packed)))  # noqa: S301  (our own)
+    return [column.values for column in packed]
 
 
 class ColumnBuilder:
@@ -319,9 +344,16 @@ def rows_of(kept: Narrow, index: Index) -> Narrow:
     return kept.take(index)
 
 
+def _of_bytes(data: bytes, kind: str, base: int, blocks: Blocks) -> Column:
+    """Return a short column: an array would be sent, and arrive, in several times the time."""
+    return Column(np.frombuffer(data, kind).copy(), base, blocks)
+
+
 def _constant(kept: Narrow, length: int, base: int) -> Column:
     """Return a column of one number, which is kept once."""
-    return Column(np.broadcast_to(kept, length), base)
+    repeated = np.ndarray((length,), kept.dtype, kept, strides=(0,))  # `broadcast_to` takes long
+    repeated.flags.writeable = False
+    return Column(repeated, base)
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:

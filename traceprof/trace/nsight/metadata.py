@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ class Target:
         """Read the metadata of an export; the rest is read on first use."""
         self._database = database
         self.metadata: dict[str, str] = {
-            row["name"]: row["value"]
+            sys.intern(row["name"]): sys.intern(row["value"])  # reports of a run say the same
             for table in (*schema.EXPORT_METADATA, schema.CAPTURE_METADATA)
             for row in database.rows(table, {"name": str, "value": str})
             if row["name"] is not None and row["value"] is not None

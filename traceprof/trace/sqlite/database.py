@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import sys
 import weakref
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES = 100
 _CLOSED = -1
+
+
+@lru_cache(maxsize=64)
+def _columns_by_table(
+    tables: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the names of columns by table, once for all reports that have the same."""
+    return MappingProxyType(dict(tables))
 
 
 class Database:
@@ -307,11 +316,9 @@ class Database:
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is not text")
-            # The reports of a run have the same names: keep them once.
-            self.columns: dict[str, tuple[str, ...]] = {
-                sys.intern(name): tuple(map(sys.intern, self._column_names(name)))
-                for name in tables
-            }
+            self.columns: Mapping[str, tuple[str, ...]] = _columns_by_table(
+                tuple((name, tuple(self._column_names(name))) for name in tables)
+            )
             self.views = frozenset(views)
 
     def _names(self, kind: str) -> list[str]:
