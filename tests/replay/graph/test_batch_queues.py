@@ -12,7 +12,7 @@ from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
 from tests.support.builders import global_tid
 from tests.support.known import known
-from tests.support.observed import observed
+from tests.support.observed import assert_begun_when_allowed, observed
 from traceprof.replay.graph.process_graph import Observed
 from traceprof.trace.nsight import schema
 
@@ -55,14 +55,7 @@ def test_a_batch_is_begun_when_there_is_room(fast: Machine, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["two-threads-fast", "two-threads-slow", "all-with-threads"])
 def test_calls_begin_when_the_later_of_what_they_wait_for_allows(name: str, tmp_path: Path) -> None:
-    process = observed(PROGRAMS[name].run(3), tmp_path)
-    calls, overs = process.calls, process.hand_overs
-    earliest = np.zeros(len(calls), np.int64)
-    np.maximum.at(earliest, overs.call, calls.end_ns[overs.after] + overs.gap_ns)
-    both = overs.own_ns >= 0
-    own = calls.end_ns[overs.call[both] - 1] + overs.own_ns[both]
-    np.maximum.at(earliest, overs.call[both], own)
-    assert earliest[overs.call].tolist() == calls.start_ns[overs.call].tolist()
+    assert_begun_when_allowed(observed(PROGRAMS[name].run(3), tmp_path))
 
 
 def test_a_thread_that_is_waited_for_waits_for_nobody(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import traceprof
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
-from tests.support.observed import observed
+from tests.support.observed import assert_begun_when_allowed, observed
 from traceprof.trace.nsight import schema
 
 
@@ -36,14 +36,7 @@ def test_each_step_takes_the_next_batch(slow: Machine, tmp_path: Path) -> None:
 def test_calls_begin_when_the_later_of_what_they_wait_for_allows(
     slow: Machine, tmp_path: Path
 ) -> None:
-    process = observed(slow, tmp_path)
-    calls, overs = process.calls, process.hand_overs
-    earliest = np.zeros(len(calls), np.int64)
-    np.maximum.at(earliest, overs.call, calls.end_ns[overs.after] + overs.gap_ns)
-    both = overs.own_ns >= 0
-    own = calls.end_ns[overs.call[both] - 1] + overs.own_ns[both]
-    np.maximum.at(earliest, overs.call[both], own)
-    assert earliest[overs.call].tolist() == calls.start_ns[overs.call].tolist()
+    assert_begun_when_allowed(observed(slow, tmp_path))
 
 
 def test_stages_that_begin_at_any_time_are_not_understood(slow: Machine, tmp_path: Path) -> None:

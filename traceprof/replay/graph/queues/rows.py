@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.columns import HostCalls
 
 MIN_TAKEN = 3
-"""So many waits, all by the same call of a step, identify that call."""
+"""This number of waits, all by the same call of a step, identifies that call."""
 _TAKEN_NS = 50_000  # a thread that waited for a batch goes on so much later at most than usual
 _MOST = 0.9  # of the waits have to end after what they are for
 
