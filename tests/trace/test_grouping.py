@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceprof.trace.grouping import grouped, numbered, ordered, places
+from traceprof.trace.grouping import grouped, numbered, ordered, places, sorted_in_groups
 
 RANDOM = np.random.default_rng(1)
 
@@ -33,3 +33,16 @@ def test_places_count_the_rows_of_the_same_keys(length: int) -> None:
     place, count = places(first, second)
     assert place.tolist() == [rows[:at].count(row) for at, row in enumerate(rows)]
     assert count.tolist() == [rows.count(row) for row in rows]
+
+
+@pytest.mark.parametrize("longest", [1, 1 << 20, (1 << 26) - 1, 1 << 26, 1 << 40, 1 << 62])
+def test_values_in_groups_are_sorted_in_32_bits_in_64_and_by_two_keys(longest: int) -> None:
+    group = RANDOM.integers(0, 64, 500)
+    values = np.append(RANDOM.integers(0, longest, 499), longest)
+    expected = values[np.lexsort((values, group))]
+    assert np.array_equal(sorted_in_groups(values, group), expected)
+
+
+def test_no_values_in_groups() -> None:
+    nothing = np.empty(0, np.int64)
+    assert len(sorted_in_groups(nothing, nothing)) == 0

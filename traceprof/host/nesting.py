@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.intervals import num_before
 from traceprof.structs import Record
+from traceprof.trace.grouping import in_order
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -85,10 +87,13 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
     # Most calls are one after the other: only spans around others, or inside, are looked at.
     is_inside = start_ns[1:] < np.maximum.accumulate(end[:-1])
     rows = np.flatnonzero(np.append(False, is_inside) | np.append(is_inside, False))
-    start, stop, index = start_ns[rows], end[rows], np.arange(len(rows))
-    level = index - np.searchsorted(np.sort(stop), start, side="right")
-    keys = np.sort(level * len(rows) + index)
-    place = keys[np.searchsorted(keys, (level - 1) * len(rows) + index) - 1] % max(len(rows), 1)
+    start, stop = start_ns[rows], end[rows]
+    # Ends are nearly in order: a stable sort is quick.
+    level = np.arange(len(rows)) - num_before(np.sort(stop, kind="stable"), start, "right")
+    by_level, level_of = in_order(level, int(level.max(initial=0)).bit_length())
+    keys = level_of * len(rows) + by_level
+    place = np.empty(len(rows), np.int64)
+    place[by_level] = by_level[num_before(keys, keys - len(rows)) - 1]
     is_inner = (level > 0) & (stop[place] > start)  # others overlap, but do not nest
     parent[rows] = np.where(is_inner, rows[place], -1)
     depth[rows] = np.where(is_inner, level, 0)

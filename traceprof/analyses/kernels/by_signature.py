@@ -14,7 +14,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered, ordered
+from traceprof.trace.grouping import numbered, ordered, sorted_in_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int32, Int64, Mask
     from traceprof.run.opening import Rank
-
-
-_NARROW_BITS = 32
 
 
 class SignatureSlowdown(Record, frozen=True):
@@ -177,7 +174,7 @@ def compare(
     used = is_used[group]
     group, rows, over = (np.cumsum(is_used) - 1)[group[used]], rows[used], over[used]
     of_group, num_alone = groups[is_used] // num_places, num_alone[is_used]
-    alone_ns = sorted_by_signature(length_ns[rows[~over]], group[~over])
+    alone_ns = sorted_in_groups(length_ns[rows[~over]], group[~over])
     expected, variance = _expected(alone_ns, num_alone)
     paired, group = rows[over], group[over]
     chosen, of_signature = np.unique(of_group, return_inverse=True)
@@ -242,24 +239,6 @@ def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64
     quartile = above[first - (-3 * (num - 1) // 4)].astype(np.float64)
     ways = median, np.maximum(median, mean), np.maximum(quartile, mean)
     return tuple(low + way for way in ways), variance
-
-
-def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
-    """Return lengths by signature, then length; most kernels are alone, so it must be quick."""
-    bits = int(length_ns.max(initial=0)).bit_length()
-    if bits + int(signature.max(initial=0)).bit_length() > 62:
-        return length_ns[np.lexsort((length_ns, signature))]
-    # Sorting one key is five times as fast as two. In place, since there are many.
-    keys = signature << bits
-    keys |= length_ns
-    if bits + int(signature.max(initial=0)).bit_length() <= _NARROW_BITS:
-        narrow = keys.astype(np.uint32)  # which takes half the time
-        narrow.sort()
-        keys[:] = narrow
-    else:
-        keys.sort()
-    keys &= (1 << bits) - 1
-    return keys
 
 
 def slowdowns(

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec import Struct
 
-from traceprof.analyses.kernels.by_signature import sorted_by_signature
 from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_steps
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, sorted_in_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +131,7 @@ def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, lis
         int64[m] counts, m sums and int64[m] medians; 0 if there is no kernel.
     """
     count = np.bincount(which, minlength=num_names)
-    ordered = sorted_by_signature(length_ns, which)
+    ordered = sorted_in_groups(length_ns, which)
     used = np.flatnonzero(count)
     first = (np.cumsum(count) - count)[used]
     median = np.zeros(num_names, np.int64)
