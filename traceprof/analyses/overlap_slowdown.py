@@ -16,6 +16,7 @@ from traceprof import intervals
 from traceprof.analyses.kernels.beside_communication import (
     MIN_ALONE,
     beside_communication,
+    rates_of,
     slowed_of,
 )
 from traceprof.analyses.kernels.by_signature import ExpectedTimes, SignatureSlowdown, slowdowns
@@ -45,7 +46,7 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.beside_communication import SlowedKernels
+    from traceprof.analyses.kernels.beside_communication import SlowedKernels, SlowedRates
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
 
@@ -119,6 +120,7 @@ MIN_MATCHED = 0.2
 MIN_SLOWDOWN = 1.05
 MIN_SURE_SLOWDOWN = 1.02
 MIN_STANDARD_ERRORS = 3
+_MIN_KEPT = 50_000  # kernels, the comparison of which takes far longer than to keep its outcome
 
 
 class OverlapSlowdownResult(RankResult, frozen=True):
@@ -146,6 +148,8 @@ class OverlapSlowdownResult(RankResult, frozen=True):
         num_elsewhere: of the kernels beside communication, those whose like ran alone only at other
             places of a step.
         num_unknown: those whose like never ran alone.
+        rates: by how much communication makes kernels longer, by signature; None of so few that
+            they are compared again where it is needed.
         num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
             channels and so of SMs; None if none has a grid.
         max_sms_taken: the largest.
@@ -169,6 +173,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     per_step_at_most_ns: int
     num_elsewhere: int
     num_unknown: int
+    rates: SlowedRates | None
     num_sms_taken: int | None
     max_sms_taken: int | None
     num_sms: int | None
@@ -205,7 +210,8 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     beside = beside_communication(rank, chosen)
     compared, is_half, end = beside.compared, beside.is_half, beside.end_ns
     half = intervals.union(beside.start_ns[is_half], np.minimum(end[is_half], window.end_ns))
-    slowed = slowed_of(rank, chosen, beside)
+    rates = rates_of(rank, chosen, beside)
+    slowed = slowed_of(rank, chosen, beside.beside_ns, rates)
     comparison, signatures = slowdowns(rank, compared, beside.start_ns, end)
     excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
     tail_start = end.copy()  # in the order of time, in which their union is quick
@@ -233,6 +239,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         ),
         num_elsewhere=slowed.num_elsewhere,
         num_unknown=slowed.num_unknown,
+        rates=rates if len(chosen) >= _MIN_KEPT else None,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,

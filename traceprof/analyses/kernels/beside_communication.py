@@ -11,7 +11,7 @@ from traceprof.analyses.kernels.by_signature import compare
 from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
 from traceprof.analyses.kernels.places import places
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.by_signature import ComparedSignatures
@@ -87,18 +87,71 @@ class SlowedKernels(Record, frozen=True):
         return np.ceil(self.limit * self.beside_ns).astype(np.int64)
 
 
+class SlowedRates(Record, frozen=True):
+    """How much longer communication makes kernels, by signature: what was found by comparing.
+
+    Attributes:
+        num_compared: the number of compute kernels that were compared, beside communication or not.
+        signature: int64[s], ascending: of the kernels beside communication.
+        rates: float64[4, s], as `SlowedKernels` has them: `rate`, `least`, `most` and `limit`.
+        is_elsewhere: bool[s], known from kernels at other places only.
+        is_unknown: bool[s], none of the signature ran alone.
+    """
+
+    num_compared: int
+    signature: Int64
+    rates: Float64
+    is_elsewhere: Mask
+    is_unknown: Mask
+
+
+def keep_rates(rank: Rank, rates: SlowedRates) -> None:
+    """Keep what was found by comparing the kernels of a rank, unless others were compared."""
+    if rates.num_compared == np.count_nonzero(~rank.is_communication_kernel):
+        rank.cache.keep(_rates, rates)
+
+
 def slowed_kernels(rank: Rank) -> SlowedKernels:
     """Return the compute kernels of a rank beside communication."""
     return rank.cache.get_alone(_slowed_kernels, rank, rank.release)
 
 
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
+    rates = rank.cache.get(_rates, rank)
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    return slowed_of(rank, computes, beside_communication(rank, computes))
+    return slowed_of(rank, computes, _times(rank, computes)[2], rates)
 
 
-def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedKernels:
+def _rates(rank: Rank) -> SlowedRates:
+    computes = np.flatnonzero(~rank.is_communication_kernel)
+    return rates_of(rank, computes, beside_communication(rank, computes))
+
+
+def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates) -> SlowedKernels:
     """Return the kernels beside communication of some that were compared.
+
+    Args:
+        rank: the rank.
+        computes: int64[n], indices of the kernels.
+        beside_ns: int64[n], during which something communicated.
+        known: what comparing them found.
+    """
+    chosen = np.flatnonzero(beside_ns > 0)
+    kernel = computes[chosen]
+    signature = rank.operations.kernels.packed_signature.kept[kernel]
+    place = np.searchsorted(known.signature, np.arange(int(signature.max(initial=0)) + 1))
+    place = place.take(signature)
+    rate, least, most, limit = known.rates.take(place, axis=1)
+    num = np.bincount(place, minlength=len(known.signature))
+    return SlowedKernels(
+        kernel=kernel, beside_ns=beside_ns[chosen], rate=rate, least=least, most=most, limit=limit,
+        num_elsewhere=int(num[known.is_elsewhere].sum()),
+        num_unknown=int(num[known.is_unknown].sum()),
+    )  # fmt: skip
+
+
+def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
+    """Return by how much communication makes kernels longer, by signature.
 
     Args:
         rank: the rank.
@@ -128,15 +181,11 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     rates[:3, beside.compared.signature] = rate, rate - error, most
     if beside.has_places:
         limit[beside.compared.signature] = most
-    slowed = signature[beside.is_beside]
+    slowed = distinct_values(signature[beside.is_beside])
     is_elsewhere = is_in(slowed, elsewhere.signature)
-    rate, least, most, limit = rates[:, slowed]
-    return SlowedKernels(
-        kernel=computes[beside.is_beside], beside_ns=beside.beside_ns[beside.is_beside],
-        rate=rate, least=least, most=most, limit=limit,
-        num_elsewhere=int(is_elsewhere.sum()),
-        num_unknown=int((is_unknown[slowed] & ~is_elsewhere).sum()),
-    )  # fmt: skip
+    return SlowedRates(
+        len(computes), slowed, rates[:, slowed], is_elsewhere, is_unknown[slowed] & ~is_elsewhere
+    )
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
@@ -146,16 +195,14 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         rank: the rank.
         chosen: int64[n], indices of compute kernels.
     """
-    kernels = rank.operations.kernels
     is_judged = ~beside_other_compute(rank)[chosen]  # first of all, since it takes memory
-    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
-    beside = intervals.covered_within(rank.communication, start, start + length)
+    start, length, beside = _times(rank, chosen)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)
     place = places(rank)
     compared = compare(
         length,
         beside,
-        kernels.packed_signature.kept[chosen],
+        rank.operations.kernels.packed_signature.kept[chosen],
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,
@@ -164,3 +211,10 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     return BesideCommunication(
         start, length, beside, is_judged, is_beside, is_half, place is not None, compared
     )
+
+
+def _times(rank: Rank, chosen: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return starts and durations of kernels, and how long something communicated meanwhile."""
+    kernels = rank.operations.kernels
+    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
+    return start, length, intervals.covered_within(rank.communication, start, start + length)

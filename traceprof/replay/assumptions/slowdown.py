@@ -107,7 +107,8 @@ def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float6
         row = process.work.rows_of_kernels(index, rank)[slowed.kernel]
         known = row >= 0
         lost = getattr(slowed, reading) * slowed.beside_ns
-        lost *= 1 - _still_beside(rank, slowed.kernel, share)
+        if share:
+            lost *= 1 - _still_beside(rank, slowed.kernel, share)
         lost_ns[row[known]] = lost[known]
     return lost_ns
 

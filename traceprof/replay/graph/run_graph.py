@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown, launch_queue
+from traceprof.analyses import breakdown, launch_queue, overlap_slowdown
+from traceprof.analyses.kernels.beside_communication import keep_rates
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
@@ -140,6 +141,7 @@ def run_graph(
         number, ranks = process
         shift = clock_shift(analysis, ranks[0][1])
         stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
+        _keep_rates(analysis, ranks)
         part = process_part(
             ranks, shift, stalls, number, places, members, variants, sample, left_out,
             is_kept=keeps_processes,
@@ -237,6 +239,14 @@ def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
     """Return the launches of a rank's process that a full queue blocked, as they were measured."""
     known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
     return known[rank.rank] if rank.rank in known else find_stalls(rank)
+
+
+def _keep_rates(analysis: OpenAnalysis, ranks: Sequence[tuple[int, Rank]]) -> None:
+    """Keep by how much communication makes kernels of ranks longer, as it was measured."""
+    known = {result.rank: result.rates for result in analysis.measured.of(overlap_slowdown)}
+    for _, rank in ranks:
+        if (rates := known.get(rank.rank)) is not None:
+            keep_rates(rank, rates)
 
 
 def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:
