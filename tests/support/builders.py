@@ -187,9 +187,13 @@ class TraceBuilder:
         """Add the name that a thread got through NVTX, such as `MPI Rank 1`."""
         return self.nvtx(name, 0, None, event_type=schema.NVTX_THREAD_NAME, pid=pid, tid=tid)
 
-    def gpu(self, name: str, *, board: int = 0, device: int = 0, pid: int = 1000) -> Self:
+    def gpu(
+        self, name: str, *, board: int = 0, device: int = 0, pid: int = 1000,
+        num_sms: int | None = None,
+    ) -> Self:  # fmt: skip
         """Add a board, and the CUDA ordinal by which the process knows it."""
-        self._row(schema.GPU_INFO, {"vmId": schema.VM_ID, "id": board, "name": name})
+        row: Row = {"vmId": schema.VM_ID, "id": board, "name": name, "smCount": num_sms}
+        self._row(schema.GPU_INFO, row)
         return self._row(schema.CUDA_DEVICES, {"gpuId": board, "cudaId": device, "pid": pid})
 
     def raw(self, table: str, **columns: object) -> Self:

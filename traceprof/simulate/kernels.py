@@ -166,6 +166,11 @@ SGEMM = (
     Kernel("ampere_sgemm_128x128_nn", "aten::mm", 32, 32, 256, 122, 16640, 0, 1_010_000),
 )
 """Matrix multiplications in FP32, which leave tensor cores unused: PyTorch's default."""
+NORM_IN_FEW_BLOCKS = Kernel(
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float,"
+    " at::native::NormTwoOps<float, float, float>, unsigned int, float, 4, 4>>(T3)",
+    "aten::linalg_vector_norm", 4, 1, 512, 32, 16, 0, 420_000,
+)  # fmt: skip
 SCALE = _elementwise("at::native::BUnaryFunctor<float, MulFunctor>", "aten::mul", 32768, 47_000)
 UNFUSED_NORM = (SCALE, ADD, LAYER_NORM)
 """What one kernel could do: each writes what the next one reads."""

@@ -179,7 +179,7 @@ def placed_kernels(
             step[computes],
             part[computes],
             name,
-            _blocks(rank)[signature],
+            blocks_by_signature(rank)[signature],
             _beside(rank, row[computes]),
         ),
         length_ns=pack((end - start)[computes]),
@@ -252,7 +252,7 @@ def _names(rank: Rank) -> tuple[Int64, list[str], list[str]]:
     return of_signature, [text for text, _ in numbers], [category for _, category in numbers]
 
 
-def _blocks(rank: Rank) -> Int64:
+def blocks_by_signature(rank: Rank) -> Int64:
     """Return the number of thread blocks by signature; 0 if that is unknown."""
     grid = rank.trace.signatures.shape[:, :3]
     return np.where((grid > 0).all(axis=1), np.maximum(grid, 1).prod(axis=1), 0)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from traceprof.simulate.boards import A100
 from traceprof.simulate.event_model.actions import (
     CommunicationWork,
     CopyWork,
@@ -225,6 +226,29 @@ def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) ->
         "kernel_ns": lengths[True],
         "fraction": lengths[True] / sum(lengths.values()),
         "num_kernels": num_slow,
+    }
+
+
+def few_blocks(operations: Sequence[Operation], few: Kernel) -> dict[str, Any]:
+    """Return the metrics of `few-blocks` of one rank, which computes on one stream.
+
+    Args:
+        operations: of the rank.
+        few: the kernel with fewer blocks than the GPU has multiprocessors.
+    """
+    lengths = {False: list[int](), True: list[int]()}
+    for operation in operations:
+        if isinstance(operation.work, KernelWork):
+            is_few = operation.work.kernel == few
+            lengths[is_few].append(operation.end_ns - operation.start_ns)
+    kernel_ns = sum(lengths[True])
+    return {
+        "kernel_ns": kernel_ns,
+        "fraction": kernel_ns / (kernel_ns + sum(lengths[False])),
+        "num_kernels": len(lengths[True]),
+        "num_sms": A100.num_multiprocessors,
+        "num_blocks": few.grid_x * few.grid_y,
+        "block_size": few.block_x,
     }
 
 

@@ -250,6 +250,13 @@ SCENARIOS: dict[str, Scenario] = {
         silent=all_but("full-precision-matmul"),
         host_tables=HOST_TABLES,
     ),
+    "few-blocks": Scenario(
+        "Norms of activations are computed by 4 blocks, on 108 multiprocessors.",
+        training.few_blocks,
+        silent=all_but("few-blocks", "late-allreduce"),
+        host_tables=HOST_TABLES,
+        is_sample=False,
+    ),
     "unfused-kernels": Scenario(
         "Chains of kernels that are bound by memory, and an optimizer that is not fused.",
         training.unfused,

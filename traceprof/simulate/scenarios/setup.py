@@ -31,7 +31,7 @@ FINDINGS = (
     "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
     "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
     "process-group-scaling", "exposed-copy", "full-precision-matmul", "host-stall",
-    "unfused-kernels", "uneven-kernels", "pipeline-bubble",
+    "unfused-kernels", "uneven-kernels", "pipeline-bubble", "few-blocks",
 )  # fmt: skip
 """The id of every finding."""
 

@@ -266,6 +266,27 @@ def full_precision(rng: np.random.Generator) -> Setup:
     return Setup(programs(rng, 6, step), partial(of_each_rank, "full-precision-matmul", metrics))
 
 
+def few_blocks(rng: np.random.Generator) -> Setup:
+    """Return a run that computes norms of activations by a few blocks."""
+
+    def step(host: Host) -> None:
+        norm = kernels.NORM_IN_FEW_BLOCKS
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.UP)
+                host.operator(host.compute, norm.operator, norm)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                reduce_beside(host, 16 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+
+    metrics = partial(lost_time.few_blocks, few=kernels.NORM_IN_FEW_BLOCKS)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "few-blocks", metrics))
+
+
 def unfused(rng: np.random.Generator) -> Setup:
     """Return a run of chains of kernels that are bound by memory, and of an unfused optimizer."""
 

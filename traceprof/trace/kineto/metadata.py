@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import FIRST_UTC_NS
 
 if TYPE_CHECKING:
@@ -13,6 +14,20 @@ if TYPE_CHECKING:
 _VENDOR = "AMD"
 _ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
 _MAX_INTEGER = 1 << 62
+
+
+class _Device(Record, frozen=True):
+    """A GPU that the process sees.
+
+    Attributes:
+        name: its name.
+        capability: its compute capability, major and minor.
+        num_sms: its multiprocessors.
+    """
+
+    name: str | None
+    capability: tuple[int, int] | None
+    num_sms: int | None
 
 
 class Metadata:
@@ -41,7 +56,7 @@ class Metadata:
     @property
     def is_rocm(self) -> bool:
         """True for a trace of AMD's GPUs."""
-        names = [name for name, _ in self._devices.values() if name]
+        names = self.gpu_names
         return any(mark in self._facts for mark in _ROCM_MARKS) or any(
             name.startswith(_VENDOR) for name in names
         )
@@ -69,19 +84,27 @@ class Metadata:
         AMD's GPUs are numbered otherwise in events than among those that the process sees: where it
         sees one kind, it is that.
         """
-        of_device = self._devices.get(device)
-        if of_device is None and len(set(self._devices.values())) == 1:
-            of_device = next(iter(self._devices.values()))
-        return of_device[0] if of_device else None
+        of_device = self._device(device)
+        return of_device.name if of_device else None
 
     def compute_capability(self, device: int) -> tuple[int, int] | None:
         """Return the compute capability of a device; AMD's GPUs have none."""
-        return None if self.is_rocm else self._devices.get(device, (None, None))[1]
+        of_device = None if self.is_rocm else self._devices.get(device)
+        return of_device.capability if of_device else None
+
+    def num_sms(self, device: int) -> int | None:
+        """Return the number of multiprocessors of a device, numbered as for `gpu_name`."""
+        of_device = self._device(device)
+        return of_device.num_sms if of_device else None
+
+    def _device(self, device: int) -> _Device | None:
+        of_device, kinds = self._devices.get(device), set(self._devices.values())
+        return kinds.pop() if of_device is None and len(kinds) == 1 else of_device
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """The names of the GPUs that the process sees."""
-        return tuple(name for name, _ in self._devices.values() if name)
+        return tuple(device.name for device in self._devices.values() if device.name)
 
     def start_utc_ns(self, first_ns: int) -> int | None:
         """Return the start of the first event in ns since 1970; None if unknown.
@@ -102,7 +125,7 @@ class Metadata:
         return _mapping(self._facts.get("distributedInfo"))
 
     @cached_property
-    def _devices(self) -> dict[int, tuple[str | None, tuple[int, int] | None]]:
+    def _devices(self) -> dict[int, _Device]:
         listed = self._facts.get("deviceProperties")
         devices = {}
         for properties in map(_mapping, listed if isinstance(listed, list) else ()):
@@ -112,7 +135,8 @@ class Metadata:
             )
             if device is not None:
                 capability = None if major is None or minor is None else (major, minor)
-                devices[device] = _text(properties.get("name")), capability
+                num_sms = _integer(properties.get("numSms")) or None
+                devices[device] = _Device(_text(properties.get("name")), capability, num_sms)
         return devices
 
 

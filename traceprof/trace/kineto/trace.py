@@ -331,6 +331,10 @@ class KinetoTrace(Trace):
         """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self._metadata.compute_capability(key.device)
 
+    def num_sms(self, key: RankKey) -> int | None:
+        """Return the number of multiprocessors of the rank's GPU, if the report has it."""
+        return self._metadata.num_sms(key.device)
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return None: unknown."""
         return None
@@ -356,8 +360,7 @@ class KinetoTrace(Trace):
     @cached_property
     def session(self) -> Session:
         """The place and the time of the recording."""
-        first_ns = self._content.first_ns or 0
-        end_ns = self._content.end_ns
+        first_ns, end_ns = self._content.first_ns or 0, self._content.end_ns
         return Session(
             host=self._metadata.host_name,
             num_cores=None,
@@ -370,9 +373,8 @@ class KinetoTrace(Trace):
 
     def num_threads(self, process: int) -> int | None:
         """Return the number of threads of a process with events."""
-        threads = [
-            calls.packed_thread.distinct for calls in [self._api_calls.get(process)] if calls
-        ]
+        of_calls = [self._api_calls.get(process)]
+        threads = [calls.packed_thread.distinct for calls in of_calls if calls]
         threads += [ranges.thread for ranges in [self._annotations.get(process)] if ranges]
         return len(distinct_values(np.concatenate(threads))) if threads else None
 

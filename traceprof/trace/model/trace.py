@@ -259,6 +259,9 @@ class Trace(Protocol):
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
         """Return the compute capability of the rank's GPU, major and minor, if known."""
 
+    def num_sms(self, key: RankKey) -> int | None:
+        """Return the number of multiprocessors of the rank's GPU, if the report has it."""
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
 

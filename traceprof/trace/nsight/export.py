@@ -310,6 +310,10 @@ class NsightTrace(SectionedExport):
         """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self.target.compute_capability(key)
 
+    def num_sms(self, key: RankKey) -> int | None:
+        """Return the number of multiprocessors of the rank's GPU, if the report has it."""
+        return self.target.num_sms(key)
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
         return self.target.gpu_id(key)

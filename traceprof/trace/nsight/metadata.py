@@ -26,6 +26,7 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_IN_PARTS = re.compile(r"\bMIG\b")  # a GPU's name, where it is a part of a board
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
 
 
@@ -163,6 +164,29 @@ class Target:
         }
         return kinds.pop() if len(kinds) == 1 else None
 
+    def num_sms(self, key: RankKey) -> int | None:
+        """Return the number of multiprocessors of the rank's GPU, if known.
+
+        A board's number is not that of a part of it, as MIG makes them.
+        """
+        device = self._devices.get((schema.pid_of_process(key.process), key.device))
+        if device is not None and device["numMultiprocessors"]:
+            return int(device["numMultiprocessors"])
+        columns = {"id": int, "name": str, "smCount": int}
+        numbers = {
+            row["smCount"]
+            for row in self._database.rows(schema.GPU_INFO, columns)
+            if row["smCount"] != 0 and (device is None or row["id"] == device["gpuId"])
+        }
+        columns = {"pid": int, "deviceId": int, "numMultiprocessors": int}
+        numbers |= {
+            row["numMultiprocessors"]
+            for row in self._database.rows(schema.GPU_INFO_2020, columns)
+            if (row["pid"], row["deviceId"]) == (schema.pid_of_process(key.process), key.device)
+        }
+        is_part = _IN_PARTS.search(self.gpu_name(key) or "") is not None
+        return numbers.pop() if len(numbers) == 1 and not is_part else None
+
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU, else its place on the PCI bus, if known."""
         device = self._devices.get((schema.pid_of_process(key.process), key.device))
@@ -237,7 +261,7 @@ class Target:
     @cached_property
     def _devices(self) -> dict[tuple[int | None, int | None], dict[str, Any]]:
         """The first row of CUDA's devices by pid and ordinal of that process."""
-        columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str}
+        columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str, "numMultiprocessors": int}
         rows = self._database.rows(schema.CUDA_DEVICES, columns)
         return {(row["pid"], row["cudaId"]): row for row in reversed(rows)}
 

@@ -1,0 +1,283 @@
+"""Kernels with fewer blocks than the GPU has multiprocessors: the others do nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from traceprof import hardware, intervals
+from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Count,
+    Evidence,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    Saving,
+    Sight,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.kernel_names.titles import short_title
+from traceprof.run.steady_steps import share_per_step
+from traceprof.structs import Record
+from traceprof.trace.model.parts import Part
+from traceprof.units import counted, duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank, Window
+
+ID = "few-blocks"
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+MIN_KERNEL_NS = 10_000
+"""Shorter kernels take about as long with more blocks: their latency is most of their time."""
+_FEWEST_SMS = 14  # of a GPU that trains: with an unknown number, fewer blocks are too few
+
+
+class FewBlocksMetrics(Metrics):
+    """Numbers of `few-blocks`."""
+
+    kernel_ns: Annotated[
+        Ns,
+        "the time in which only such kernels ran, and all of them together had fewer"
+        " blocks than the GPU has multiprocessors (SMs)",
+    ]
+    fraction: Annotated[Fraction, "`kernel_ns` as a share of the time in which any kernel computed"]
+    num_kernels: Annotated[Count, "the number of such kernels"]
+    num_sms: Annotated[Count | None, "the number of SMs of the GPU; null if unknown"]
+    num_blocks: Annotated[Count, "the blocks of the kernels whose unused SMs cost most"]
+    block_size: Annotated[Count, "the threads of each of their blocks"]
+    coverage: Annotated[Fraction, "the share of compute time in kernels with a known grid"]
+
+
+FINDINGS = {ID: FindingKind(FewBlocksMetrics, changes_kernels=True, needs=Sight.OPERATIONS)}
+
+
+class FewBlocksResult(RankResult, frozen=True):
+    """The kernels of one rank with few blocks, in a window.
+
+    Attributes:
+        window_ns: the window's length.
+        metrics: the numbers of the finding.
+        unused_ns: that time, each nanosecond by the share of the SMs without a block.
+        share_per_step: the share of `kernel_ns` that the mean steady step holds; None without
+            steps.
+        advice: what to do, for the kind of program.
+        evidence: the longest kernel of each signature that costs most, costliest first.
+    """
+
+    window_ns: int
+    metrics: FewBlocksMetrics
+    unused_ns: int
+    share_per_step: float | None
+    advice: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def run(rank: Rank, window: Window) -> FewBlocksResult:
+    """Measure the time in which kernels had fewer blocks than the GPU has SMs."""
+    known = hardware.board(rank.gpu)
+    num_sms = rank.trace.num_sms(rank.key) or (known.num_sms if known else None)
+    enough = num_sms or _FEWEST_SMS
+    few = _few_kernels(rank, window, enough)
+    used, unused_ns, costliest = intervals.empty(), 0, few.signature[:0]
+    if severity_of_cost(share(int(few.cost_ns.sum()), window.length_ns)) is not None:
+        used, unused_ns = _unused(rank, few, enough)
+        costs = np.bincount(few.signature, few.cost_ns).astype(np.int64)
+        costliest = intervals.largest(costs, MAX_EVIDENCE)
+        costliest = costliest[costs[costliest] > 0]
+    compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
+    first = few.signature == costliest[0] if len(costliest) else few.is_long
+    size = rank.trace.signatures.shape[costliest[:1], 3:]
+    return FewBlocksResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        metrics=FewBlocksMetrics(
+            kernel_ns=used.measure_ns,
+            fraction=share(used.measure_ns, compute_ns),
+            num_kernels=int(few.is_long.sum()),
+            num_sms=num_sms,
+            num_blocks=int(few.blocks[first].max(initial=0)),
+            block_size=int(np.maximum(size, 1).prod()) if len(size) else 0,
+            coverage=_coverage(rank, window, compute_ns),
+        ),
+        unused_ns=unused_ns,
+        share_per_step=share_per_step(rank, window, used),
+        advice=_advice(rank),
+        evidence=_evidence(rank, few, costliest.tolist()),
+    )
+
+
+def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
+    """Judge the time of SMs without a block."""
+    metrics = result.metrics
+    fraction = share(result.unused_ns, result.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    if metrics.num_sms is None:
+        reason = "the number of multiprocessors of the GPU is not known"
+        how = (
+            "look it up in the data sheet of the GPU: blocks that are fewer leave some without work"
+        )
+        return [NotApplicable(ID, reason, how, result.rank)]
+    kernels = counted(metrics.num_kernels, "kernel")
+    unused = percent(share(result.unused_ns, metrics.kernel_ns))
+    title = (
+        f"{kernels} with fewer blocks than the GPU has multiprocessors ({metrics.num_sms}) ran for"
+        f" {duration(metrics.kernel_ns)}, {percent(metrics.fraction)} of the compute time: {unused}"
+        " of the multiprocessors had nothing to do"
+    )
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            title,
+            result.unused_ns,
+            fraction,
+            metrics.by_name(),
+            result.evidence,
+            result.advice,
+            Saving.of_step(metrics.kernel_ns, result.share_per_step)
+            or Saving.at_most(metrics.kernel_ns),
+        )
+    ]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+class _Few(Record, frozen=True):
+    """The n kernels of a rank with few blocks that compute in a window.
+
+    Attributes:
+        start_ns: int64[n], within the window.
+        end_ns: int64[n], within the window.
+        signature: int64[n].
+        blocks: int64[n].
+        is_long: bool[n], whether more blocks would make each shorter.
+        cost_ns: int64[n], how long each runs, by the share of the SMs for which it has no block; 0
+            for short ones.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    signature: Int64
+    blocks: Int64
+    is_long: Mask
+    cost_ns: Int64
+
+
+def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
+    """Return the kernels that compute in a window with fewer blocks than are enough."""
+    kernels = rank.operations.kernels
+    blocks = blocks_by_signature(rank)
+    rows = np.flatnonzero(_has_few(rank, blocks, enough))
+    start, end = kernels.start_ns[rows], kernels.ends(rows)
+    is_inside = (end > window.start_ns) & (start < window.end_ns)
+    rows, start, end = rows[is_inside], start[is_inside], end[is_inside]
+    is_long = end - start >= MIN_KERNEL_NS
+    start, end = np.maximum(start, window.start_ns), np.minimum(end, window.end_ns)
+    signature = kernels.packed_signature.at(rows)
+    cost = (end - start) * (enough - blocks[signature]) // enough
+    return _Few(start, end, signature, blocks[signature], is_long, np.where(is_long, cost, 0))
+
+
+def _has_few(rank: Rank, blocks: Int64, enough: int) -> Mask:
+    """Return which kernels compute with a known number of blocks, fewer than are enough."""
+    of_signature = (blocks > 0) & (blocks < enough)
+    few: Mask = of_signature.take(rank.operations.kernels.packed_signature.kept)
+    return few & ~rank.is_communication_kernel
+
+
+def _coverage(rank: Rank, window: Window, compute_ns: int) -> float:
+    """Return the share of compute time in kernels with a known grid."""
+    is_unknown = blocks_by_signature(rank) == 0
+    kernels = rank.operations.kernels
+    rows = np.flatnonzero(is_unknown.take(kernels.packed_signature.kept))
+    rows = rows[~rank.is_communication_kernel[rows]]
+    unknown = intervals.union(kernels.start_ns[rows], kernels.ends(rows))
+    unknown_ns = intervals.clip(unknown, window.start_ns, window.end_ns).measure_ns
+    return 1 - share(unknown_ns, compute_ns)
+
+
+def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
+    """Return when only few blocks ran, with a long kernel, and how much of it SMs had none, ns."""
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    others = ~_has_few(rank, blocks_by_signature(rank), enough) & ~rank.is_communication_kernel
+    full = intervals.union(
+        np.concatenate([kernels.start_ns[others], graphs.start_ns]),
+        np.concatenate([kernels.end_ns[others], graphs.end_ns]),
+    )
+    long = intervals.union(few.start_ns[few.is_long], few.end_ns[few.is_long])
+    alone = intervals.subtract(long, full)
+    times = np.concatenate([few.start_ns, few.end_ns])
+    order = np.argsort(times, kind="stable")
+    blocks = np.cumsum(np.concatenate([few.blocks, -few.blocks])[order])[:-1]
+    start, end = times[order][:-1], times[order][1:]
+    is_few = (blocks < enough) & (end > start)
+    start, end, blocks = start[is_few], end[is_few], blocks[is_few]
+    covered = intervals.covered_within(alone, start, end)
+    used = intervals.intersect(alone, intervals.union(start, end))
+    return used, intervals.total(covered * (enough - blocks)) // enough
+
+
+def _evidence(rank: Rank, few: _Few, signatures: Sequence[int]) -> tuple[Evidence, ...]:
+    """Show the longest kernel of each of some signatures."""
+    kernels, evidence = rank.operations.kernels, []
+    for signature in signatures:
+        rows = np.flatnonzero((few.signature == signature) & few.is_long)
+        length = few.end_ns[rows] - few.start_ns[rows]
+        longest = rows[np.argmax(length)]
+        name = short_title(rank.kernel_names[int(kernels.name_of_signature[signature])])
+        size = int(np.maximum(rank.trace.signatures.shape[signature, 3:], 1).prod())
+        grid = f"{counted(int(few.blocks[longest]), 'block')} of {counted(size, 'thread')}"
+        times = "" if len(rows) == 1 else f", {len(rows)} times: {duration(int(length.sum()))}"
+        label = f"{name}, {grid}{times}"
+        evidence.append(Evidence(int(few.start_ns[longest]), int(few.end_ns[longest]), label))
+    return tuple(evidence)
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+_DIRECTIVES = (
+    ("Spread the loops over gangs, or teams: OpenACC `parallel loop gang vector collapse(n)`,"
+     " OpenMP `target teams distribute parallel for collapse(n)`; -Minfo=accel says which loops the"
+     " compiler runs in sequence, and why"),
+)  # fmt: skip
+_CUDA = (
+    ("Launch several blocks for each multiprocessor, each with a part of the work: a grid of"
+     " (n + threads - 1) / threads blocks; cudaOccupancyMaxPotentialBlockSize proposes both"),
+    ("A sum, or another result of all elements: each block reduces its part, and atomicAdd or a"
+     " second kernel (cub::DeviceReduce) joins them"),
+    "Kernels that do not depend on each other can run at once, on streams of their own",
+)  # fmt: skip
+_PYTORCH = (
+    "Give each kernel more work: a larger batch, several samples or sequences in one call",
+    ("One kernel for many small ones: torch.compile (PyTorch 2.0), torch.bmm and torch._foreach_…"
+     " in the place of loops"),
+)  # fmt: skip
+PAGE = {
+    "min_us": str(MIN_KERNEL_NS // 1000),
+    "advice": bullets(_CUDA),
+    "directives": bullets(_DIRECTIVES),
+    "pytorch": bullets(_PYTORCH),
+}
+
+
+def _advice(rank: Rank) -> tuple[str, ...]:
+    if rank.program.uses_directives:
+        return _DIRECTIVES
+    return _PYTORCH if rank.program.is_pytorch else _CUDA
