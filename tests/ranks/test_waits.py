@@ -361,7 +361,5 @@ def test_waits_of_a_rank_are_unknown_where_those_of_most_operations_are(
         is_inside=np.arange(6) < 4,  # what lies outside the window counts for nothing
     )
     assert waits.is_unknown.tolist() == is_unknown.tolist()
-    compared = RankComparison(
-        (0, 1), (0, 0), ("a", "a"), clocks, (waits,), (), {}, np.zeros((2, 2), np.int64), (), 1
-    )
+    compared = RankComparison((0, 1), (0, 0), ("a", "a"), clocks, (waits,), (), {}, (), 1)
     assert compared.are_waits_unknown(0) == expected

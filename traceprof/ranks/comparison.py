@@ -40,10 +40,10 @@ class RankComparison(Record, frozen=True, dict=True):
         waits: waits of ranks for each other, by group.
         unmatched: operations that were not matched, and why.
         transfers: times and rates of operations once all ranks were there.
-        matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
         lateness: the lateness of each rank that shares operations with others.
         window_ns: the median length of the windows of ranks with operations; 0 without any.
         mpi_waits: of ranks with calls of MPI that were matched, by their number.
+        mpi_matrix_ns: int64[ranks, ranks], the part of `matrix_ns` in MPI; None without any.
     """
 
     ranks: tuple[int, ...]
@@ -53,10 +53,19 @@ class RankComparison(Record, frozen=True, dict=True):
     waits: tuple[GroupWaits, ...]
     unmatched: tuple[Unmatched, ...]
     transfers: dict[OperationKind, Transfer]
-    matrix_ns: Int64
     lateness: tuple[Lateness, ...]
     window_ns: int
     mpi_waits: Mapping[int, MpiWaits] = field(default_factory=dict)
+    mpi_matrix_ns: Int64 | None = None
+
+    @property
+    def matrix_ns(self) -> Int64:
+        """How long the row's rank waited for the column's, int64[ranks, ranks]; not kept."""
+        others = [wait for wait in self.waits if not wait.group.is_mpi]
+        matrix = wait_matrix(others, len(self.ranks))
+        if self.mpi_matrix_ns is not None:
+            matrix += self.mpi_matrix_ns
+        return matrix
 
     def are_waits_unknown(self, member: int) -> bool:
         """Return whether the clocks leave open who waited in most of a rank's operations.
@@ -133,8 +142,8 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         waits=tuple(waits),
         unmatched=tuple(unmatched),
         transfers=transfers(others, arrivals, machines),
-        matrix_ns=wait_matrix(others, len(arrivals)) + mpi_matrix(in_mpi, arrivals),
         mpi_waits=mpi_waits(in_mpi, arrivals),
+        mpi_matrix_ns=mpi_matrix(in_mpi, arrivals) if in_mpi else None,
         lateness=tuple(lateness(waits, arrivals)),
         window_ns=int(median_of(windows)) if windows else 0,
     )

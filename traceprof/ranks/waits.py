@@ -320,5 +320,5 @@ def _of_others(between: Int64) -> Int64:
     """Return the median of each row without its diagonal, int64[r]."""
     num = len(between)
     others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
-    middle: Int64 = np.sort(others, axis=1)[:, (num - 1) // 2]
+    middle: Int64 = np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
     return middle

@@ -59,7 +59,7 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
         analysis: what was found out.
         max_ranks: so many ranks are shown, those that made others wait longest.
     """
-    comparison = analysis.ranks
+    comparison, matrix_ns = analysis.ranks, analysis.ranks.matrix_ns
     # Ranks of one report share a clock and a machine.
     is_one_report = len(analysis.run.reports) == 1
     of_machine = () if is_one_report else ("host", "clock", "±")
@@ -68,14 +68,14 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
     if max_ranks < min(len(order), MAX_RANKS):
-        cost_ns = comparison.matrix_ns.sum(axis=0)
+        cost_ns = matrix_ns.sum(axis=0)
         late_first = sorted(order, key=lambda member: -int(cost_ns[member]))
         shown = sorted(late_first[:max_ranks], key=lambda member: comparison.ranks[member])
     else:
         shown = order[:max_ranks]
     for member in shown:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
-        waited = comparison.matrix_ns[member]
+        waited = matrix_ns[member]
         is_matched = any(member in waits.group.members for waits in comparison.waits)
         is_unknown = comparison.are_waits_unknown(member)
         machine = () if is_one_report else (name_text(comparison.machines[member]), *_clock(clock))
@@ -86,9 +86,7 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
             "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
             _known(int(waited.sum()), is_unknown=is_unknown) if is_matched else "-",
             f"rank {comparison.ranks[int(waited.argmax())]}" if waited.any() else "-",
-            _known(int(comparison.matrix_ns[:, member].sum()), is_unknown=is_unknown)
-            if is_matched
-            else "-",
+            _known(int(matrix_ns[:, member].sum()), is_unknown=is_unknown) if is_matched else "-",
         )
     yield table
     if len(order) > len(shown):

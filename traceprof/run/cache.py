@@ -1,4 +1,4 @@
-"""A cache of data derived from a rank, kept until it is released.
+"""A cache of data derived from a rank or a run, kept until it is released.
 
 Results are kept by the function that derives them, not by a name, so two modules cannot collide.
 """
@@ -23,6 +23,10 @@ class Cache:
 
     def __init__(self) -> None:
         self._results: dict[tuple[Callable[..., Any], tuple[Hashable, ...]], Any] = {}
+
+    def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
+        """Send none of the results, which are derived again."""
+        return Cache, ()
 
     def __contains__(self, derive: Callable[..., Any]) -> bool:
         """Return whether a result is kept that this function derived from the owner alone."""

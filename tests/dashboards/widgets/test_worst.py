@@ -143,7 +143,7 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     matrix = np.arange(NUM * NUM).reshape(NUM, NUM)
     machines = tuple(f"node-{rank % 4}" for rank in range(NUM))
     compared: Any = replace(
-        analysis.ranks, ranks=tuple(range(NUM)), machines=machines, matrix_ns=matrix
+        analysis.ranks, ranks=tuple(range(NUM)), machines=machines, waits=(), mpi_matrix_ns=matrix
     )
     drawn = known(wait_matrix(compared, range(NUM)))
     assert [row["title"] for row in drawn["rows"]] == [f"node-{number}" for number in range(4)]

@@ -12,6 +12,7 @@ from msgspec import field, structs
 from msgspec.structs import replace
 
 from traceprof.analyses.shape.results import Results
+from traceprof.run.cache import Cache
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class MeasuredRun(Record, frozen=True):
         pipelines: the numbers of the ranks of pipelines, in order of their stages, as they were
             given; empty to look for them.
         failed: reports that could not be analysed; the run has none of them.
+        cache: what is derived from all of these.
     """
 
     run: RunSummary
@@ -174,6 +176,7 @@ class MeasuredRun(Record, frozen=True):
     passes: tuple[RankPasses, ...] = ()
     pipelines: tuple[tuple[int, ...], ...] = ()
     failed: tuple[FailedReport, ...] = ()
+    cache: Cache = field(default_factory=Cache)
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what an analysis measured, by rank: see each result's `rank`.

@@ -134,7 +134,11 @@ class StragglerResult(Record, frozen=True):
 
 
 def run(measured: MeasuredRun) -> StragglerResult:
-    """Find the ranks that the waits of a run go back to."""
+    """Find the ranks that the waits of a run go back to, from the arrivals of all ranks, once."""
+    return measured.cache.get(_run, measured)
+
+
+def _run(measured: MeasuredRun) -> StragglerResult:
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
     of_rank = {result.rank: result for result in measured.of(breakdown)}

@@ -192,7 +192,7 @@ def _lost_reports(result: RunResult) -> Iterator[reports.LostReport]:
 
 def _run(result: RunResult) -> reports.Run:
     """Return how the reports belong together: clocks, matched operations, waits."""
-    run, ranks = result.run, result.ranks
+    run, ranks, matrix_ns = result.run, result.ranks, result.ranks.matrix_ns
     return reports.Run(
         rank_source=run.rank_source,
         num_runs=len(set(run.run_numbers)),
@@ -223,9 +223,9 @@ def _run(result: RunResult) -> reports.Run:
             reports.Wait(
                 rank=ranks.ranks[waiting],
                 for_rank=ranks.ranks[late],
-                wait_ns=int(ranks.matrix_ns[waiting, late]),
+                wait_ns=int(matrix_ns[waiting, late]),
             )
-            for waiting, late in zip(*ranks.matrix_ns.nonzero(), strict=True)
+            for waiting, late in zip(*matrix_ns.nonzero(), strict=True)
         ],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,17 +110,23 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
         np.concatenate([getattr(change, name) for change in changes])
         for name in ("source", "target", "added")
     )
-    is_gone = np.ones(len(graph.weights.full), np.bool_)
+    full = graph.weights.full
+    is_gone = np.ones(len(full), np.bool_)
 
     def of_variants() -> Iterator[Float64]:
         for number in columns:
-            column = np.concatenate((graph.weights.of(number), added))
+            column = graph.weights.of(number)
+            if column is full or len(added):
+                column = np.concatenate((column, added))
             for change in changes:
                 column[change.edges] = change.weights
             np.logical_and(is_gone, column[: len(is_gone)] == NEVER, out=is_gone)
             yield column
+            del column  # as large as the next one
 
-    weights = WeightSets.of_columns(of_variants())
+    with_added = full if len(added) == 0 else np.concatenate((full, added))  # else kept twice
+    weights = WeightSets.of_columns(chain([with_added], of_variants()))
+    weights = weights.chosen(range(1, weights.num))
     left_out = frozenset().union(*(change.left_out for change in changes))
     steps_by_rank = tuple(
         replace(rank_steps, counts=rank_steps.rank not in left_out) for rank_steps in graph.steps

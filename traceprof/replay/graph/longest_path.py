@@ -86,16 +86,18 @@ def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
     Returns:
         float64[nodes, k].
     """
-    weights = sets.columns(plan.order)
+    # One set of many edges is not kept twice.
+    column = sets.of(0) if sets.num == 1 else None
+    weights = sets.columns(plan.order) if column is None else column[:, np.newaxis]
     times = np.zeros((plan.num_nodes, sets.num))
-    source, target, first_edge = plan.source, plan.target, plan.first_edge
+    source, target, first_edge, order = plan.source, plan.target, plan.first_edge, plan.order
     edges_of_level = first_edge[plan.level_start].tolist()
     levels = plan.level_start.tolist()
     for level in range(len(levels) - 1):
         low, high = edges_of_level[level], edges_of_level[level + 1]
         start, stop = levels[level], levels[level + 1]
         arriving = times[source[low:high]]
-        arriving += weights[low:high]
+        arriving += weights[low:high] if column is None else weights[order[low:high]]
         if high - low == stop - start:
             times[target[start:stop]] = arriving
         else:

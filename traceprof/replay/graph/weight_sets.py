@@ -56,6 +56,7 @@ class WeightSets(Record, frozen=True):
             parts = (slice(begin, begin + _ROWS_AT_ONCE) for begin in begins)
             of_parts = (packed(*different(full[part], column[part])) for part in parts)
             others.append(or_known(tuple(of_parts), others))
+            del column  # before the next one is made
         return WeightSets(full, tuple(others), begins)
 
     @staticmethod

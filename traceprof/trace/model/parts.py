@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Part(Enum):
@@ -72,6 +73,15 @@ class HowToCollect(Record, frozen=True):
     format_name: str
     texts: Mapping[Part, str]
 
+    def __reduce__(self) -> tuple[Callable[..., HowToCollect], tuple[object, ...]]:
+        """Send what becomes one object with those of other reports: there may be thousands."""
+        return _shared, (self.format_name, tuple(self.texts.items()))
+
     def __call__(self, part: Part) -> str:
         """Return how to record or export the part."""
         return self.texts[part]
+
+
+@lru_cache(maxsize=8)
+def _shared(format_name: str, texts: tuple[tuple[Part, str], ...]) -> HowToCollect:
+    return HowToCollect(format_name, dict(texts))
