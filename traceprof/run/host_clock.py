@@ -89,9 +89,9 @@ def _constant_ns(rank: Rank) -> int | None:
 
 def _agrees(rank: Rank) -> bool:
     """Say whether one of the first operations starts soon after its launch, and none before it."""
-    calls, since = rank.calls, []
-    if rank.device is None:
+    if rank.device is None or _are_quick(rank.trace.first_launches(rank.key)):
         return True
+    calls, since = rank.calls, []
     if calls is None or not len(calls):
         return False
     ids = _first_ids(calls)
@@ -100,7 +100,12 @@ def _agrees(rank: Rank) -> bool:
         call = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         known = np.flatnonzero(ids[call] == wanted)
         since.append(group.starts.at(known) - calls.starts.at(call[known]))
-    return abs(int(np.concatenate(since).min(initial=_FAR_NS))) <= _TOLERANCE_NS
+    return _are_quick(np.concatenate(since))
+
+
+def _are_quick(since_ns: Int64) -> bool:
+    """Return whether one of some operations starts soon after its launch, and none before it."""
+    return abs(int(since_ns.min(initial=_FAR_NS))) <= _TOLERANCE_NS
 
 
 def _first_ids(spans: ApiCalls | Operations) -> Int64:

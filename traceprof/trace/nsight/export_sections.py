@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.first_launches import first_launches
 from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.nvtx.events import Events, read_events
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankKey
@@ -121,6 +125,17 @@ class SectionedExport:
         moved = {**data.operations, key: data.operations[key].moved(by_ns)}
         self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
         self.moved = {**self.moved, key: by_ns}
+
+    def first_launches(self, key: RankKey) -> Int64:
+        """Return how long after their calls some of a rank's first operations began, int64[n].
+
+        None of them where all kernels are read anyway.
+        """
+        return self._first_launches.get(key, np.empty(0, np.int64))
+
+    @cached_property
+    def _first_launches(self) -> Mapping[RankKey, Int64]:
+        return first_launches(self._database) if self._kernels_on_demand else {}
 
     def _section(self, section: Section) -> SectionData:
         if section not in self._kept:
