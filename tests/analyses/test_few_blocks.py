@@ -140,3 +140,10 @@ def test_drawn_kernels(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("path", GPU_SAMPLES, ids=lambda path: path.stem)
 def test_samples(path: Path) -> None:
     assert_agreement(path, 108)
+
+
+def test_time_in_which_pages_move_does_not_count(tmp_path: Path) -> None:
+    builder = on().kernel(0, 100 * US, "few")
+    builder.memcpy(10 * US, 40 * US, "unified HtoD", launch=False, stream=0)
+    (result,) = judged(builder.write(tmp_path))
+    assert result.metrics.kernel_ns == 70 * US

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import hardware, intervals
+from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
@@ -221,7 +222,8 @@ def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
         np.concatenate([kernels.end_ns[others], graphs.end_ns]),
     )
     long = intervals.union(few.start_ns[few.is_long], few.end_ns[few.is_long])
-    alone = intervals.subtract(long, full)
+    waiting = waits_for_pages(rank, page_moves(rank)[1])
+    alone = intervals.subtract(intervals.subtract(long, full), waiting)
     times = np.concatenate([few.start_ns, few.end_ns])
     order = np.argsort(times, kind="stable")
     blocks = np.cumsum(np.concatenate([few.blocks, -few.blocks])[order])[:-1]

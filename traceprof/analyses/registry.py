@@ -24,6 +24,7 @@ from traceprof.analyses import (
     straggler,
     uneven_kernels,
     unfused_kernels,
+    unified_memory,
 )
 from traceprof.analyses.measurements.registration import Registration
 
@@ -41,6 +42,7 @@ ANALYSES = (
     Registration.of(full_precision_matmul),
     Registration.of(unfused_kernels),
     Registration.of(few_blocks),
+    Registration.of(unified_memory),
     Registration.of(launch_queue),
     Registration.of(link_limits, is_listed=True),
     Registration.of(peer_transfers),

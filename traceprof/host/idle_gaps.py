@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1 << 16
 _COPIES = 1  # in `RankOperations.groups`
-_PREFETCH = re.compile(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
+PREFETCH = re.compile(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
@@ -100,7 +100,7 @@ def _accesses(
     place = np.searchsorted(start, times[gap]) - 1
     gap, place = gap[place >= 0], place[place >= 0]
     call = place if order is None else order[place]
-    prefetch = [key for key, name in rank.trace.api_names.items() if _PREFETCH.match(name)]
+    prefetch = [key for key, name in rank.trace.api_names.items() if PREFETCH.match(name)]
     is_accessed = ~is_in(calls.packed_name.at(call), prefetch)
     return gap[is_accessed], call[is_accessed]
 

@@ -32,6 +32,7 @@ FINDINGS = (
     "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
     "process-group-scaling", "exposed-copy", "full-precision-matmul", "host-stall",
     "unfused-kernels", "uneven-kernels", "pipeline-bubble", "few-blocks",
+    "unified-memory",
 )  # fmt: skip
 """The id of every finding."""
 

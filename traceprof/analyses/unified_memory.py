@@ -1,0 +1,170 @@
+"""Kernels that wait for pages of unified memory: these move when a kernel accesses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
+from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Count,
+    Evidence,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    Saving,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.kernel_names.titles import short_title
+from traceprof.run.steady_steps import share_per_step
+from traceprof.trace.model.parts import Part
+from traceprof.units import counted, duration, size_text
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank, Window
+
+ID = "unified-memory"
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+
+
+class UnifiedMemoryMetrics(Metrics):
+    """Numbers of `unified-memory`."""
+
+    moving_ns: Annotated[Ns, "the time in which kernels ran while pages that they need moved"]
+    kernel_ns: Annotated[Ns, "the time in which these kernels ran"]
+    num_kernels: Annotated[Count, "the number of these kernels"]
+    num_moves: Annotated[Count, "the number of moves to the GPU while they ran"]
+    bytes: Annotated[Count, "the bytes of these moves"]
+    coverage: Annotated[
+        Fraction,
+        "the share of the moves of pages to the GPU before the program's first call that"
+        " prefetches: the cause of later ones is not known",
+    ]
+
+
+FINDINGS = {ID: FindingKind(UnifiedMemoryMetrics, changes_kernels=True)}
+
+
+class UnifiedMemoryResult(RankResult, frozen=True):
+    """The kernels of one rank that wait for pages, in a window.
+
+    Attributes:
+        window_ns: the window's length.
+        metrics: the numbers of the finding.
+        share_per_step: the share of `kernel_ns` that the mean steady step holds; None without
+            steps.
+        advice: what to do, for the kind of program.
+        evidence: the kernels that waited longest.
+    """
+
+    window_ns: int
+    metrics: UnifiedMemoryMetrics
+    share_per_step: float | None
+    advice: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
+    """Measure how long kernels ran while pages of unified memory moved to the GPU."""
+    moves, all_moves = page_moves(rank)
+    waits = intervals.clip(waits_for_pages(rank, moves), window.start_ns, window.end_ns)
+    kernel, waited = _waiting(rank, waits)
+    kernels, copies = rank.operations.kernels, rank.operations.copies
+    ran = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
+    ran = intervals.clip(ran, window.start_ns, window.end_ns)
+    start = copies.start_ns[moves]
+    beside = moves[intervals.covered_within(waits, start, copies.ends(moves)) > 0]
+    return UnifiedMemoryResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        metrics=UnifiedMemoryMetrics(
+            moving_ns=waits.measure_ns,
+            kernel_ns=ran.measure_ns,
+            num_kernels=len(kernel),
+            num_moves=len(beside),
+            bytes=intervals.total(copies.bytes[beside]),
+            coverage=share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
+        ),
+        share_per_step=share_per_step(rank, window, ran),
+        advice=_DIRECTIVES if rank.program.uses_directives else _CUDA,
+        evidence=_evidence(rank, kernel, waited),
+    )
+
+
+def findings(result: UnifiedMemoryResult) -> list[Finding | NotApplicable]:
+    """Judge the time in which kernels waited for pages."""
+    metrics = result.metrics
+    fraction = share(metrics.moving_ns, result.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    title = (
+        f"{counted(metrics.num_kernels, 'kernel')} waited for pages of unified memory, which moved"
+        f" to the GPU when they were accessed: {size_text(metrics.bytes)} in"
+        f" {counted(metrics.num_moves, 'move')}, which took {duration(metrics.moving_ns)} of"
+        f" {duration(metrics.kernel_ns)}"
+    )
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            title,
+            metrics.moving_ns,
+            fraction,
+            metrics.by_name(),
+            result.evidence,
+            result.advice,
+            Saving.of_step(metrics.kernel_ns, result.share_per_step)
+            or Saving.at_most(metrics.kernel_ns),
+        )
+    ]
+
+
+def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:
+    """Return the kernels that compute while pages move, and how much of their time that is."""
+    kernels = rank.operations.kernels
+    if not len(waits):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    computes = np.flatnonzero(~rank.is_communication_kernel)
+    start, end = kernels.start_ns[computes], kernels.ends(computes)
+    waited = intervals.covered_within(waits, start, end)
+    has_waited = waited > 0
+    return computes[has_waited], waited[has_waited]
+
+
+def _evidence(rank: Rank, kernel: Int64, waited: Int64) -> tuple[Evidence, ...]:
+    kernels = rank.operations.kernels
+    evidence = []
+    for place in intervals.largest(waited, MAX_EVIDENCE).tolist():
+        row = int(kernel[place])
+        name = short_title(rank.kernel_names[kernels.name_id(row)])
+        label = f"{name}: pages moved for {duration(int(waited[place]))} of it"
+        evidence.append(Evidence(int(kernels.start_ns[row]), int(kernels.end_ns[row]), label))
+    return tuple(evidence)
+
+
+_CUDA = (
+    ("Move the pages before the kernel needs them: cudaMemPrefetchAsync(pointer, bytes, device,"
+     " stream) before its launch, and back to the host before the host reads them"),
+    ("Fill the memory on the GPU, by a kernel, where the host need not do it: then the pages are"
+     " there"),
+    ("Memory that one side uses for long: cudaMalloc, and cudaMemcpyAsync from pinned memory; or"
+     " cudaMemAdvise, with ReadMostly for what is only read, else PreferredLocation"),
+)  # fmt: skip
+_DIRECTIVES = (
+    ("Say what moves, and when, instead of managed memory: OpenACC `data copyin(…) copyout(…)`"
+     " around the loop, OpenMP `target data map(…)`"),
+    *_CUDA[:2],
+)  # fmt: skip
+PAGE = {"advice": bullets(_CUDA), "directives": bullets(_DIRECTIVES[:1])}
