@@ -100,7 +100,7 @@ def joined(start_ns: Int64, end_ns: Int64, max_between_ns: int) -> Intervals:
         return empty()
     if (start_ns[1:] < start_ns[:-1]).any():
         order = np.argsort(start_ns, kind="stable")
-        start_ns, end_ns = start_ns[order], end_ns[order]
+        start_ns, end_ns = start_ns.take(order), end_ns.take(order)
     reach = np.maximum.accumulate(end_ns)
     limit = reach[:-1] + max_between_ns if max_between_ns else reach[:-1]
     first = np.empty(len(start_ns) + 1, np.bool_)
@@ -229,8 +229,8 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     if len(covered) == 0:
         return np.zeros(len(times_ns), np.int64)
     index = num_before(covered.start_ns, times_ns)
-    before: Int64 = covered.before_ns[index]
-    unfinished = covered.end_ns[np.maximum(index - 1, 0)] - times_ns
+    before: Int64 = covered.before_ns.take(index)
+    unfinished = covered.end_ns.take(np.maximum(index - 1, 0)) - times_ns
     unfinished[index == 0] = 0
     before -= np.maximum(unfinished, 0, out=unfinished)
     return before
@@ -280,7 +280,7 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
     if num_falls:
         order = np.argsort(times_ns, kind="stable")
         before = np.empty(num, np.int64)
-        before[order] = num_before(limits_ns, times_ns[order], side)
+        before[order] = num_before(limits_ns, times_ns.take(order), side)
         return before
     if num >= _MANY_TIMES * len(limits_ns):
         # Search for few limits among many times, not for many times among few limits.

@@ -228,7 +228,7 @@ def _clocks_agree(rank: Rank) -> bool:
         is_launched = launched_by >= 0
         num_launched += int(np.count_nonzero(is_launched))
         # Without a call, the index -1 takes the last one: it does not count.
-        late = group.start_ns < call_start[launched_by] if len(calls) else ~is_launched
+        late = group.start_ns < call_start.take(launched_by) if len(calls) else ~is_launched
         num_late += int(np.count_nonzero(late & is_launched))
     return num_late <= _MAX_LATE_SHARE * num_launched
 

@@ -213,12 +213,12 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
     thread_of_other = calls.packed_thread.at(of_other)
     for number in distinct_values(thread[call >= 0]).tolist():
         at = np.flatnonzero(thread_of_other == number)
-        where = order[of_other[at]]
+        where = order.take(of_other.take(at))
         if not (where[1:] > where[:-1]).all():
             sorting = np.argsort(where, kind="stable")
             if (where[sorting[1:]] == where[sorting[:-1]]).any():  # of one call, such as a graph's
                 sorting = np.lexsort((*reversed(times_of(rank, others[at])), where))
-            at, where = at[sorting], where[sorting]
+            at, where = at.take(sorting), where.take(sorting)
         here = np.flatnonzero((thread == number) & (call >= 0))
         last = np.searchsorted(where, place[here], side="left") - 1
         here, last = here[last >= 0], others[at[last[last >= 0]]]
@@ -233,6 +233,6 @@ def _other_operations(rank: Rank) -> tuple[Int64, Int64]:
     for mask, launched_by in zip(communicates, rank.launched_by, strict=True):
         at = np.flatnonzero((launched_by >= 0) if mask is None else (launched_by >= 0) & ~mask)
         index.append(at + first)
-        call.append(launched_by[at])
+        call.append(launched_by.take(at))
         first += len(launched_by)
     return np.concatenate(index), np.concatenate(call)

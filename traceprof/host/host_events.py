@@ -118,7 +118,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     if (np.diff(start[order]) == 0).any():
         order = np.lexsort((-length, start, thread))
     # What is in memory twice is much: each thread's events are changed where they are.
-    start, end, chosen = start[order], length[order], chosen[order]
+    start, end, chosen = start.take(order), length.take(order), chosen.take(order)
     edges = (np.flatnonzero(np.diff(thread[order])) + 1).tolist()
     del order, length, is_long, thread
     end += start

@@ -69,7 +69,7 @@ def idle_gaps(rank: Rank) -> IdleGaps:
         no, nothing = np.zeros(num, np.bool_), np.empty(0, np.int64)
         return IdleGaps(gaps, no, no, nothing, nothing, nothing, no[:0], nothing, nothing)
     operation, launch = _ending(rank, calls, gaps.end_ns)
-    has_launch = (launch >= 0) & (calls.start_ns[launch] <= gaps.end_ns)
+    has_launch = (launch >= 0) & (calls.start_ns.take(launch) <= gaps.end_ns)
     is_queued = has_launch & (calls.ends(launch) <= gaps.start_ns)
     late = np.flatnonzero(has_launch & ~is_queued)
     stream, is_upload = _kind_of(rank, operation[late])

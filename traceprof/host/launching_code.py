@@ -144,7 +144,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     if spans is None or rank.calls is None or not len(rank.calls):
         return None
     captured = captures(rank, rank.calls)
-    call = np.concatenate((rank.launched_by[0][kernels], captured.call))
+    call = np.concatenate((rank.launched_by[0].take(kernels), captured.call))
     around = np.full((5, len(call)), -1, np.int32)
     joining: list[tuple[Int64, Int64]] = []
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
@@ -154,8 +154,8 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         start = spans.start_ns[rows]
         if (start[1:] <= start[:-1]).any():
             rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], start))]
-        nest = nested(spans.start_ns[rows], spans.end_ns[rows])
-        kind, text = spans.kind[rows], spans.text[rows]
+        nest = nested(spans.start_ns.take(rows), spans.end_ns.take(rows))
+        kind, text = spans.kind.take(rows), spans.text.take(rows)
         own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
         own[_MODULES] = paths.of(nest, own[_MODULES])
         own.append(np.where(spans.flops[rows] >= 0, rows, -1))
@@ -165,11 +165,11 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
         forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
         here = np.flatnonzero(rank.calls.packed_thread.isin([number])[call] & (call >= 0))
-        inner = _innermost(nest, rank.calls.start_ns[call[here]])
-        here, inner = here[inner >= 0], inner[inner >= 0]
+        inner = _innermost(nest, rank.calls.start_ns.take(call.take(here)))
+        here, inner = here.compress(inner >= 0), inner.compress(inner >= 0)
         for of, values in enumerate(inherited):
             if values.max(initial=-1) >= 0:
-                around[of, here] = values[inner]
+                around[of, here] = values.take(inner)
         joining.append((here, joins[inner]))
     is_backward = _join(around, joining, forward)
     for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
@@ -239,8 +239,8 @@ def _innermost(nest: Nested, at_ns: Int64) -> Int64:
     if len(begin) == 0:
         return np.full(len(at_ns), -1, np.int64)
     place = np.maximum(num_before(begin, at_ns, "right") - 1, 0)
-    is_inside = (begin[place] <= at_ns) & (at_ns < stop[place])
-    return np.where(is_inside, span[place], -1)
+    is_inside = (begin.take(place) <= at_ns) & (at_ns < stop.take(place))
+    return np.where(is_inside, span.take(place), -1)
 
 
 class _Paths:

@@ -62,9 +62,9 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
         if not len(rows):
             continue
         streams = group.packed_stream.counted(rows)[0]
-        pair = thread_of_call[launched_by[rows]]
+        pair = thread_of_call.take(launched_by.take(rows))
         pair *= len(streams)
-        pair += group.packed_stream.places_in(streams)[rows]
+        pair += group.packed_stream.places_in(streams).take(rows)
         for number in np.flatnonzero(np.bincount(pair)).tolist():
             thread, stream = divmod(number, len(streams))
             streams_of.setdefault(int(threads[thread]), set()).add(int(streams[stream]))

@@ -68,7 +68,7 @@ class Nested(Record, frozen=True):
         span = np.concatenate((self.parent, index))
         # Of equal times: inner ends, outer ends, outer starts, inner starts.
         order = np.lexsort((np.concatenate((-index, index)), np.arange(2 * num) >= num, time))
-        time, span = time[order], span[order]
+        time, span = time.take(order), span.take(order)
         start, end, span = time[:-1], time[1:], span[:-1]
         counts = (end > start) & (span >= 0)
         # `compress` takes a third of the time of a mask as index.

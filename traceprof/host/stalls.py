@@ -140,7 +140,7 @@ def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
     may_be = may_be[np.lexsort((events.own_ns[may_be], events.name[may_be]))]
     names, which = np.unique(events.name[may_be], return_inverse=True)
     rows = np.flatnonzero(is_in(events.name, names))
-    name = np.searchsorted(names, events.name[rows])
+    name = np.searchsorted(names, events.name.take(rows))
     ordered = sorted_in_groups(events.own_ns[rows], name)
     count = np.bincount(name, minlength=len(names))
     first = np.cumsum(count) - count
@@ -210,7 +210,9 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
         )
         kernels, call = operations.kernels, launched_by[0]
         order = np.flatnonzero(call >= 0)
-        order = order[are_first(kernels.packed_signature.at(order), calls.start_ns[call[order]])]
+        order = order[
+            are_first(kernels.packed_signature.at(order), calls.start_ns.take(call.take(order)))
+        ]
         order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
         is_first = np.diff(kernels.name[order], prepend=-1) != 0
         firsts.append(call[order[is_first]])

@@ -186,10 +186,10 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
             continue
         kernels = operations.kernels
         launched_by = rank.launched_by[0] if key == rank.key else launching_calls(kernels, calls)
-        long = np.flatnonzero((launched_by >= 0) & is_long[launched_by])
+        long = np.flatnonzero((launched_by >= 0) & is_long.take(launched_by))
         name = {*kernels.name[long].tolist()} - {NULL}
         others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
-        launched_ns = calls.start_ns[launched_by[others]]
+        launched_ns = calls.start_ns.take(launched_by.take(others))
         others = others[are_first(kernels.packed_signature.at(others), launched_ns)]
         groups.append(_first_of_each(kernels.name[others], launched_by[others], calls))
         if key != rank.key:

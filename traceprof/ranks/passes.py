@@ -207,11 +207,11 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     ):
         rows = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
         groups.append((group, launched_by, rows))
-    launch = np.concatenate([calls.start_ns[by[rows]] for _, by, rows in groups])
+    launch = np.concatenate([calls.start_ns.take(by.take(rows)) for _, by, rows in groups])
     order = np.argsort(launch, kind="stable")
     if not len(order):
         return np.empty((7, 0), np.int64)
-    launch = launch[order]
+    launch = launch.take(order)
     ranges = _ranges(rank)
     limits = [called, *(spans.start_ns for spans in ranges.values())]
     limits += [spans.end_ns for spans in ranges.values()]

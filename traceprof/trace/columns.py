@@ -113,7 +113,7 @@ class Column:
             base, end = np.array(self._blocks, np.int64).T
             rows = np.arange(len(self))[index] if isinstance(index, slice) else index
             rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-            values += base[np.searchsorted(end, rows, side="right")]
+            values += base.take(np.searchsorted(end, rows, side="right"))
         if self._base:
             values += self._base
         return values

@@ -107,7 +107,7 @@ def numbered(values: Int64) -> tuple[Int64, Int64]:
         return np.unique(values, return_inverse=True)
     occurs = np.zeros(len(values), np.bool_)
     occurs[values - low] = True
-    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[values - low]
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1).take(values - low)
 
 
 def places(*keys: Int64) -> tuple[Int64, Int64]:

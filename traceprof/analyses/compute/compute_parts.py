@@ -108,9 +108,9 @@ def run(
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = _inside(rank, window)
-    start, end = kernels.start_ns[chosen], kernels.ends(chosen)
+    start, end = kernels.start_ns.take(chosen), kernels.ends(chosen)
     place, signatures = _ordered_signatures(rank)
-    which = place[kernels.packed_signature.at(chosen)]
+    which = place.take(kernels.packed_signature.at(chosen))
     count = np.bincount(which, minlength=len(signatures))
     num_signatures = len(signatures)
     if len(graphs):

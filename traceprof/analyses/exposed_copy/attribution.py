@@ -132,7 +132,7 @@ def _same_stream(rank: Rank, end_ns: Int64, stream: Int64) -> Mask:
         return same
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    start = kernels.start_ns[computes]
+    start = kernels.start_ns.take(computes)
     following = _next_start(start, end_ns)
     if len(graphs):
         following = np.minimum(following, _next_start(graphs.start_ns, end_ns))

@@ -147,7 +147,7 @@ class _Between:
 
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
         """Return when operations were launched, and in which step; -1 for none."""
-        launch = self.calls.start_ns[self.launched_by[group][index]]
+        launch = self.calls.start_ns.take(self.launched_by[group].take(index))
         step = num_before(self.ranges.start_ns, launch, "right") - 1
         inside = (step >= 0) & (launch < self.ranges.end_ns[step])
         return launch, np.where(inside, step, -1)
@@ -171,7 +171,8 @@ class _Between:
         """
         index = np.flatnonzero(self.launched_by[group] >= 0)
         launch, step = self._launches(group, index)
-        chosen = (step >= 0) & (self.last_reduce[step] >= 0) & (launch >= self.after[step])
+        chosen = (step >= 0) & (self.last_reduce.take(step) >= 0)
+        chosen &= launch >= self.after.take(step)
         index, launch, step = index[chosen], launch[chosen], step[chosen]
         is_optimizer = np.zeros(len(index), np.bool_)
         if group <= 1 and len(launch):  # kernels and graphs

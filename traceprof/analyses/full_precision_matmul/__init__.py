@@ -154,9 +154,9 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     is_slow = np.array([precision is not None for precision in precisions], np.bool_)[of_signature]
     signature = kernels.packed_signature.kept
     inside = window.holds_start(kernels.start_ns)
-    matrix = np.flatnonzero(inside & is_matrix[signature])
+    matrix = np.flatnonzero(inside & is_matrix.take(signature))
     length = kernels.packed_length.at(matrix)
-    slow = np.flatnonzero(is_slow[signature])
+    slow = np.flatnonzero(is_slow.take(signature))
     start, end = kernels.start_ns[slow], kernels.ends(slow)
     of_slow = of_signature[signature[slow]]
 

@@ -84,10 +84,10 @@ def steps_of_kernels(rank: Rank) -> Int64:
     launched_by = rank.launched_by[0]
     if rank.step_ranges is None or rank.calls is None or len(rank.calls) == 0:
         return np.full(len(launched_by), -1, np.int64)
-    launch = rank.calls.start_ns[launched_by]
+    launch = rank.calls.start_ns.take(launched_by)
     ranges = rank.step_ranges
     step = intervals.num_before(ranges.start_ns, launch, "right") - 1
-    known = (launched_by >= 0) & (step >= 0) & (launch < ranges.end_ns[step])
+    known = (launched_by >= 0) & (step >= 0) & (launch < ranges.end_ns.take(step))
     return np.where(known, step, -1)
 
 
@@ -311,7 +311,7 @@ def _buckets(
     begin = np.full(int(split.max(initial=-1)) + 1, intervals.BEYOND_NS)
     computes = np.flatnonzero((split >= 0) & ~rank.is_communication_kernel)
     computes = computes[kernels.packed_length.at(computes) > 0]
-    np.minimum.at(begin, split[computes], kernels.start_ns[computes])
+    np.minimum.at(begin, split.take(computes), kernels.start_ns.take(computes))
     buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
     if len(buckets) == 0:
         return buckets, begin

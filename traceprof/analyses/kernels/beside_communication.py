@@ -137,7 +137,7 @@ def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates)
         known: what comparing them found.
     """
     chosen = np.flatnonzero(beside_ns > 0)
-    kernel = computes[chosen]
+    kernel = computes.take(chosen)
     signature = rank.operations.kernels.packed_signature.kept[kernel]
     place = np.searchsorted(known.signature, np.arange(int(signature.max(initial=0)) + 1))
     place = place.take(signature)
@@ -158,13 +158,13 @@ def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowed
         computes: int64[n], indices of the kernels.
         beside: of the same kernels.
     """
-    signature = rank.operations.kernels.packed_signature.kept[computes]
+    signature = rank.operations.kernels.packed_signature.kept.take(computes)
     rates = np.zeros((4, int(signature.max(initial=0)) + 1))
     limit = rates[3]
     rates[2:] = 1.0
     is_unknown = np.ones(rates.shape[1], np.bool_)
     is_unknown[beside.compared.signature] = False
-    rest = np.flatnonzero(is_unknown[signature] & beside.is_judged)
+    rest = np.flatnonzero(is_unknown.take(signature) & beside.is_judged)
     is_beside, is_half = beside.is_beside[rest], beside.is_half[rest]
     num_half = np.bincount(signature[rest[is_half]], minlength=rates.shape[1])
     is_over = np.where(num_half[signature[rest]] > 0, is_half, is_beside)
@@ -216,5 +216,5 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
 def _times(rank: Rank, chosen: Int64) -> tuple[Int64, Int64, Int64]:
     """Return starts and durations of kernels, and how long something communicated meanwhile."""
     kernels = rank.operations.kernels
-    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
+    start, length = kernels.start_ns.take(chosen), kernels.packed_length.at(chosen)
     return start, length, intervals.covered_within(rank.communication, start, start + length)

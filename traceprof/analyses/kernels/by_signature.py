@@ -165,18 +165,18 @@ def compare(
         place = places(rows)
         rows, group = rows[place >= 0], place[place >= 0].astype(np.int64)
         num_places = int(group.max(initial=0)) + 1
-    group = group + signature[rows].astype(np.int64) * num_places
+    group = group + signature.take(rows).astype(np.int64) * num_places
     over = is_overlapped[rows]
     groups, group = numbered(group)
     num_alone = np.bincount(group[~over], minlength=len(groups))
     is_used = num_alone >= least_alone
     is_used &= np.bincount(group[over], minlength=len(groups)) > 0
-    used = is_used[group]
-    group, rows, over = (np.cumsum(is_used) - 1)[group[used]], rows[used], over[used]
+    used = is_used.take(group)
+    group, rows, over = (np.cumsum(is_used) - 1).take(group[used]), rows[used], over[used]
     of_group, num_alone = groups[is_used] // num_places, num_alone[is_used]
-    alone_ns = sorted_in_groups(length_ns[rows[~over]], group[~over])
+    alone_ns = sorted_in_groups(length_ns.take(rows.compress(~over)), group.compress(~over))
     expected, variance = _expected(alone_ns, num_alone)
-    paired, group = rows[over], group[over]
+    paired, group = rows.compress(over), group.compress(over)
     chosen, of_signature = np.unique(of_group, return_inverse=True)
     num = len(chosen)
 
@@ -198,17 +198,17 @@ def compare(
     # Of the sum of `num_paired` draws, and of a mean of `num_alone` draws taken for each of them.
     error = np.sqrt(summed(variance * num_paired * (1 + num_paired / num_alone)))
     rate = excess[:, 0] / np.maximum(beside, 1)
-    usual = length_ns[of_signatures] - rate[index] * beside_ns[of_signatures]
+    usual = length_ns.take(of_signatures) - rate.take(index) * beside_ns.take(of_signatures)
     usual[np.searchsorted(of_signatures, paired)] = expected[0][group]
-    order = ordered(index, length_ns[of_signatures])
-    of_signatures = of_signatures[order]
+    order = ordered(index, length_ns.take(of_signatures))
+    of_signatures = of_signatures.take(order)
     return ComparedSignatures(
         signature=chosen,
         num_alone=summed(num_alone).astype(np.int64),
         num_overlapped=np.bincount(index, minlength=num),
         overlapped=of_signatures,
-        overlapped_ns=length_ns[of_signatures],
-        expected_ns=usual[order],
+        overlapped_ns=length_ns.take(of_signatures),
+        expected_ns=usual.take(order),
         excess_ns=excess * scale[:, np.newaxis],
         noise_ns=error * scale,
         rate=rate,

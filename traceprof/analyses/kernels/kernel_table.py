@@ -89,10 +89,10 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     place = {name: index for index, name in enumerate(names)}
     of_id = np.array([place[rank.kernel_names[id_]] for id_ in ids.tolist()], np.int64)
     of_signature = of_id[np.searchsorted(ids, kernels.name_of_signature)]
-    which = of_signature[kernels.packed_signature.at(chosen)]
+    which = of_signature.take(kernels.packed_signature.at(chosen))
     length = kernels.packed_length.at(chosen)
     count, total, median = _by_name(which, length, len(names))
-    start = kernels.start_ns[chosen]
+    start = kernels.start_ns.take(chosen)
     steps = _steps_within(rank, window)
     in_steps: list[int] | None = None
     if steps is not None:

@@ -116,7 +116,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
     length = kernels.packed_length.at(chosen)
     of_signature = kernels.name_of_signature
     ids = distinct_values(of_signature[kernels.packed_signature.distinct])
-    which = np.searchsorted(ids, of_signature)[kernels.packed_signature.kept[chosen]]
+    which = np.searchsorted(ids, of_signature).take(kernels.packed_signature.kept.take(chosen))
     most: list[list[Any]] = [
         _most(which, values, length, len(ids), texts)
         for values, texts in (
@@ -125,7 +125,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
             (code.line, code.lines),
         )
     ]
-    flops = _flops(code, _multiplies(rank, ids)[which], length)
+    flops = _flops(code, _multiplies(rank, ids).take(which), length)
     most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
     most.append(_by_name(*_moved(code, length), which, len(ids)))
     is_used = np.bincount(which, minlength=len(ids)) > 0
@@ -134,7 +134,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         for id_, launcher, used in zip(ids.tolist(), zip(*most, strict=True), is_used, strict=True)
         if used
     }
-    start, steps = kernels.start_ns[chosen], steady_steps(rank, judged or window)
+    start, steps = kernels.start_ns.take(chosen), steady_steps(rank, judged or window)
     in_steps = _in_steps(rank, steps, start, length, flops)
     return LaunchedKernels(rank.rank, by_name, modules(code, start, length, steps), in_steps)
 
@@ -248,5 +248,5 @@ def _in_steps(
     return CountedFlops(
         float(flops.values[inside].sum()),
         int(length_ns[is_matrix & flops.are_known].sum()),
-        int(length_ns[is_matrix].sum()),
+        int(length_ns.compress(is_matrix).sum()),
     )

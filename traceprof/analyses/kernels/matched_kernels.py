@@ -167,11 +167,11 @@ def _matched(
     kept = ((num > 1) & are_alike & (state != DISTURBED))[place]
     order, place = order[kept], np.cumsum(is_new[kept]) - 1
     num = np.bincount(place)
-    mean = np.bincount(place, length[order]) / np.maximum(num, 1)
+    mean = np.bincount(place, length.take(order)) / np.maximum(num, 1)
     own = blocks[order].astype(np.float64)
     own[own == 0] = np.nan
-    others = (np.bincount(place, own)[place] - own) / (num[place] - 1)
-    meeting = meets[np.minimum(part[order], len(meets) - 1)]
+    others = (np.bincount(place, own).take(place) - own) / (num.take(place) - 1)
+    meeting = meets.take(np.minimum(part.take(order), len(meets) - 1))
     parts, part_of = numbered(step[order] * len(meets) + meeting)
     number_in_step = np.zeros(len(parts), np.int64)
     np.maximum.at(number_in_step, part_of, part[order])
@@ -180,9 +180,9 @@ def _matched(
         rank=rank[order],
         row=row[order],
         part=part_of,
-        fold=_folds(part_of[first], mean)[place],
+        fold=_folds(part_of[first], mean).take(place),
         category=category_of[name[order]],
-        length_ns=length[order],
+        length_ns=length.take(order),
         mean_ns=mean[place],
         work=own / others,
         num_ranks=num[place],

@@ -156,7 +156,7 @@ def placed_kernels(
         start_ns, end_ns = rank.steps.start_ns[chosen], rank.steps.end_ns[chosen]
     row, step, kept = _ordered(rank, number, start_ns, end_ns, most)
     kernels = rank.operations.kernels
-    communicates = rank.is_communication_kernel[row]
+    communicates = rank.is_communication_kernel.take(row)
     # The number of communication kernels before each in its step.
     before: Int64 = np.cumsum(communicates) - communicates
     first = np.searchsorted(step, np.arange(len(kept) + 1))
@@ -164,8 +164,8 @@ def placed_kernels(
     computes = np.flatnonzero(~communicates)
     of_name, names, categories = _names(rank)
     start, end = kernels.start_ns[row], kernels.ends(row)
-    signature = kernels.packed_signature.kept[row[computes]]
-    name = of_name[signature]
+    signature = kernels.packed_signature.kept.take(row.take(computes))
+    name = of_name.take(signature)
     used, name = numbered(name)
     blocking, communicating = _blocking(communicates, part, step, start, end)
     placed = PlacedKernels(
@@ -179,7 +179,7 @@ def placed_kernels(
             step[computes],
             part[computes],
             name,
-            blocks_by_signature(rank)[signature],
+            blocks_by_signature(rank).take(signature),
             _beside(rank, row[computes]),
         ),
         length_ns=pack((end - start)[computes]),
@@ -225,12 +225,12 @@ def _ordered(
     num = (high - low)[kept]
     step = np.repeat(np.arange(len(kept)), num)
     row = np.arange(len(step)) - np.repeat(np.cumsum(num) - num, num) + np.repeat(low[kept], num)
-    launched = kernels.start_ns[row]
+    launched = kernels.start_ns.take(row)
     if rank.calls is not None and len(rank.calls):
-        call = rank.launched_by[0][row]
+        call = rank.launched_by[0].take(row)
         launched = np.where(call >= 0, rank.calls.start_ns[call], launched)
     order = np.lexsort((row, launched, step))
-    return row[order], step, kept
+    return row.take(order), step, kept
 
 
 def _names(rank: Rank) -> tuple[Int64, list[str], list[str]]:

@@ -37,16 +37,16 @@ def places(rank: Rank) -> Callable[[Int64], Int32] | None:
         signature = kernels.packed_signature.kept
         call = rank.launched_by[0]
         wanted = np.zeros(int(signature.max(initial=0)) + 1, np.bool_)
-        wanted[signature[chosen]] = True
-        known = np.flatnonzero(wanted[signature] & (call >= 0))
+        wanted[signature.take(chosen)] = True
+        known = np.flatnonzero(wanted.take(signature) & (call >= 0))
         # By signature, then launch: launches are nearly in order, and narrow numbers sort quickly.
-        launch = calls.start_ns[call[known]]
+        launch = calls.start_ns.take(call.take(known))
         order = np.argsort(launch, kind="stable")
-        known, launch = known[order], launch[order]
+        known, launch = known.take(order), launch.take(order)
         unit = (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
-        narrow = signature[known].astype(np.min_scalar_type(len(wanted)))
+        narrow = signature.take(known).astype(np.min_scalar_type(len(wanted)))
         order = np.argsort(narrow, kind="stable")
-        known, unit, narrow = known[order], unit[order], narrow[order]
+        known, unit, narrow = known.take(order), unit.take(order), narrow.take(order)
         begins = np.ones(len(known), np.bool_)
         begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
@@ -60,7 +60,7 @@ def places(rank: Rank) -> Callable[[Int64], Int32] | None:
         numbers[unit < 0] = -1
         place = np.full(len(kernels), -1, np.int32)
         place[known] = numbers
-        return place[chosen]
+        return place.take(chosen)
 
     return of
 

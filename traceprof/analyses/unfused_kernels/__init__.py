@@ -123,7 +123,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     of_signature = np.array([place[text] for text in texts], np.int64)[
         np.searchsorted(ids, kernels.name_of_signature)
     ]
-    which = of_signature[kernels.packed_signature.at(chosen)]
+    which = of_signature.take(kernels.packed_signature.at(chosen))
     kinds = [kernel_kind(name, communicates=False) for name in names]
     traits = NameTraits.of(names, kinds)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
@@ -139,7 +139,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
 
     def cover(*which: Int64) -> Intervals:
         kernel = np.concatenate(which)
-        covered = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
+        covered = intervals.union(kernels.start_ns.take(kernel), kernels.ends(kernel))
         return intervals.clip(covered, window.start_ns, window.end_ns)
 
     def measure(which: Int64) -> int:
@@ -148,7 +148,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     length = kernels.packed_length.at(chosen)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(chains.kernel)
-    spared = np.append(chains.kernel[~chains.kept], attention)
+    spared = np.append(chains.kernel.compress(~chains.kept), attention)
     most_spared, kept_ns = np.append(spared, chains.alone), int(kept_longer_ns.sum())
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
@@ -245,7 +245,7 @@ def _most_ns(
     most, calls = ceil(saved_ns * (1 if of_step is None else of_step)), rank.calls
     if calls is None:
         return most
-    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][spared]
+    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0].take(spared)
     chosen[called[called >= 0]] = True
     launching = intervals.subtract(with_operators(rank, calls, chosen), spared_time)
     slower = idle_causes(rank).host_is_slower
@@ -278,7 +278,7 @@ def _idle_within(rank: Rank, chains: Chains) -> int:
 
 def _times(rank: Rank, kernel: Int64) -> tuple[Int64, Int64]:
     kernels = rank.operations.kernels
-    return kernels.start_ns[kernel], kernels.ends(kernel)
+    return kernels.start_ns.take(kernel), kernels.ends(kernel)
 
 
 def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]:

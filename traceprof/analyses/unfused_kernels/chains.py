@@ -121,8 +121,8 @@ def chains_of(
         in_optimizer: bool[n], whether an optimizer launched each; None if that is unknown.
     """
     kernels = rank.operations.kernels
-    members = np.flatnonzero(traits.is_member[which])
-    stream = kernels.packed_stream.at(chosen[members])
+    members = np.flatnonzero(traits.is_member.take(which))
+    stream = kernels.packed_stream.at(chosen.take(members))
     order = np.argsort(stream, kind="stable")
     members, stream = members[order], stream[order]  # by stream, then start
     kernel, name = chosen[members], which[members]
@@ -140,9 +140,9 @@ def chains_of(
     goes_on[1:] = ~begins[1:] & is_of_list[1:] & (name[1:] == name[:-1])
     del members, stream, order  # there can be many
     chain = np.cumsum(begins) - 1
-    keep = np.bincount(chain, ~goes_on)[chain] >= MIN_KERNELS if len(chain) else begins
+    keep = np.bincount(chain, ~goes_on).take(chain) >= MIN_KERNELS if len(chain) else begins
     alone = kernel[~(keep | of_optimizer | is_of_list)]
-    kernel, name, chain = kernel[keep], name[keep], chain[keep]
+    kernel, name, chain = (column.compress(keep) for column in (kernel, name, chain))
     of_list = -1 - np.cumsum(is_of_list & ~goes_on)[keep]
     unit = np.where(is_of_list[keep], of_list, kernels.packed_signature.at(kernel))
     length = kernels.packed_length.at(kernel)
@@ -237,7 +237,7 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     for number in distinct_values(stream).tolist():
         here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
         before[here] = np.cumsum(kernels.packed_stream.isin([number]))[kernel[here]]
-        start = kernels.start_ns[kernel[here]]
+        start = kernels.start_ns.take(kernel[here])
         for group in others:
             on_stream = group.start_ns[group.packed_stream.isin([number])]
             before[here] += num_before(on_stream, start)

@@ -239,7 +239,7 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
     if not len(calls) or calls.thread.min() == calls.thread.max():
         return handed
     order = np.argsort(calls.end_ns, kind="stable")
-    ends, threads = calls.end_ns[order], calls.thread[order]
+    ends, threads = calls.end_ns.take(order), calls.thread.take(order)
     for thread in distinct_values(calls.thread[call]).tolist():
         rows = np.flatnonzero(calls.thread[call] == thread)
         of_others = ends[threads != thread]

@@ -297,7 +297,7 @@ def _by_launch(
         ]
     )
     order = np.argsort(launched, kind="stable")
-    return launched[order], start[order], end[order], is_beside[order]
+    return launched.take(order), start.take(order), end.take(order), is_beside.take(order)
 
 
 def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:

@@ -186,4 +186,6 @@ def _sorted_by_time(columns: dict[str, Column]) -> Rows:
     if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
         return Rows(starts, columns)
     order = np.lexsort((end, start))
-    return Rows(pack(start[order]), {name: column.taken(order) for name, column in columns.items()})
+    return Rows(
+        pack(start.take(order)), {name: column.taken(order) for name, column in columns.items()}
+    )

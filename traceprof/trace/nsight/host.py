@@ -35,7 +35,7 @@ def _in_order(columns: dict[str, Column]) -> ApiCalls:
     correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
         order = np.lexsort((start, correlation))
-        start, correlation = start[order], correlation[order]
+        start, correlation = start.take(order), correlation.take(order)
         length, thread, name = (column.taken(order) for column in (length, thread, name))
     return ApiCalls(pack(start), length, pack_ahead(correlation), thread, name)
 

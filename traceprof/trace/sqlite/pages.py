@@ -251,7 +251,7 @@ def gathered(data: Bytes, at: Int64, length: int) -> Bytes:
 
 def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
     """Return int64[n] values of variable-length integers, and their sizes, 1 to 9 bytes."""
-    first = data[at]
+    first = data.take(at)
     if len(at) and int(first.max()) <= _LAST_OF_ONE_BYTE:
         return first.astype(np.int64), np.ones(len(at), np.int64)
     stored, lengths = stored_varints(data, at)
