@@ -7,12 +7,15 @@ A zero-length interval covers nothing.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.structs import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -136,6 +139,8 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Return the time that `left` covers and `right` does not."""
     if len(left) == 0 or len(right) == 0:
         return left
+    if len(left) > _ROWS_AT_ONCE:
+        return _by_parts(subtract, left, right)
     # Gap i of `right` is before its interval i, the last one after all of them. Each interval of
     # `left` overlaps a contiguous run of gaps.
     first = num_before(right.start_ns, left.start_ns, "right")
@@ -152,6 +157,8 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return the time that both sets cover."""
     if len(left) > len(right):
         left, right = right, left
+    if len(left) > _ROWS_AT_ONCE:
+        return _by_parts(intersect, left, right)
     # Each interval of `left` overlaps a contiguous run of `right`.
     first = num_before(right.end_ns, left.start_ns, "right")
     stop = num_before(right.start_ns, left.end_ns)
@@ -159,6 +166,20 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     return Intervals(
         np.maximum(left.start_ns.take(of_left), right.start_ns.take(of_right)),
         np.minimum(left.end_ns.take(of_left), right.end_ns.take(of_right)),
+    )
+
+
+def _by_parts(
+    combine: Callable[[Intervals, Intervals], Intervals], left: Intervals, right: Intervals
+) -> Intervals:
+    """Return what is made of many intervals, which are taken one part after the other."""
+    parts = []
+    for first in range(0, len(left), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        parts.append(combine(Intervals(left.start_ns[rows], left.end_ns[rows]), right))
+    return Intervals(
+        np.concatenate([part.start_ns for part in parts]),
+        np.concatenate([part.end_ns for part in parts]),
     )
 
 
