@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from traceprof.trace.grouping import grouped, numbered, ordered, places, sorted_in_groups
+from traceprof.trace.grouping import (
+    grouped,
+    medians_of_known,
+    numbered,
+    ordered,
+    places,
+    sorted_in_groups,
+)
 
 RANDOM = np.random.default_rng(1)
 
@@ -46,3 +53,12 @@ def test_values_in_groups_are_sorted_in_32_bits_in_64_and_by_two_keys(longest: i
 def test_no_values_in_groups() -> None:
     nothing = np.empty(0, np.int64)
     assert len(sorted_in_groups(nothing, nothing)) == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+def test_medians_of_what_is_known(length: int) -> None:
+    values = RANDOM.integers(0, 100, (40, length)).astype(np.float64)
+    values[RANDOM.random(values.shape) < 0.3] = np.nan
+    values[:, 0] = 1
+    assert medians_of_known(values).tolist() == np.nanmedian(values, axis=1).tolist()
+    assert np.isnan(medians_of_known(np.full((2, length), np.nan))).all()

@@ -61,7 +61,7 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
         rows = np.flatnonzero(launched_by >= 0)
         if not len(rows):
             continue
-        streams = group.packed_stream.counted(rows)[0]
+        streams = group.packed_stream.distinct
         pair = thread_of_call.take(launched_by.take(rows))
         pair *= len(streams)
         pair += group.packed_stream.places_in(streams).take(rows)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.grouping import median_of
+from traceprof.trace.grouping import median_of, medians_of_known
 
 if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64
@@ -99,8 +99,8 @@ def _promising(
     apart = np.where(is_alike, first.end_ns[at] - second.end_ns[chosen], np.nan)
     enough = is_alike.sum(axis=1) * 2 >= len(chosen)
     shifts, apart = shifts[enough], apart[enough]
-    middle = np.nanmedian(apart, axis=1)
-    residuals = np.nanmedian(np.abs(apart - middle[:, np.newaxis]), axis=1)
+    middle = medians_of_known(apart)
+    residuals = medians_of_known(np.abs(apart - middle[:, np.newaxis]))
     cost = np.abs(middle) if one_clock else residuals * (1 + np.abs(middle) / _USUAL_NS)
     return np.sort(shifts[np.argsort(cost, kind="stable")[:_MAX_SHIFTS]])
 

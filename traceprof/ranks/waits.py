@@ -24,7 +24,7 @@ from traceprof.ranks.matching import Unmatched
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS, middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.trace.grouping import distinct_values, median_of, medians_of_known
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
         received = np.arange(stay.shape[1]) != root[from_root, np.newaxis]
         waited = received & (wait[from_root] > 0)
         chosen = np.where(waited.any(axis=1, keepdims=True), waited, received)
-        took[from_root] = np.nanmedian(np.where(chosen, without_wait[from_root], np.nan), axis=1)
+        took[from_root] = medians_of_known(np.where(chosen, without_wait[from_root], np.nan))
     return took
 
 

@@ -100,12 +100,20 @@ def ordered(*keys: Int64) -> Int64:
 def numbered(values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct values, ascending int64[m], and the index of each among them, int64[n].
 
-    As `np.unique` does, but by a table where they lie close to each other: in a tenth of the time.
+    As `np.unique` does, in a fraction of the time: by a table where they lie close to each other.
     """
     low = int(values.min(initial=0))
-    if int(values.max(initial=0)) - low >= len(values):
+    bits = (int(values.max(initial=0)) - low).bit_length()
+    if bits > _MAX_BITS:
         return np.unique(values, return_inverse=True)
-    occurs = np.zeros(len(values), np.bool_)
+    if 1 << bits > 2 * len(values):
+        order, ascending = in_order(values - low, bits)
+        begins = np.ones(len(values), np.bool_)
+        np.not_equal(ascending[1:], ascending[:-1], out=begins[1:])
+        number = np.empty(len(values), np.int64)
+        number[order] = np.cumsum(begins) - 1
+        return ascending[begins] + low, number
+    occurs = np.zeros(1 << bits, np.bool_)
     occurs[values - low] = True
     return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1).take(values - low)
 
@@ -240,6 +248,22 @@ def median_of(values: npt.ArrayLike, axis: int | None = None) -> float | Float64
         last = parted.take(-1, axis)  # NaN is the greatest number
         if np.isnan(last).any():
             return np.where(np.isnan(last), np.nan, medians)[()]
+    return medians
+
+
+def medians_of_known(values: Float64) -> Float64:
+    """Return the median of the numbers of each row that are not NaN; NaN where there are none.
+
+    Args:
+        values: float64[..., n], n one at least.
+    """
+    ordered = np.sort(values)  # NaN comes last
+    num = np.count_nonzero(~np.isnan(values), axis=-1)[..., np.newaxis]
+    low, high = (
+        np.take_along_axis(ordered, np.maximum(place, 0), -1)[..., 0]
+        for place in ((num - 1) // 2, num // 2)
+    )
+    medians: Float64 = (low + high) / 2
     return medians
 
 

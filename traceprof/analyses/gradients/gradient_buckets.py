@@ -177,7 +177,8 @@ def _launched(rank: Rank) -> Int64:
     call = rank.launched_by[0]
     launch = np.full(len(call), UNKNOWN)
     if rank.calls is not None:
-        launch[call >= 0] = rank.calls.start_ns[call[call >= 0]]
+        known = np.flatnonzero(call >= 0)
+        launch[known] = rank.calls.start_ns.take(call.take(known))
     return launch
 
 
@@ -312,7 +313,7 @@ def _buckets(
     computes = np.flatnonzero((split >= 0) & ~rank.is_communication_kernel)
     computes = computes[kernels.packed_length.at(computes) > 0]
     np.minimum.at(begin, split.take(computes), kernels.start_ns.take(computes))
-    buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
+    buckets = np.flatnonzero(reduces & (step > step.compress(step >= 0).min(initial=len(begin))))
     if len(buckets) == 0:
         return buckets, begin
     buckets = buckets[np.argsort(split[buckets], kind="stable")]

@@ -14,6 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.structs import Record
+from traceprof.trace import grouping
 from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
 
 if TYPE_CHECKING:
@@ -290,12 +291,11 @@ def api_names(rank: Rank, calls: HostCalls) -> Int64:
 
 def numbered(*columns: Int64) -> Int64:
     """Number distinct rows from 0, int64[n]."""
-    number = np.unique(columns[0], return_inverse=True)[1].reshape(-1)
+    number = grouping.numbered(columns[0])[1]
     for column in columns[1:]:
-        ids, place = np.unique(column, return_inverse=True)
-        joined = number * len(ids) + place.reshape(-1)
-        number = np.unique(joined, return_inverse=True)[1].reshape(-1)
-    return number.astype(np.int64)
+        ids, place = grouping.numbered(column)
+        number = grouping.numbered(number * len(ids) + place)[1]
+    return number
 
 
 def _merged(sites: Sequence[Int64]) -> Int64:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int32
@@ -152,9 +153,8 @@ def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
         offset = np.repeat(first[ready] - np.cumsum(counts) + counts, counts)
         reached = leads_to[offset + np.arange(total)]
         if len(reached) < num_nodes // 8:
-            nodes, times = np.unique(reached, return_counts=True)
-            missing[nodes] -= times
-            ready = nodes[missing[nodes] == 0]
+            np.subtract.at(missing, reached, 1)
+            ready = distinct_values(reached[missing[reached] == 0])
         else:
             times = np.bincount(reached, minlength=num_nodes)
             missing -= times

@@ -147,23 +147,19 @@ class Weigher:
         self._after_previous = self._unless_gone(latencies.after_previous_ns * scale) + late
         self._after_launch = self._unless_gone(latencies.after_launch_ns * scale) + late
         launched = process.latencies.launched_ns.astype(np.float64)
-        has_call = work.call >= 0
-        call = work.call[has_call]
+        has_call = np.flatnonzero(work.call >= 0)
+        call, launched = work.call.take(has_call), launched.take(has_call)
         saved = np.where(
             work.blocks[has_call], self._saved_at_start[call], self._saved_at_end[call]
         )
         # Nothing is handed over before its call begins, however short that is then.
         rows = np.flatnonzero(work.begins_in_call[has_call])
-        since_begin = launched[has_call][rows] - calls.start_ns[call[rows]]
+        since_begin = launched[rows] - calls.start_ns[call[rows]]
         saved[rows] -= np.maximum(inside[call[rows]] - since_begin, 0)
         piece = process.piece_of_call[call]
         on_return = process.is_launched_on_return[has_call]
-        since = (
-            launched[has_call]
-            - self._piece_start[piece]
-            - (saved - self._saved_at_start[first[piece]])
-        )
-        since = np.where(on_return, launched[has_call] - calls.end_ns[calls.outer[call]], since)
+        since = launched - self._piece_start[piece] - (saved - self._saved_at_start[first[piece]])
+        since = np.where(on_return, launched - calls.end_ns.take(calls.outer.take(call)), since)
         self._launch = np.full(len(work), NEVER)
         self._launch[has_call] = since + self._after_launch[has_call]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.run.steps.lags import best_lag, longest_run
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in
+from traceprof.trace.grouping import is_in, medians_of_known
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -223,7 +223,7 @@ def _regular(names: Names, gap: Int64, lag: int, share: float) -> Int64 | None:
     pattern = names[rows[int(share * (len(rows) - 1))]]
     is_same = names[rows] == pattern
     is_alike = is_same.mean(axis=1) >= _MIN_REGULAR
-    gaps = np.nanmedian(np.where(is_same, gap[rows], np.nan)[is_alike], axis=0)
+    gaps = medians_of_known(np.where(is_same, gap[rows], np.nan)[is_alike].T)
     _, place, count = np.unique(pattern, return_inverse=True, return_counts=True)
     once = np.flatnonzero(count[place] == 1)
     best: Int64 | None = None

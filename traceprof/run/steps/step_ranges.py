@@ -16,12 +16,12 @@ from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import NamedRanges
@@ -281,13 +281,11 @@ def _by_launch(
     """
     groups = operations.groups
     kernels = [operations.kernels, operations.graphs]
-    with_kernels = np.concatenate([group.packed_stream.counted()[0] for group in kernels])
+    with_kernels = np.concatenate([group.packed_stream.distinct for group in kernels])
     known = [call >= 0 for call in launched_by]
-    launched = calls.start_ns[
-        np.concatenate([call[has] for call, has in zip(launched_by, known, strict=True)])
-    ]
-    start = np.concatenate([group.start_ns[has] for group, has in zip(groups, known, strict=True)])
-    end = np.concatenate([group.end_ns[has] for group, has in zip(groups, known, strict=True)])
+    launched = calls.start_ns.take(np.concatenate(_where(known, launched_by)))
+    start = np.concatenate(_where(known, [group.start_ns for group in groups]))
+    end = np.concatenate(_where(known, [group.end_ns for group in groups]))
     is_beside = np.concatenate(
         [
             ~is_in(group.stream[has], with_kernels)
@@ -298,6 +296,10 @@ def _by_launch(
     )
     order = np.argsort(launched, kind="stable")
     return launched.take(order), start.take(order), end.take(order), is_beside.take(order)
+
+
+def _where(masks: Iterable[Mask], columns: Iterable[Int64]) -> list[Int64]:
+    return [column.compress(mask) for mask, column in zip(masks, columns, strict=True)]
 
 
 def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
