@@ -129,20 +129,31 @@ def test_what_a_thread_slept_in(tmp_path: Path) -> None:
     assert "the launching thread slept (sem_timedwait)" in finding.title
 
 
-def test_functions_of_host_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("tokenize", "tokenize"),
+        ("init_matrix(std::vector<double, std::allocator<double> >&, int, int)", "init_matrix"),
+        ("std::engine<unsigned long, 32ul, (8 > 0)>::rand()", "std::engine::rand"),
+        ("(anonymous namespace)::work(int)", "{unnamed}::work"),
+        ("operator new(unsigned long)", "operator new(unsigned long)"),
+        ("[Broken backtraces]", "[Broken backtraces]"),
+    ],
+)
+def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
     builder = late("f")
     start = 9 * MS
     builder.kernel(start, start + MS, "f", launch=(start - US, start))
     builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
-    for number, name in enumerate(("tokenize", "main")):
-        builder.raw("StringIds", id=90_000 + number, value=name)
+    for number, text in enumerate((symbol, "main")):
+        builder.raw("StringIds", id=90_000 + number, value=text)
     for sample in range(3):
         builder.raw("COMPOSITE_EVENTS", id=sample, start=(1 + sample) * MS, globalTid=global_tid())
         for depth in range(2):
-            symbol = 90_000 + depth
-            builder.raw("SAMPLING_CALLCHAINS", id=sample, symbol=symbol, stackDepth=depth)
+            chain = {"id": sample, "symbol": 90_000 + depth, "stackDepth": depth}
+            builder.raw("SAMPLING_CALLCHAINS", **chain)
     finding = one(judged(tmp_path, builder))
-    assert "the host ran code of its own between launches (tokenize)" in finding.title
+    assert f"the host ran code of its own between launches ({name})" in finding.title
 
 
 def test_only_turnaround_is_info(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.kernel_names import function_name
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 
@@ -140,9 +141,15 @@ def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
     per_sample = idle.measure_ns / max(int(number.sum()), 1)
     spent: dict[str, int] = {}
     for function, count in zip(functions.tolist(), number.tolist(), strict=True):
-        name = samples.names[function]
+        name = _without_arguments(samples.names[function])
         spent[name] = spent.get(name, 0) + round(count * per_sample)
     return _longest(spent)
+
+
+def _without_arguments(symbol: str) -> str:
+    """Return the function of a symbol of C++, other symbols and operators as they are."""
+    is_function = ("<" in symbol or "(" in symbol) and "operator" not in symbol
+    return function_name(symbol) if is_function else symbol
 
 
 def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
