@@ -92,7 +92,7 @@ def _agrees(rank: Rank) -> bool:
     if rank.device is None or _are_quick(rank.trace.first_launches(rank.key)):
         return True
     calls, since = rank.calls, []
-    if calls is None or not len(calls):
+    if calls is None or not rank.has_calls:
         return False
     ids = _first_ids(calls)
     for group in rank.operations.groups:

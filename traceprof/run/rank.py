@@ -222,6 +222,11 @@ class Rank(RankInfo):
         """The process's API calls; None if the report has none."""
         return self.cache.get(_calls, self)
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether the report holds API calls of the process, also once these are unloaded."""
+        return self.process_cache.get(_has_calls, self)
+
     @derived
     def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
         """Index into `calls` of the launch of each kernel, copy, memset and graph; -1 for none."""
@@ -378,6 +383,10 @@ class CpuRank(Rank):
 
 def _calls(rank: Rank) -> ApiCalls | None:
     return rank.trace.api_calls(rank.process)
+
+
+def _has_calls(rank: Rank) -> bool:
+    return rank.calls is not None and len(rank.calls) > 0
 
 
 def _first_launch(rank: Rank) -> int | None:

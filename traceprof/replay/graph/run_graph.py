@@ -251,11 +251,11 @@ def _keep_rates(analysis: OpenAnalysis, ranks: Sequence[tuple[int, Rank]]) -> No
 
 def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:
     """Return whether a rank has no API calls; they are read, and perhaps unloaded again."""
-    lacks = rank.calls is None or len(rank.calls) == 0
+    has_calls = rank.has_calls
     if may_unload:
         rank.release()
         rank.trace.unload()
-    return lacks
+    return not has_calls
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
