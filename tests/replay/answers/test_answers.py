@@ -310,7 +310,7 @@ def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -
     (unknown,) = asked.answers
     assert known(precise.high_ns) < asked.baseline.step_ns
     assert known(unknown.low_ns) < known(precise.step_ns)
-    assert unknown.high_ns == pytest.approx(asked.baseline.step_ns, rel=1e-3)
+    assert (precise.is_bound, unknown.is_bound) == (False, True)
     assert "nothing is gained" in unknown.note
 
 

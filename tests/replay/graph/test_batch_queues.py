@@ -11,7 +11,6 @@ import traceprof
 from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine, Steps, Thread
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
 from tests.support.builders import global_tid
-from tests.support.known import known
 from tests.support.observed import assert_begun_when_allowed, observed
 from traceprof.replay.graph.process_graph import Observed
 from traceprof.trace.nsight import schema
@@ -165,11 +164,8 @@ def test_an_unknown_queue_may_set_the_pace(has_events: bool, tmp_path: Path) -> 
     machine = machine_with(lambda _: 3 * MS, has_events=has_events)
     run = machine.write(tmp_path)
     asked = ["kernel:gemm=0.5x", "no-sync", "no-data-loading"]
-    answers = traceprof.whatif(run, assume=asked).whatif
-    quicker, unsynced, loaded = answers.answers[:3]
-    assert answers.baseline is not None
-    step_ns = answers.baseline.step_ns
-    assert (known(quicker.high_ns) < step_ns) == has_events
+    quicker, unsynced, loaded = traceprof.whatif(run, assume=asked).whatif.answers[:3]
+    assert quicker.is_bound != has_events
     assert ("room in its queue" in quicker.note) != has_events
     assert ("room in its queue" in (unsynced.refused or "")) != has_events
     assert "room in its queue" not in loaded.note  # without waits for it, it sets no pace

@@ -158,7 +158,7 @@ _BECAUSE = {
     IdleCause.ALLOCATION: "the host allocated or freed memory",
     IdleCause.STALLED: "the host was held up in something that is usually quick",
     IdleCause.WAITING: "the launching thread slept",
-    IdleCause.HOST_CODE: "the host ran code of its own between launches",
+    IdleCause.HOST_CODE: "the host ran code of its own",
     IdleCause.UNKNOWN: "of something that the report does not show",
 }
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
 
 _DRAWS, _SEED = 1000, 1
+MIN_SURE = 0.1
+"""The share of the most that must come whatever is not recorded; else the answer is a limit."""
 _OTHER_COMMUNICATORS = (
     "operations that wait for communication are assumed not to need earlier communication of"
     " other communicators on its stream; if they do, the gain is smaller"
@@ -196,31 +198,41 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     changes = (share @ (lengths - before)).tolist()
     change = changes[0]
     misfit = abs(removed_before - kept_before)
-    least = min(replay.least_ns(place, assumption), step)
-    for other in under.otherwise:
-        changes += (share @ (other[:, ways] - before)).tolist()
+    floor, least = (min(ns, step) for ns in replay.least_ns(place, assumption))
+    paced = [] if under.paced is None else [under.paced[:, ways]]
+    changes += [change for some in paced for change in (share @ (some - before)).tolist()]
+    is_open = -min(changes) > misfit and max(changes) > MIN_SURE * min(changes)
+    others = [other[:, ways] for other in under.otherwise]
+    changes += [change for some in others for change in (share @ (some - before)).tolist()]
     if assumption.frees_host:
         gained = np.maximum(before - lengths, 0.0)[:, Way.PLAIN]
         quick = before[:, Way.PLAIN] - lengths[:, Way.QUICK_HOST]
         changes.append(-float(share @ np.minimum(2 * gained, np.maximum(quick, gained))))
     resolution = max(misfit / step if step else 0.0, RESOLUTION)
     off = abs(min(changes) if is_bound else change) * resolution
-    if is_bound:  # whatever is not known of the run, no change gains more
+    if is_bound or is_open:
         # By its end, the first step counts nothing: it may be the one that gains most.
-        changes += (replay.share_by_begin @ (lengths - before)).tolist()
-        # What seems to take longer without something is noise.
-        changes += [0.0] * assumption.only_removes
-        at = max(round(step + min(changes) - off), round(least), 0)
+        for some in (lengths, *others):
+            changes += (replay.share_by_begin @ (some - before)).tolist()
+    if is_bound:  # whatever is not known of the run, no change gains more
+        if assumption.only_removes and min(changes) >= 0:  # steps that take longer then are noise
+            changes.append(float(share @ np.minimum(lengths - before, 0.0)[:, Way.PLAIN]))
+        at = max(round(step + min(changes) - off), round(floor), 0)
         return Answer(
             text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
             is_too_small=abs(min(changes)) <= misfit, note=condition,
         )  # fmt: skip
-    spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
+    spreads = [
+        np.minimum(_spreads(some, share), _spreads(some - before, share))
+        for some in (lengths, *paced, *others)
+    ]
+    more = [spreads[0].max()] * (len(changes) - len(ways) * len(spreads))
+    spread = np.concatenate([*spreads, more])
     # Steps that are cut elsewhere count one less at either end.
     gained = (lengths - before)[:, Way.PLAIN]
     cut = [float(shares @ gained) for shares in _without_ends(share)]
-    low = step + min([min(changes) - spread, *cut]) - max(off, -min(changes) * resolution)
-    high = step + max([max(changes) + spread, *cut]) + off
+    low = step + min(*(changes - spread), *cut) - max(off, -min(changes) * resolution)
+    high = step + max(*(changes + spread), *cut) + off
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
@@ -232,20 +244,34 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
         how = None if missing is None else missing.how_to_collect
         return Answer(text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
-    change, low, high = max(change, least - step), max(low, least), max(high, least)
-    note = "; ".join(filter(None, (condition, under.note)))
-    if changes[Way.WHOLE_STREAMS] > change + off:
-        note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
-    if changes[Way.FEWEST_WAITS] < change - off:
-        note = "; ".join(filter(None, (note, _WITHOUT_EVENTS)))
-    hidden = changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
-    if min(hidden) < change - off or max(hidden) > change + off:
-        note = "; ".join(filter(None, (note, _HIDDEN_WAITS)))
+    change, low, high = max(change, least - step), max(low, floor), max(high, least)
+    low = max(round(low), 0)
+    at = low if is_open else max(round(step + change), 0)
     return Answer(
-        text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),
-        high_ns=round(high), change_ns=max(round(step + change), 0) - round(step),
-        is_too_small=abs(change) <= misfit, note=note, orders=under.orders,
+        text, is_bound=is_open, step_ns=at, low_ns=low, high_ns=low if is_open else round(high),
+        change_ns=at - round(step), is_too_small=abs(min(changes) if is_open else change) <= misfit,
+        note=_note(condition, under.note, changes, off), orders=under.orders,
     )  # fmt: skip
+
+
+def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> str:
+    """Return what an answer leaves out.
+
+    Args:
+        condition: of the assumption.
+        paced: why what brings the data may set the pace.
+        changes: of a step, by `Way`.
+        off: what they may be off.
+    """
+    change, hidden = changes[Way.PLAIN], changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
+    notes = {
+        condition: True,
+        paced: True,
+        _OTHER_COMMUNICATORS: changes[Way.WHOLE_STREAMS] > change + off,
+        _WITHOUT_EVENTS: changes[Way.FEWEST_WAITS] < change - off,
+        _HIDDEN_WAITS: min(hidden) < change - off or max(hidden) > change + off,
+    }
+    return "; ".join(note for note, holds in notes.items() if note and holds)
 
 
 def _without_ends(share: Float64) -> list[Float64]:

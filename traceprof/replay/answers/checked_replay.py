@@ -94,12 +94,14 @@ class StepsUnder(Record, frozen=True):
         steps: float64[s, w], ns, by `Way`.
         otherwise: float64[s, w] each, the same by other ways to read the assumption.
         orders: of sends, on streams where it is another one.
-        note: why there are other ways.
+        paced: float64[s, w], the same if what brings the data sets the pace; None if it does not.
+        note: why it may.
     """
 
     steps: Float64
     otherwise: tuple[Float64, ...] = ()
     orders: tuple[StreamOrder, ...] = ()
+    paced: Float64 | None = None
     note: str = ""
 
 
@@ -145,7 +147,7 @@ class CheckedReplay(Record, frozen=True):
             return None
         if assumption.of_communication:
             return self.baseline.step_ns
-        return min(max(streams) for _, streams in self._remaining(place))
+        return self.least_ns(place, assumption)[0]
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
@@ -183,17 +185,17 @@ class CheckedReplay(Record, frozen=True):
         loading = loading if assumption.keeps_loading else 0.0
         if unseen is not None and "waits" in assumption.changed:
             # Who asks for a batch earlier may get it earlier, and sleep no more.
-            slept = max(part.unseen_pace_ns / part.span_ns for part in facts) * self.as_it_is
+            slept = max(part.unseen_pace_ns for part in facts) * self.share.max()
             otherwise = (*otherwise, np.maximum(under.steps - slept, ran))
         paced = np.minimum(self.as_it_is, loading)
         if doubt is not None:
-            return replace(under, otherwise=(*otherwise, self.as_it_is), note=doubt)
+            return replace(under, otherwise=otherwise, paced=self.as_it_is, note=doubt)
         if (under.steps < paced).any():
             paced = np.maximum(under.steps, paced)
             most = np.maximum(self.share @ under.steps, self.share @ self.as_it_is)
             paced -= np.maximum(self.share @ paced - most, 0)
             note = AHEAD if loading == ahead else LOADING
-            return replace(under, otherwise=(*otherwise, paced), note=note)
+            return replace(under, otherwise=otherwise, paced=paced, note=note)
         return replace(under, otherwise=otherwise)
 
     def _impossible(self, assumption: Assumption) -> CannotChange | None:
@@ -244,19 +246,23 @@ class CheckedReplay(Record, frozen=True):
         orders = tuple(order for change in changes for order in change.orders)
         return StepsUnder(steps, tuple(otherwise), orders)
 
-    def least_ns(self, place: int, assumption: Assumption) -> float:
-        """Return the least time of a step under one of the assumptions.
+    def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
+        """Return the least time of a step under one of the assumptions, surely and by an estimate.
 
-        That is the longest sum of one stream's remaining work, and what the kernels of the rank
-        whose step takes longest cover, less what they are taken to be faster. Kernels may run side
-        by side that ran one after the other, but nothing says that they would be as fast then.
+        The first is the longest sum of one stream's remaining work; the other one holds what the
+        kernels of the rank whose step takes longest cover, too, less what they are taken to be
+        faster. Kernels may run side by side that ran one after the other, but nothing says that
+        they would be as fast then.
         """
         if assumption.changes_run or assumption.is_modelled:
-            return 0.0
+            return 0.0, 0.0
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
-        return min(
-            max(covered_ns - removed, *streams) for removed, streams in self._remaining(place)
-        )
+        removed, streams = zip(*self._remaining(place), strict=True)
+        longest = [max(sums) for sums in streams]
+        covered = [
+            max(covered_ns - ns, of_stream) for ns, of_stream in zip(removed, longest, strict=True)
+        ]
+        return min(longest), min(covered)
 
     def _remaining(self, place: int) -> list[tuple[float, list[float]]]:
         """Return for each reading of an assumption what it removes, and sums of streams, in ns."""

@@ -15,6 +15,7 @@ from traceprof import intervals
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
+from traceprof.replay.graph.process_facts import unseen_pace
 from traceprof.replay.graph.step_lengths import by_number
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
@@ -236,6 +237,9 @@ def _off_floor(
         floor, mean = float(share @ without), float(share @ own)
         least = max(process.pace_ns * (1 - process.ahead) for process in graph.facts)
         return (floor - min(max(floor, least, mean), pace + mean)) / step
+    if unseen_pace(graph.facts) is not None:  # who waits for it may do so with a quicker GPU, too
+        floor, low, high = (float(share @ ns) for ns in (without, own, measured))
+        return (floor - min(max(floor, low), high)) / step
     low = float(median_of(own))
     high = max(low, *(float(median_of(of_rank)) for of_rank in needed))
     floor = float(median_of(without))
