@@ -257,23 +257,14 @@ class CheckedReplay(Record, frozen=True):
         if assumption.changes_run or assumption.is_modelled:
             return 0.0, 0.0
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
-        removed, streams = zip(*self._remaining(place), strict=True)
-        longest = [max(sums) for sums in streams]
-        covered = [
-            max(covered_ns - ns, of_stream) for ns, of_stream in zip(removed, longest, strict=True)
-        ]
-        return min(longest), min(covered)
-
-    def _remaining(self, place: int) -> list[tuple[float, list[float]]]:
-        """Return for each reading of an assumption what it removes, and sums of streams, in ns."""
-        share, remaining = self.share_by_begin, []
+        share, sums, covered = self.share_by_begin, [], []
         parts = [part for part in self.graph.remaining if len(part.number) == len(share)]
         for reading in (place, *self.others[place]):
             column = self.first + self.as_it_is.shape[1] * reading
-            streams = [float(share @ part.stream_ns[column]) for part in parts]
-            removed = [float(share @ part.removed_ns[column]) for part in parts]
-            remaining.append((max(removed, default=0.0), [0.0, *streams]))
-        return remaining
+            removed = max((float(share @ part.removed_ns[column]) for part in parts), default=0.0)
+            sums.append(max((float(share @ part.stream_ns[column]) for part in parts), default=0.0))
+            covered.append(max(covered_ns - removed, sums[-1]))
+        return min(sums), min(covered)
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
