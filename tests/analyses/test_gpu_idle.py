@@ -156,6 +156,17 @@ def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
     assert f"the host ran code of its own ({name})" in finding.title
 
 
+def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, MS, "f", launch=(-9 * US, -8 * US))
+    builder.api("cudaDeviceSynchronize_v3020", -5 * US, MS + US)
+    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
+    for start in (3 * MS, 5 * MS, 7 * MS):
+        builder.memcpy(start, start + US, "unified DtoH", launch=False, stream=0)
+    finding = one(judged(tmp_path, builder))
+    assert "the host ran code of its own between accesses to unified memory" in finding.title
+    assert finding.advice[0].startswith("The host reads what the GPU wrote page by page")
+
+
 def test_only_turnaround_is_info(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number in range(10):

@@ -77,4 +77,5 @@ def advised(
         held=(),
         how_to_collect=lambda _: "",
         allocated=allocated,
+        reads_pages=False,
     )

@@ -137,6 +137,13 @@ class IdleCauses(Record, frozen=True):
             for cause in IdleCause
         }
 
+    def host_code_before_pages_ns(self, window: Window) -> int:
+        """Return how much code of the host in a window runs before pages that it accesses."""
+        gaps, rows = self.gaps.gaps, self.gaps.accesses
+        before = Intervals(gaps.start_ns[rows], gaps.end_ns[rows])
+        both = intervals.intersect(self.of(IdleCause.HOST_CODE), before)
+        return intervals.clip(both, window.start_ns, window.end_ns).measure_ns
+
     def coverage(self, window: Window) -> float:
         """Return the share of a window's idle time whose next operation has a known launch."""
         low, high = window.start_ns, window.end_ns

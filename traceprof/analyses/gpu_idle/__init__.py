@@ -9,7 +9,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
+from traceprof.analyses.gpu_idle.advice import advice, because, page_advice, unknown_advice
 from traceprof.analyses.gpu_idle.assumptions import MIN_SHARE, removing
 from traceprof.analyses.shape.results import RankResult
 from traceprof.errors import one_line
@@ -148,19 +148,6 @@ CAUSES = {
     IdleCause.UNKNOWN: "unknown",
 }
 """Names of the causes for users."""
-_BECAUSE = {
-    IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
-    IdleCause.TURNAROUND: "the GPU takes time between operations, even those launched in time",
-    IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
-    IdleCause.DATA_LOADING: "the host waited for data to be loaded",
-    IdleCause.MPI: "the host was in MPI",
-    IdleCause.SETUP: "the host set something up for the first time",
-    IdleCause.ALLOCATION: "the host allocated or freed memory",
-    IdleCause.STALLED: "the host was held up in something that is usually quick",
-    IdleCause.WAITING: "the launching thread slept",
-    IdleCause.HOST_CODE: "the host ran code of its own",
-    IdleCause.UNKNOWN: "of something that the report does not show",
-}
 
 
 class GpuIdleResult(RankResult, frozen=True):
@@ -182,6 +169,8 @@ class GpuIdleResult(RankResult, frozen=True):
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: the way to record a part that the trace lacks.
         allocated: the allocations beside the launches.
+        reads_pages: whether most code of the host runs before pages of unified memory that it
+            accesses.
         in_mpi: when the GPU idled because the host was in MPI.
     """
 
@@ -199,6 +188,7 @@ class GpuIdleResult(RankResult, frozen=True):
     held: frozenset[Part]
     how_to_collect: HowToCollect
     allocated: Allocations
+    reads_pages: bool
     in_mpi: intervals.Intervals
 
     @property
@@ -261,6 +251,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
         allocated=allocations(rank, window),
+        reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
         in_mpi=intervals.clip(causes.of(IdleCause.MPI), low, high),
     )
 
@@ -388,7 +379,8 @@ def _title(result: GpuIdleResult) -> str:
     """Return the idle time and its main reasons as a sentence."""
     idle, whole = duration(result.metrics.idle_ns), duration(result.window.length_ns)
     reasons = [
-        f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
+        f"{duration(result.by_cause[cause])} because"
+        f" {because(cause, reads_pages=result.reads_pages)}{_inside(result, cause)}"
         for cause in result.main_causes
     ]
     other = result.other_in_step
@@ -396,7 +388,7 @@ def _title(result: GpuIdleResult) -> str:
         of_step = duration(sum(result.in_step.values()))
         reasons.append(
             f"but {duration(result.in_step[other])} of {of_step} in the mean step because"
-            f" {_BECAUSE[other]}{_inside(result, other)}"
+            f" {because(other, reads_pages=result.reads_pages)}{_inside(result, other)}"
         )
     others_ns = result.metrics.others_ns
     if others_ns:
@@ -435,6 +427,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         held=result.held,
         how_to_collect=result.how_to_collect,
         allocated=result.allocated,
+        reads_pages=result.reads_pages,
     )
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
         lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)

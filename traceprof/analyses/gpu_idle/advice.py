@@ -48,6 +48,25 @@ _ANY_PROGRAM: Advice = {
          " or do it after the next kernels have been launched"),
     ),
 }  # fmt: skip
+_BECAUSE = {
+    IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
+    IdleCause.TURNAROUND: "the GPU takes time between operations, even those launched in time",
+    IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
+    IdleCause.DATA_LOADING: "the host waited for data to be loaded",
+    IdleCause.MPI: "the host was in MPI",
+    IdleCause.SETUP: "the host set something up for the first time",
+    IdleCause.ALLOCATION: "the host allocated or freed memory",
+    IdleCause.STALLED: "the host was held up in something that is usually quick",
+    IdleCause.WAITING: "the launching thread slept",
+    IdleCause.HOST_CODE: "the host ran code of its own",
+    IdleCause.UNKNOWN: "of something that the report does not show",
+}
+_OF_PAGES = "the host ran code of its own between accesses to unified memory"
+_PAGES = (
+    ("The host reads what the GPU wrote page by page, and each page moves when it is read:"
+     " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream) moves all of them before; or"
+     " let a kernel do what the host reads them for"),
+)  # fmt: skip
 _PROFILER = (
     "torch.profiler itself takes time on the host, operator by operator, which counts as launching"
     " here: time a step that is not recorded first"
@@ -168,6 +187,16 @@ _UNLAUNCHED = (
 )
 
 
+def because(cause: IdleCause, *, reads_pages: bool) -> str:
+    """Return the words for a cause, after `because`.
+
+    Args:
+        cause: of idle time.
+        reads_pages: whether most code of the host runs before pages that it accesses.
+    """
+    return _OF_PAGES if cause is IdleCause.HOST_CODE and reads_pages else _BECAUSE[cause]
+
+
 def advice(
     causes: Sequence[IdleCause],
     *,
@@ -179,6 +208,7 @@ def advice(
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
     allocated: Allocations,
+    reads_pages: bool,
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -192,6 +222,7 @@ def advice(
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
         allocated: the allocations beside the launches.
+        reads_pages: whether most code of the host runs before pages that it accesses.
     """
     lines = [
         line
@@ -201,6 +232,8 @@ def advice(
             if cause is IdleCause.ALLOCATION and is_pytorch and not allocated.num_allocations
             else _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
+            else _PAGES
+            if cause is IdleCause.HOST_CODE and reads_pages
             else _DALI
             if cause is IdleCause.DATA_LOADING and uses_dali
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
@@ -269,6 +302,7 @@ def page_advice() -> str:
         torch += _DALI if cause is IdleCause.DATA_LOADING else ()
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
+        setup += _PAGES if cause is IdleCause.HOST_CODE else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
