@@ -167,9 +167,8 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     metrics = result.metrics
     where = " in training steps" if metrics.in_steps else ""
     idle = f"the GPU was idle for {duration(result.idle_ns)} because of it"
-    title = (
-        f"The host synchronized {times(metrics.num_syncs)}{where}, mostly in {metrics.api}: {idle}"
-    )
+    inside = f"mostly in {metrics.api}" if metrics.num_syncs > 1 else f"in {metrics.api}"
+    title = f"The host synchronized {times(metrics.num_syncs)}{where}, {inside}: {idle}"
     if metrics.api is None:  # the waits began earlier, or are copies that are Async by name
         title = f"The host had waited in {result.costliest_api}{where}: {idle}"
     elif result.costliest_api not in {None, metrics.api}:
