@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import traceprof
+from tests.support.builders import TraceBuilder
 from tests.support.documents import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
 from tests.support.known import known
 from tests.support.long import long_after
@@ -375,3 +376,24 @@ def test_the_package_can_be_called() -> None:
     assert comparison.schema == "traceprof.comparison/1"
     savings = [finding.predicted for finding in comparison.findings if finding.before_ns]
     assert any(saving is not None and saving.assume is not None for saving in savings)
+
+
+@pytest.mark.parametrize(
+    ("call", "reasons"),
+    [
+        ("cudaLaunchKernel_v7000", []),
+        ("cudaEventRecord_v3020", ["different parts were recorded: event records only after"]),
+    ],
+)
+def test_a_program_without_events_lacks_no_records_of_them(
+    call: str, reasons: list[str], tmp_path: Path
+) -> None:
+    sides = []
+    for number in range(2):
+        builder = TraceBuilder().gpu("Tesla T4").kernel(0, 100 + number).api(call, 200, 210)
+        if number:
+            event = {"start": 60, "deviceId": 0, "contextId": 1, "streamId": 7, "eventId": 1}
+            builder.raw("CUPTI_ACTIVITY_KIND_CUDA_EVENT", correlationId=99, **event)
+        (tmp_path / str(number)).mkdir()
+        sides.append(builder.write(tmp_path / str(number)))
+    assert compare(*sides).comparable.reasons == reasons

@@ -188,9 +188,17 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
             for process in sorted({rank.process for rank in ranks})
             if (call := last_open_call(trace, process)) is not None
         },
-        recorded=tuple(part for part in _COSTLY_PARTS if trace.holds(part)),
+        recorded=tuple(part for part in _COSTLY_PARTS if _is_recorded(trace, part)),
         gpus=tuple(trace.gpus),
     )
+
+
+def _is_recorded(trace: Trace, part: Part) -> bool:
+    """Return whether a trace holds a part, or would if the program did what it is about."""
+    if part is Part.EVENT_RECORDS and not trace.holds(part):
+        names = trace.api_names.values()
+        return bool(names) and not any("EventRecord" in name for name in names)
+    return trace.holds(part)
 
 
 def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
