@@ -148,8 +148,8 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     of_left, gap = _pairs(first, stop)
     start, end = left.start_ns.take(of_left), left.end_ns.take(of_left)
     behind, before = gap > 0, gap < len(right)
-    start[behind] = np.maximum(start[behind], right.end_ns[gap[behind] - 1])
-    end[before] = np.minimum(end[before], right.start_ns[gap[before]])
+    start[behind] = np.maximum(start[behind], right.end_ns.take(gap.compress(behind) - 1))
+    end[before] = np.minimum(end[before], right.start_ns.take(gap.compress(before)))
     return Intervals(start, end)
 
 

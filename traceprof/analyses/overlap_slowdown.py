@@ -227,7 +227,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         has_peer_copies=bool(peers.any()),
         num_beside=int(beside.is_beside.sum() + graphs_beside.sum()),
         num_half=int(is_half.sum()),
-        half_ns=intervals.total(beside.length_ns[is_half]),
+        half_ns=intervals.total(beside.length_ns.compress(is_half)),
         half_wall_ns=half.measure_ns,
         num_disturbed=int((is_half & ~beside.is_judged).sum()),
         comparison=comparison,

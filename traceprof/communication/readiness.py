@@ -216,7 +216,9 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
         where = order.take(of_other.take(at))
         if not (where[1:] > where[:-1]).all():
             sorting = np.argsort(where, kind="stable")
-            if (where[sorting[1:]] == where[sorting[:-1]]).any():  # of one call, such as a graph's
+            if (
+                where.take(sorting[1:]) == where.take(sorting[:-1])
+            ).any():  # of one call, such as a graph's
                 sorting = np.lexsort((*reversed(times_of(rank, others[at])), where))
             at, where = at.take(sorting), where.take(sorting)
         here = np.flatnonzero((thread == number) & (call >= 0))

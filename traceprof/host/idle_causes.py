@@ -165,8 +165,8 @@ class IdleCauses(Record, frozen=True):
     def _turnaround(self, some: slice) -> Intervals:
         """Return the turn-around of some gaps."""
         is_queued = self.gaps.is_queued[some]
-        start = self.gaps.gaps.start_ns[some][is_queued]
-        end = self.gaps.gaps.end_ns[some][is_queued]
+        start = self.gaps.gaps.start_ns[some].compress(is_queued)
+        end = self.gaps.gaps.end_ns[some].compress(is_queued)
         return Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
 
 

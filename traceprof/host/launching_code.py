@@ -151,7 +151,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
     for number in distinct_values(spans.thread).tolist():
         rows = np.flatnonzero(spans.thread == number)
-        start = spans.start_ns[rows]
+        start = spans.start_ns.take(rows)
         if (start[1:] <= start[:-1]).any():
             rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], start))]
         nest = nested(spans.start_ns.take(rows), spans.end_ns.take(rows))
@@ -164,7 +164,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         numbers = np.where(kind == _OPERATOR, spans.sequence[rows], NULL)
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
         forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
-        here = np.flatnonzero(rank.calls.packed_thread.isin([number])[call] & (call >= 0))
+        here = np.flatnonzero(rank.calls.packed_thread.isin([number]).take(call) & (call >= 0))
         inner = _innermost(nest, rank.calls.start_ns.take(call.take(here)))
         here, inner = here.compress(inner >= 0), inner.compress(inner >= 0)
         for of, values in enumerate(inherited):

@@ -56,13 +56,14 @@ class Launches(NamedTuple):
 
     def at(self, chosen: Mask | Int64) -> Launches:
         """Return the chosen launches."""
+        rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return Launches(
-            self.call[chosen],
-            self.start_ns[chosen],
-            self.end_ns[chosen],
-            self.stream[chosen],
-            self.takes_place[chosen],
-            self.is_pageable[chosen],
+            self.call.take(rows),
+            self.start_ns.take(rows),
+            self.end_ns.take(rows),
+            self.stream.take(rows),
+            self.takes_place.take(rows),
+            self.is_pageable.take(rows),
         )
 
 

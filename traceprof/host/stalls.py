@@ -219,7 +219,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
         del order  # there can be many
         for group, call in zip(operations.groups, launched_by, strict=True):
             known = call >= 0
-            launches.append(calls.start_ns[call[known]])
+            launches.append(calls.start_ns.take(call.compress(known)))
             ends.append(group.ends(known))
         if key != rank.key:
             operations.release()

@@ -30,7 +30,7 @@ def _host_order(calls: ApiCalls | None) -> Int64:
     # Calls are sorted by correlation id.
     order = np.argsort(start, kind="stable")
     is_new = np.ones(len(start), np.bool_)
-    is_new[1:] = start[order[1:]] != start[order[:-1]]
+    is_new[1:] = start.take(order[1:]) != start.take(order[:-1])
     if not is_new.all():
         end, correlation = calls.end_ns, calls.correlation
         order = np.lexsort((end, start))

@@ -180,7 +180,7 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         share_per_step=share_per_step(rank, window, covered),
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
-        known_ns=intervals.total(length[is_known[signature[matrix]]]),
+        known_ns=intervals.total(length.compress(is_known.take(signature.take(matrix)))),
         capability=_capability(rank, names),
         gpu=rank.gpu,
         is_pytorch=rank.program.is_pytorch,

@@ -144,7 +144,8 @@ def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates)
     rate, least, most, limit = known.rates.take(place, axis=1)
     num = np.bincount(place, minlength=len(known.signature))
     return SlowedKernels(
-        kernel=kernel, beside_ns=beside_ns[chosen], rate=rate, least=least, most=most, limit=limit,
+        kernel=kernel, beside_ns=beside_ns.take(chosen),
+        rate=rate, least=least, most=most, limit=limit,
         num_elsewhere=int(num[known.is_elsewhere].sum()),
         num_unknown=int(num[known.is_unknown].sum()),
     )  # fmt: skip
@@ -195,14 +196,14 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         rank: the rank.
         chosen: int64[n], indices of compute kernels.
     """
-    is_judged = ~beside_other_compute(rank)[chosen]  # first of all, since it takes memory
+    is_judged = ~beside_other_compute(rank).take(chosen)  # first of all, since it takes memory
     start, length, beside = _times(rank, chosen)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)
     place = places(rank)
     compared = compare(
         length,
         beside,
-        rank.operations.kernels.packed_signature.kept[chosen],
+        rank.operations.kernels.packed_signature.kept.take(chosen),
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,

@@ -168,7 +168,7 @@ def compare(
     group = group + signature.take(rows).astype(np.int64) * num_places
     over = is_overlapped[rows]
     groups, group = numbered(group)
-    num_alone = np.bincount(group[~over], minlength=len(groups))
+    num_alone = np.bincount(group.compress(~over), minlength=len(groups))
     is_used = num_alone >= least_alone
     is_used &= np.bincount(group[over], minlength=len(groups)) > 0
     used = is_used.take(group)

@@ -25,7 +25,7 @@ def beside_other_compute(rank: Rank) -> Mask:
 def _beside_other_compute(rank: Rank) -> Mask:
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     computing = np.flatnonzero(~rank.is_communication_kernel)
-    start = [kernels.start_ns[computing], graphs.start_ns]
+    start = [kernels.start_ns.take(computing), graphs.start_ns]
     end = [kernels.ends(computing), graphs.end_ns]
     for start_ns, end_ns in _other_processes_compute(rank):
         start.append(start_ns)

@@ -206,7 +206,7 @@ def _moved(code: LaunchingCode, length_ns: Int64) -> tuple[npt.NDArray[np.float6
         float64[n], and bool[n] where they are known.
     """
     known = np.flatnonzero(code.innermost >= 0)
-    known = known[code.moved[code.innermost[known]] > 0]
+    known = known[code.moved.take(code.innermost.take(known)) > 0]
     operators, operator = np.unique(code.innermost[known], return_inverse=True)
     total = np.maximum(np.bincount(operator, length_ns[known], len(operators)), 1)
     values = np.zeros(len(length_ns))

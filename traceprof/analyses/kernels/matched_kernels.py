@@ -181,7 +181,7 @@ def _matched(
         row=row[order],
         part=part_of,
         fold=_folds(part_of[first], mean).take(place),
-        category=category_of[name[order]],
+        category=category_of.take(name.take(order)),
         length_ns=length.take(order),
         mean_ns=mean[place],
         work=own / others,

@@ -124,8 +124,8 @@ def chains_of(
     members = np.flatnonzero(traits.is_member.take(which))
     stream = kernels.packed_stream.at(chosen.take(members))
     order = np.argsort(stream, kind="stable")
-    members, stream = members[order], stream[order]  # by stream, then start
-    kernel, name = chosen[members], which[members]
+    members, stream = members.take(order), stream.take(order)  # by stream, then start
+    kernel, name = chosen.take(members), which.take(members)
     is_of_list: Mask = traits.is_of_list[name]
     splits = is_of_list if in_optimizer is None else in_optimizer[members]
     of_optimizer = splits | traits.is_of_optimizer[name] if in_optimizer is None else splits
@@ -181,7 +181,7 @@ def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> M
     rank_of = np.empty_like(by_pass)
     rank_of[by_pass] = np.arange(len(units))
     order = ordered(chain, rank_of[which])
-    chain, which, length = chain[order], which[order], length_ns[order]
+    chain, which, length = chain.take(order), which.take(order), length_ns.take(order)
     counts = (units < 0)[which]
     counts[_longest(length, _differ(chain, which))] = True
     begins = _differ(chain, pass_of[which])

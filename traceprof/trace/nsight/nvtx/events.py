@@ -216,7 +216,7 @@ class Events(Record, frozen=True, dict=True):
         if self.columns.texts:
             text = self.columns.text.at(chosen)
             like = np.where(text == NONE, like, is_like[text])
-        return chosen[like]
+        return chosen.compress(like)
 
     def names(self, rows: Int64) -> list[str]:
         """Return the names of rows, empty for those without."""
