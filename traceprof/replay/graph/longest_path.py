@@ -34,7 +34,7 @@ class EdgeLevels(Record, frozen=True):
     Attributes:
         num_nodes: how many nodes there are; the first one is the root.
         order: int32[e], the edges in this order.
-        source: int32[e], in this order.
+        source: int32[e], the nodes where edges begin, as they were given: there are many.
         target: int32[t], the nodes that edges lead to, in this order, each once.
         first_edge: int32[t + 1], where the edges of each of them begin.
         level_start: int32[l + 1], where the targets of each level begin.
@@ -70,7 +70,7 @@ def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
     return EdgeLevels(
         num_nodes=num_nodes,
         order=order,
-        source=source[order],
+        source=source,
         target=distinct,
         first_edge=np.append(first_edge, len(order)).astype(np.int32),
         level_start=np.concatenate(([0], changes, [len(distinct)])).astype(np.int32),
@@ -97,7 +97,7 @@ def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
     for level in range(len(levels) - 1):
         low, high = edges_of_level[level], edges_of_level[level + 1]
         start, stop = levels[level], levels[level + 1]
-        arriving = times[source[low:high]]
+        arriving = times[source[order[low:high]]]
         arriving += weights[low:high] if column is None else weights[order[low:high]]
         if high - low == stop - start:
             times[target[start:stop]] = arriving
@@ -126,7 +126,7 @@ def binding_edges(plan: EdgeLevels, weights: Float64, times: Float64, node: int)
     while node != ROOT:
         at = int(place[node])
         edges = plan.order[plan.first_edge[at] : plan.first_edge[at + 1]]
-        sources = plan.source[plan.first_edge[at] : plan.first_edge[at + 1]]
+        sources = plan.source[edges]
         latest = int(np.argmax(times[sources] + weights[edges]))
         way.append(int(edges[latest]))
         node = int(sources[latest])
