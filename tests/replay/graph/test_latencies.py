@@ -47,3 +47,22 @@ def test_what_held_each_operation(between: OperationWaits, crowded_us: int, tmp_
     assert (found.after_wait_ns // US).tolist() == [3] * len(between.consumer)
     assert (found.crowded_ns // US).tolist() == [0, 0, 0, crowded_us, 0, 0]
     assert (found.unexplained_ns // US).tolist() == [0, 0, 0, 0, 57, 0]
+
+
+def test_a_launch_that_comes_too_late_to_hide_its_latency(tmp_path: Path) -> None:
+    # A kernel begins 5 us after its launch call has returned, and 1 us after the one before it.
+    trace, end, returned = TraceBuilder(), 0, 0
+    # Each is launched so long before the stream is free, us: into an idle GPU, too late, in time.
+    leads = [-40] * 3 + [1, 2, 3] * 4 + [5, 6, 30] * 2
+    for number, lead in enumerate(leads):
+        returned = end - lead
+        start = max(end + 1, returned + 5) if number else 100
+        launch = ((returned - 3) * US, returned * US) if number else (92 * US, 95 * US)
+        trace.kernel(start * US, (start + 50) * US, launch=launch)
+        end = start + 50
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        calls = host_calls(rank, 0)
+        found = measured_latencies(calls, gpu_work([(0, rank)], calls, 0), NO_STREAM_WAITS)
+    assert set(found.after_launch_ns[1:] // US) == {5}
+    assert set(found.after_previous_ns[1:] // US) == {1}
+    assert not found.unexplained_ns.any()
