@@ -196,8 +196,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
 def _is_recorded(trace: Trace, part: Part) -> bool:
     """Return whether a trace holds a part, or would if the program did what it is about."""
     if part is Part.EVENT_RECORDS and not trace.holds(part):
-        names = trace.api_names.values()
-        return bool(names) and not any("EventRecord" in name for name in names)
+        return trace.holds(Part.API_CALLS) and not trace.calls_any("EventRecord")
     return trace.holds(part)
 
 

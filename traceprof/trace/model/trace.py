@@ -145,6 +145,10 @@ class Trace(Protocol):
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls without their version, such as `cudaLaunchKernel`."""
 
+    def calls_any(self, part_of_name: str) -> bool:
+        """Return whether the name of one of the API calls contains a text."""
+        return any(part_of_name in name for name in self.api_names.values())
+
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None if the report has no API calls."""
 

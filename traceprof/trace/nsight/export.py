@@ -31,8 +31,8 @@ from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nvtx import names as nvtx_names
 from traceprof.trace.nsight.nvtx import table as nvtx_table
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
-from traceprof.trace.nsight.sections import GPU_OPERATIONS, NAMED_RANGES, NamedRangesData
-from traceprof.trace.nsight.strings import read_strings
+from traceprof.trace.nsight.sections import API_CALLS, GPU_OPERATIONS, NAMED_RANGES, NamedRangesData
+from traceprof.trace.nsight.strings import read_strings, refers_to
 from traceprof.trace.sqlite.read_columns import count_rows
 
 if TYPE_CHECKING:
@@ -175,6 +175,12 @@ class NsightTrace(SectionedExport):
         )
         names = read_strings(self._database, ids)
         return {key: _VERSION.sub("", names.get(key, _UNNAMED)) for key in sorted(ids)}
+
+    def calls_any(self, part_of_name: str) -> bool:
+        """Return whether the name of an API call contains a text; reads no calls for that."""
+        if API_CALLS in self._kept:
+            return any(part_of_name in name for name in self.api_names.values())
+        return refers_to(self._database, schema.API_CALL.name, "nameId", part_of_name)
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None if the export has no API calls."""

@@ -30,3 +30,14 @@ def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
             if row["value"] is not None:
                 strings[row["id"]] = row["value"]
     return strings
+
+
+def refers_to(database: Database, table: str, column: str, text: str) -> bool:
+    """Return whether a row of a table refers to a string that contains a text.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    found = database.rows(schema.STRINGS, {"id": int}, "instr(value, ?)", [text])
+    ids = ", ".join(str(row["id"]) for row in found if row["id"] is not None)
+    return bool(ids and database.rows(table, {column: int}, f"{column} IN ({ids}) LIMIT 1"))
