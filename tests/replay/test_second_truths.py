@@ -27,10 +27,7 @@ KNOWN: dict[tuple[str, str], str] = {
     (
         "loader-stages-even",
         "kernel:gemm=0.5x",
-    ): "wide: so does the change from one recording to the next",
-    ("loader-stages-fast", "kernel:gemm=0.5x"): (
-        "87 of 100 hold, 13 are wide: how far a loader is ahead is inferred from its silences"
-    ),
+    ): "wide: so does the change from one recording to the next"
 }
 # One of each kind always, all with `make verify`.
 _OFTEN = (
