@@ -1,4 +1,4 @@
-"""Kernels with fewer blocks than the GPU has multiprocessors."""
+"""Kernels with blocks for at most half of the multiprocessors."""
 
 import random
 from pathlib import Path
@@ -61,14 +61,14 @@ def test_a_block_for_all(tmp_path: Path) -> None:
 
 
 def test_the_blocks_of_all_that_run_at_once(tmp_path: Path) -> None:
-    # of 40 SMs:  30 blocks | 30 + 5 | 30 + 5 + 5 | 10 alone
-    builder = on().kernel(0, 60 * US, "a", grid=(3, 10, 1))
-    builder.kernel(20 * US, 60 * US, "b", grid=(5, 1, 1), stream=8)
+    # of 40 SMs:  20 blocks | 20 + 15 | 20 + 15 + 5 | 10 alone
+    builder = on().kernel(0, 60 * US, "a", grid=(2, 10, 1))
+    builder.kernel(20 * US, 60 * US, "b", grid=(15, 1, 1), stream=8)
     builder.kernel(40 * US, 60 * US, "c", grid=(1, 1, 5), stream=9)
     builder.kernel(60 * US, 80 * US, "d", grid=(10, 1, 1))
     (result,) = judged(builder.write(tmp_path))
     assert result.metrics.kernel_ns == (20 + 20 + 20) * US
-    assert result.unused_ns == (20 * 10 + 20 * 5 + 20 * 30) * US // T4
+    assert result.unused_ns == (20 * 20 + 20 * 5 + 20 * 30) * US // T4
 
 
 def test_time_in_which_others_fill_the_gpu_does_not_count(tmp_path: Path) -> None:
@@ -99,18 +99,28 @@ def test_only_the_part_in_the_window_counts(tmp_path: Path) -> None:
     assert result.unused_ns == 20 * US * (T4 - 1) // T4
 
 
-@pytest.mark.parametrize("blocks", [13, 14])
+@pytest.mark.parametrize("blocks", [7, 8])
 def test_without_the_number_of_multiprocessors(tmp_path: Path, blocks: int) -> None:
     builder = TraceBuilder().kernel(0, 100 * US, grid=(blocks, 1, 1))
     (result,) = judged(builder.write(tmp_path))
     claims = few_blocks.findings(result)
-    assert [type(claim) for claim in claims] == [NotApplicable] * (blocks < 14)
+    assert [type(claim) for claim in claims] == [NotApplicable] * (blocks < 8)
 
 
 def test_a_known_board_has_a_known_number(tmp_path: Path) -> None:
     builder = on("NVIDIA A100-SXM4-40GB", num_sms=None).kernel(0, 100 * US, grid=(54, 1, 1))
     finding = one(judged(builder.write(tmp_path))[0])
     assert (finding.metrics["num_sms"], finding.impact_fraction) == (108, 0.5)
+
+
+@pytest.mark.parametrize(("blocks", "num"), [(T4 // 2, 1), (T4 // 2 + 1, 0)])
+def test_kernels_for_over_half_of_the_gpu_do_not_count(
+    blocks: int, num: int, tmp_path: Path
+) -> None:
+    builder = on().kernel(0, 100 * US, grid=(blocks, 1, 1))
+    (result,) = judged(builder.write(tmp_path))
+    assert result.metrics.num_kernels == num
+    assert len(few_blocks.findings(result)) == num
 
 
 def test_a_part_of_a_board_has_another_number(tmp_path: Path) -> None:
@@ -127,7 +137,7 @@ def test_drawn_kernels(tmp_path: Path, seed: int) -> None:
         time = rng.randrange(50 * US)
         for _ in range(rng.randrange(1, 20)):
             end = time + rng.choice([0, 5, 10, 30, 200]) * US
-            grid = (rng.choice([1, 3, 20, 39, 40, 41, 500]), rng.choice([1, 1, 2]), 1)
+            grid = (rng.choice([1, 3, 10, 20, 21, 40, 500]), rng.choice([1, 1, 2]), 1)
             name = rng.choice(["a", "b", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)"])
             if rng.random() < 0.1:
                 builder.graph(time, end, stream=stream)

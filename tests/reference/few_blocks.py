@@ -2,7 +2,7 @@
 
 Shares no code with ``traceprof``. Between two times at which a compute kernel begins or ends, the
 same ones run. Counted is the time in which all that run have a known grid, and fewer blocks
-together than the GPU has SMs, and one of them takes 10 us or more as a whole.
+together than the GPU has SMs, each at most half as many, and one of them takes 10 us or more.
 """
 
 from itertools import pairwise
@@ -35,7 +35,7 @@ def few_blocks(path: Path, num_sms: int) -> dict[tuple[int, int], FewBlocks]:
 
 def _of_rank(operations: list[Operation], num_sms: int) -> FewBlocks:
     computes = [op for op in operations if op.kind == COMPUTE and op.end > op.start]
-    few = [op for op in computes if (blocks_of(op) or num_sms) < num_sms]
+    few = [op for op in computes if 2 * (blocks_of(op) or num_sms) <= num_sms]
     times = sorted({time for op in computes for time in (op.start, op.end)})
     begins = sorted(computes, key=lambda op: op.start)
     kernel_ns, unused, place = 0, 0, 0
@@ -45,7 +45,7 @@ def _of_rank(operations: list[Operation], num_sms: int) -> FewBlocks:
         while place < len(begins) and begins[place].start <= start:
             running.append(begins[place])
             place += 1
-        blocks = sum(blocks_of(op) or num_sms for op in running)
+        blocks = sum((blocks_of(op) or num_sms) if op in few else num_sms for op in running)
         if blocks < num_sms and any(op.end - op.start >= LONG_NS for op in running):
             kernel_ns += end - start
             unused += (end - start) * (num_sms - blocks)

@@ -1,4 +1,4 @@
-"""Kernels with fewer blocks than the GPU has multiprocessors: the others do nothing."""
+"""Kernels with blocks for at most half of the multiprocessors: the others do nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FewBlocksResult(RankResult, frozen=True):
 
 
 def run(rank: Rank, window: Window) -> FewBlocksResult:
-    """Measure the time in which kernels had fewer blocks than the GPU has SMs."""
+    """Measure the time in which kernels had blocks for at most half of the SMs."""
     known = hardware.board(rank.gpu)
     num_sms = rank.trace.num_sms(rank.key) or (known.num_sms if known else None)
     enough = num_sms or _FEWEST_SMS
@@ -135,7 +135,7 @@ def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
     kernels = counted(metrics.num_kernels, "kernel")
     unused = percent(share(result.unused_ns, metrics.kernel_ns))
     title = (
-        f"{kernels} with fewer blocks than the GPU has multiprocessors ({metrics.num_sms}) ran for"
+        f"{kernels} with blocks for at most half of the {metrics.num_sms} multiprocessors ran for"
         f" {duration(metrics.kernel_ns)}, {percent(metrics.fraction)} of the compute time: {unused}"
         " of the multiprocessors had nothing to do"
     )
@@ -181,7 +181,7 @@ class _Few(Record, frozen=True):
 
 
 def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
-    """Return the kernels that compute in a window with fewer blocks than are enough."""
+    """Return the kernels that compute in a window with at most half of enough blocks."""
     kernels = rank.operations.kernels
     blocks = blocks_by_signature(rank)
     rows = np.flatnonzero(_has_few(rank, blocks, enough))
@@ -196,8 +196,8 @@ def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
 
 
 def _has_few(rank: Rank, blocks: Int64, enough: int) -> Mask:
-    """Return which kernels compute with a known number of blocks, fewer than are enough."""
-    of_signature = (blocks > 0) & (blocks < enough)
+    """Return which kernels compute with a known number of blocks, at most half of enough."""
+    of_signature = (blocks > 0) & (2 * blocks <= enough)
     few: Mask = of_signature.take(rank.operations.kernels.packed_signature.kept)
     return few & ~rank.is_communication_kernel
 
