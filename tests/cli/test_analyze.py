@@ -245,7 +245,7 @@ def test_importing_traceprof_is_light() -> None:
         2,
         [
             (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
-            (["analyze", str(SAMPLE), "--format", "json"], 342, ["rich"]),
+            (["analyze", str(SAMPLE), "--format", "json"], 344, ["rich"]),
             (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
             (["analyze", str(HEALTHY)], 291, ["traceprof.replay"]),
         ],
