@@ -247,7 +247,7 @@ def test_importing_traceprof_is_light() -> None:
             (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
             (["analyze", str(SAMPLE), "--format", "json"], 344, ["rich"]),
             (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
-            (["analyze", str(HEALTHY)], 291, ["traceprof.replay"]),
+            (["analyze", str(HEALTHY)], 293, ["traceprof.replay"]),
         ],
     ),
     ids=["help", "analyze", "info", "nothing to replay"],
