@@ -285,6 +285,8 @@ class Sight(Enum):
 
     OPERATIONS = auto()
     """Every operation by itself."""
+    COMMUNICATION = auto()
+    """Every operation by itself, and whether it communicates."""
     NAMES = auto()
     """Every operation by itself, and by its name what it does."""
 

@@ -74,7 +74,9 @@ class SmallCollectivesMetrics(Metrics):
 
 
 FINDINGS = {
-    ID: FindingKind(SmallCollectivesMetrics, part_of="exposed-communication", needs=Sight.NAMES)
+    ID: FindingKind(
+        SmallCollectivesMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
+    )
 }
 
 # Fewer are not worth merging.

@@ -86,7 +86,9 @@ class LateAllreduceMetrics(Metrics):
 
 
 FINDINGS = {
-    ID: FindingKind(LateAllreduceMetrics, part_of="exposed-communication", needs=Sight.NAMES)
+    ID: FindingKind(
+        LateAllreduceMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
+    )
 }
 
 # One step may be an accident, or cut.

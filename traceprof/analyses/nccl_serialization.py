@@ -80,7 +80,7 @@ FINDINGS = {
         NcclSerializationMetrics,
         removed_by=("no-serialization",),
         part_of="exposed-communication",
-        needs=Sight.NAMES,
+        needs=Sight.COMMUNICATION,
     )
 }
 

@@ -104,7 +104,7 @@ FINDINGS = {
         OverlapSlowdownMetrics,
         removed_by=("no-overlap-slowdown",),
         changes_kernels=True,
-        needs=Sight.NAMES,
+        needs=Sight.COMMUNICATION,
     )
 }
 

@@ -114,7 +114,7 @@ FINDINGS = {
         removed_by=_removing,
         removed_share=_imbalance,
         changes_kernels=True,
-        needs=Sight.NAMES,
+        needs=Sight.COMMUNICATION,
     )
 }
 

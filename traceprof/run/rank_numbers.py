@@ -25,6 +25,10 @@ _SOURCES_OF_REPORTS = ("environment", "file name")
 RANK_VARIABLES = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
 )  # fmt: skip
+_SIZE_VARIABLES = (
+    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+)  # fmt: skip
 _OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # SGLang's; of a later pipeline stage it is not the rank.
 _OF_TENSOR_PARALLEL = re.compile(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
@@ -85,10 +89,29 @@ def choose_numbers(
     return list(range(num_ranks)), "order"
 
 
+def may_have_others(trace: Trace, process: int) -> bool:
+    """Return whether a process has others in its run, or a rank in one of unknown size.
+
+    Args:
+        trace: the report.
+        process: the process.
+    """
+    of_launchers = _numbers(trace.session.environment, _SIZE_VARIABLES)
+    sizes = [*of_launchers, *([] if trace.world_size is None else [trace.world_size])]
+    numbers = [number for (number,) in numbers_by_source(trace, [process]).values()]
+    if sizes:
+        return max(sizes) > 1 or any(numbers)
+    return process in trace.mpi_processes or any(number is not None for number in numbers)
+
+
 def rank_of_environment(environment: Mapping[str, str]) -> int | None:
     """Return the rank that launchers put into the environment of a process, None without one."""
-    values = (environment.get(name, "") for name in RANK_VARIABLES)
-    return next((int(value) for value in values if value.isdecimal() and len(value) < 10), None)
+    return next(iter(_numbers(environment, RANK_VARIABLES)), None)
+
+
+def _numbers(environment: Mapping[str, str], names: Iterable[str]) -> list[int]:
+    values = (environment.get(name, "") for name in names)
+    return [int(value) for value in values if value.isdecimal() and len(value) < 10]
 
 
 def rank_of_file(path: Path) -> int | None:

@@ -6,7 +6,7 @@ from shutil import copyfile
 
 import pytest
 
-from tests.support.builders import TraceBuilder
+from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
 from tests.support.long import rows_long_after
 from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
@@ -18,12 +18,14 @@ from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
 from traceprof.simulate import simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
+from traceprof.trace.nsight import schema
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 LAUNCH = "cudaLaunchKernel_v7000"
 WARNING = "Not all CUDA events might have been collected."
 ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
-BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES}
+OF_COMMUNICATION = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.COMMUNICATION}
+BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES} | OF_COMMUNICATION
 OF_RUNS = {"straggler", "uneven-kernels", "pipeline-bubble"}  # of which one rank has none
 
 
@@ -105,8 +107,68 @@ def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
     begin = round(1_000_000 * (1 - share))
     builder = TraceBuilder().kernel(0, begin).kernel(begin, 1_000_000, name)
     gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "kernels with unknown names take")
-    assert gaps.keys() == (BY_NAME - OF_RUNS if hides else set())
+    by_name = BY_NAME - OF_RUNS if looks_like_communication(name) else BY_NAME - OF_COMMUNICATION
+    assert gaps.keys() == (by_name if hides else set())
     assert all(how in remedy for remedy in gaps.values())
+
+
+def alone(environment: str = "") -> TraceBuilder:
+    """Build a process on one GPU with a kernel whose name is unknown, as launchers start it."""
+    builder = unnamed(1)
+    for text in environment.split():
+        name = "PROCESS_0:ENVIRONMENT_VARIABLE"
+        builder.raw(schema.CAPTURE_METADATA, name=name, value=text)
+    return builder
+
+
+@pytest.mark.parametrize(
+    "environment", ["", "RANK=0 WORLD_SIZE=1", "SLURM_PROCID=0 SLURM_NTASKS=1"]
+)
+def test_a_process_on_one_gpu_that_nothing_is_beside_does_not_communicate(
+    tmp_path: Path, environment: str
+) -> None:
+    gaps = unknown(analyzed(alone(environment), tmp_path / "t.sqlite"), "kernels with unknown")
+    assert gaps.keys() == {"full-precision-matmul", "unfused-kernels"}
+
+
+@pytest.mark.parametrize(
+    ("builder", "file"),
+    [
+        (alone().kernel(0, 10, device=1), "t"),
+        (alone().kernel(0, 10, pid=2), "t"),
+        (alone().kernel(0, 10, NCCL, stream=20), "t"),
+        (alone().memcpy(0, 10, "PtoP"), "t"),
+        (alone().api("cuIpcOpenMemHandle_v2", 0, 10), "t"),
+        (alone().api("cudaDeviceEnablePeerAccess_v4000", 0, 10), "t"),
+        (
+            alone()
+            .nvtx("ncclCommInitRank", 0, 10, domain="NCCL")
+            .nvtx("ncclAllReduce", 20, 30, domain="NCCL"),
+            "t",
+        ),
+        (alone("RANK=1 WORLD_SIZE=2"), "t"),
+        (alone("RANK=0"), "t"),
+        (alone("SLURM_PROCID=0 SLURM_NTASKS=1 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2"), "t"),
+        (alone("RANK=1 WORLD_SIZE=1"), "t"),
+        (alone(), "rank_0"),
+        (alone().raw("MPI_P2P_EVENTS", start=0, end=10, globalTid=global_tid(1000), textId=1), "t"),
+    ],
+)
+def test_unknown_kernels_may_communicate_where_there_is_anything_to_communicate_with(
+    tmp_path: Path, builder: TraceBuilder, file: str
+) -> None:
+    gaps = unknown(analyzed(builder, tmp_path / f"{file}.sqlite"), "kernels with unknown names")
+    assert "exposed-communication" in gaps or "nccl-serialization" in gaps
+
+
+def test_unknown_kernels_may_communicate_with_another_report(tmp_path: Path) -> None:
+    paths = [unnamed(num).write(tmp_path / f"{num}.sqlite") for num in (1, 2)]
+    options = Options(savings=False)
+    assert "exposed-communication" in unknown(analyze_reports(paths, options), "unknown names")
+    (tmp_path / "1.sqlite").write_bytes(b"")
+    failed = analyze_reports(paths, options)
+    assert failed.failed
+    assert "exposed-communication" in unknown(failed, "unknown names")
 
 
 @pytest.mark.parametrize("build", [in_graphs, unnamed])

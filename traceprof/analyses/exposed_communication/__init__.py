@@ -141,7 +141,7 @@ FINDINGS = {
         part="exposed communication",
         removed_by=_removing,
         changes_kernels=True,
-        needs=Sight.NAMES,
+        needs=Sight.COMMUNICATION,
     )
 }
 

@@ -11,6 +11,7 @@ from traceprof.communication.no_communication import looks_like_communication
 from traceprof.findings import Finding, NotApplicable, Sight, share
 from traceprof.host.graph_captures import captures
 from traceprof.kernel_names.categories import kernel_kind
+from traceprof.run.rank_numbers import may_have_others
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
@@ -30,6 +31,8 @@ MIN_IN_GRAPHS = 0.01
 MIN_UNKNOWN = 0.10
 """The share of the time of kernels from which on those of unknown names may hide a finding."""
 
+_OPENS_OTHERS = ("Ipc", "PeerAccess", "ShareableHandle", "Multicast", "MemcpyPeer")
+"""Parts of the names of calls that make memory of other GPUs or processes accessible."""
 _LOST = {Part.END: "the trace was cut short", Part.EVERY_OPERATION: "the profiler lost events"}
 
 
@@ -40,19 +43,23 @@ class Hidden(Record, frozen=True):
         reason: what is hidden.
         how_to_collect: what shows it.
         is_only_names: whether the operations themselves are there.
+        is_alone: whether nothing in the report is a sign of communication, or of anything to
+            communicate with.
         is_lost: whether operations may be missing, at times when nothing seems to run.
     """
 
     reason: str
     how_to_collect: str
     is_only_names: bool = False
+    is_alone: bool = False
     is_lost: bool = False
 
-    def hides(self, kind: FindingKind) -> bool:
-        """Return whether a finding of a kind may be there and not be seen."""
-        return kind.needs is Sight.NAMES or (
-            kind.needs is Sight.OPERATIONS and not self.is_only_names
-        )
+    def hides(self, kind: FindingKind, num_ranks: int) -> bool:
+        """Return whether a finding of a kind may be there and not be seen, of a run of n ranks."""
+        if not self.is_only_names:
+            return kind.needs is not None
+        may_communicate = num_ranks > 1 or not self.is_alone
+        return kind.needs is Sight.NAMES or (kind.needs is Sight.COMMUNICATION and may_communicate)
 
 
 def hidden_of(rank: Rank, window: Window) -> tuple[Hidden, ...]:
@@ -90,6 +97,7 @@ def not_ruled_out(
     kinds: Mapping[str, FindingKind],
     claims: Collection[Finding | NotApplicable],
     hidden: Mapping[int, tuple[Hidden, ...]],
+    num_ranks: int,
 ) -> list[Finding | NotApplicable]:
     """Return the findings that were not made and may be hidden.
 
@@ -97,13 +105,15 @@ def not_ruled_out(
         kinds: the findings that the analysis can make, by id.
         claims: what it claims, and what it could not judge.
         hidden: what is hidden, by rank; of ranks that were judged.
+        num_ranks: of the run.
     """
     claimed = {(claim.id, claim.rank) for claim in claims}
     return [
         NotApplicable(id_, hides[0].reason, hides[0].how_to_collect, rank)
         for rank, several in hidden.items()
         for id_, kind in kinds.items()
-        if (hides := [gap for gap in several if gap.hides(kind)]) and (id_, rank) not in claimed
+        if (hides := [gap for gap in several if gap.hides(kind, num_ranks)])
+        and (id_, rank) not in claimed
     ]
 
 
@@ -166,12 +176,26 @@ def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
     if share(_measure_ns(time, window), whole_ns) <= MIN_UNKNOWN:
         return
     texts = sorted(names[id_] for id_ in unknown if id_ in names)
+    may_communicate = any(map(looks_like_communication, texts))
     yield Hidden(
         "kernels with unknown names take over 10 % of the kernel time: what they do is unknown",
         "give those that communicate with --communication-kernel REGEX (--kernels lists them)"
-        if any(map(looks_like_communication, texts))
+        if may_communicate
         else "see what they are: traceprof analyze --kernels",
         is_only_names=True,
+        is_alone=not may_communicate and _is_alone(rank),
+    )
+
+
+def _is_alone(rank: Rank) -> bool:
+    """Return whether nothing communicates with a rank's GPU, as far as the report shows."""
+    trace = rank.trace
+    return not (
+        rank.communication_operations
+        or rank.is_peer_copy.any()
+        or len(trace.communication_calls(rank.process).nccl)
+        or any(map(trace.calls_any, _OPENS_OTHERS))
+        or may_have_others(trace, rank.process)
     )
 
 

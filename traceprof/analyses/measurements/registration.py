@@ -125,16 +125,18 @@ class Registration(Record, frozen=True):
             hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
             judged = that_hold(module.FINDINGS, judged, hidden)
             claims = [*judged, *measured.missing.get(module.__name__, ())]
-            return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden)]
+            num_ranks = len(measured.run.ranks) + len(measured.failed)
+            return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden, num_ranks)]
 
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             # What one rank lost, the others are compared with.
             lost = tuple(cause for several in measured.hidden.values() for cause in several)
             hidden = dict.fromkeys((rank.rank for rank in measured.run.ranks), lost)
             judged = that_hold(module.FINDINGS, module.findings(module.run(measured)), hidden)
-            if judged or len(measured.run.ranks) < 2:
+            num_ranks = len(measured.run.ranks)
+            if judged or num_ranks < 2:
                 return judged
-            return not_ruled_out(module.FINDINGS, (), measured.hidden)
+            return not_ruled_out(module.FINDINGS, (), measured.hidden, num_ranks)
 
         def refine(results: Results, ranks: RankComparison) -> Results:
             if refined is None:

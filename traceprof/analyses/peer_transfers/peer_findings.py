@@ -69,7 +69,7 @@ class NcclP2pSlowerThanCopyMetrics(Metrics):
 FINDINGS = {
     "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics, needs=Sight.OPERATIONS),
     "nccl-p2p-slower-than-copy": FindingKind(
-        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication", needs=Sight.NAMES
+        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
     ),
 }
 

@@ -91,7 +91,10 @@ class StragglerMetrics(Metrics):
 
 FINDINGS = {
     ID: FindingKind(
-        StragglerMetrics, removed_by=("no-straggler",), changes_kernels=True, needs=Sight.NAMES
+        StragglerMetrics,
+        removed_by=("no-straggler",),
+        changes_kernels=True,
+        needs=Sight.COMMUNICATION,
     )
 }
 
