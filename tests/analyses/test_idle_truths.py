@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model import lost_time
 from traceprof.simulate.event_model.actions import Call
 from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import DEFAULT_DOMAIN
 from traceprof.simulate.profiler_traces import write_traces
@@ -142,6 +144,40 @@ def test_a_planted_cause_is_found_in_both_formats(truth: Truth, tmp_path: Path) 
         measured = {name: finding.metrics[name] for name in expected}
         assert measured == pytest.approx(expected, rel=0.01, abs=60 * US), form
         assert re.search(truth.named, finding.title), form
+
+
+def short_kernels(launch_ns: int) -> Setup:
+    """Make kernels of 4.5 us that are launched every 7.7 us or so, now and then far ahead.
+
+    A GPU that needs 6 us to begin what is launched, and 0.9 us from one operation to the next, has
+    idle time of 3.2 us between them, although each is launched while the one before runs.
+    """
+    host = Host(0, np.random.default_rng(3))
+    short, long = (replace(kernels.ADD, duration_ns=ns) for ns in (4_500, 60_000))
+    for step in range(20):
+        with host.step(step):
+            host.operator(host.compute, "aten::add", *[short] * 60, long, *[short] * 60)
+            host.busy(400 * US)
+    return Setup((host,), idle, latencies=Latencies(launch=launch_ns, stream_gap=900))
+
+
+@pytest.mark.parametrize(("launch_ns", "is_late"), [(6_000, True), (1_000, False)])
+def test_a_launch_that_comes_too_late_is_no_turnaround(
+    launch_ns: int, is_late: bool, tmp_path: Path
+) -> None:
+    setup = short_kernels(launch_ns)
+    ranks = Ranks(setup.run())
+    expected = lost_time.idle(ranks, 0, latencies=setup.latencies)
+    queued_ns = sum(
+        operation.start_ns - start
+        for start, operation in lost_time.gaps(ranks.operations[0])
+        if operation.call.end_ns <= start
+    )
+    assert (queued_ns > 2 * expected["turnaround_ns"]) == is_late
+    for form, paths in forms(setup, tmp_path).items():
+        finding = of_idle(paths)
+        measured = {name: finding.metrics[name] for name in expected}
+        assert measured == pytest.approx(expected, rel=0.01, abs=60 * US), form
 
 
 def test_every_cause_has_a_truth_in_both_formats() -> None:

@@ -19,6 +19,13 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
    `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
    s had not launched yet.
+   But from s + T to b + L, inside the gap, it is launching, which a debt may take:
+   `launch_bound_ns`. A GPU that is asked for the operation at b hardly ever begins it before b + L,
+   and one that was asked long before takes T, too. L and T are of the gaps that end with operations
+   of one kind (kernel, copy, memory set, graph). L: of the at least 10 gaps with s < b and e at
+   most 20 us after b, the values e - b are put in order; the one at a tenth of their number,
+   counted from 0. T: the median of e - s, cut to whole ns, of the at least 10 gaps with
+   b + L <= s, b <= s and e - s at most 20 us. With fewer of either there is no such part.
 2'. b > s: from 20 us after b on the queue held the operation, too: set-up and allocation (3b, 3c)
    count, the rest is `unknown_ns`, and no debt takes it.
 3. Else every ns goes to the first of these that holds, for T or for its stand-in U. U made the last
@@ -59,11 +66,12 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, zip_longest
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
@@ -83,6 +91,7 @@ PAGE_TO_HOST = 12  # copy kind
 _PREFETCH = re.compile("cuMemPrefetch|cudaMemPrefetch|hipMemPrefetch")
 BETWEEN_MARKERS_NS = 500_000
 TURNAROUND_NS = 20_000
+MIN_MEASURED = 10
 MAX_STRETCH_NS = 10_000_000
 STRETCHES = {"host_code_ns", "unknown_ns"}
 
@@ -182,11 +191,7 @@ class RankIdle:
                 stream = -1 if op is None else op.stream
                 pieces.append(Piece(low, high, "unknown_ns", stream, (), may_be_sync=False))
             elif op.call.end <= low:
-                middle = min(low + TURNAROUND_NS, high)
-                pieces.append(Piece(low, middle, "turnaround_ns", op.stream, (), may_be_sync=False))
-                if middle < high:
-                    rest = Piece(middle, high, "unknown_ns", op.stream, (), may_be_sync=False)
-                    pieces.append(rest)
+                pieces += self.queued(low, high, op, op.call)
             else:
                 threads = self.launching_threads(op.call, op.stream)
                 cuts = self.cuts(low, high, op, op.call, threads)
@@ -199,6 +204,43 @@ class RankIdle:
                     if cut[0] >= middle
                 ]
         return pieces
+
+    def queued(self, low: int, high: int, op: Operation, call: Call) -> Iterator[Piece]:
+        """The pieces of a gap before an operation that was launched before it."""
+        usual, latency = self.usual.get(op.table, (0, 0))
+        begin, end = low + usual, min(high, call.end + latency)
+        cuts = {low, high, low + TURNAROUND_NS}
+        if begin < end:
+            cuts |= {begin, end}
+        for start, stop in pairwise(sorted(cut for cut in cuts if cut <= high)):
+            launches = begin <= start and stop <= end
+            queued = "turnaround_ns" if start < low + TURNAROUND_NS else "unknown_ns"
+            cause = "launch_bound_ns" if launches else queued
+            yield Piece(start, stop, cause, op.stream, (), may_be_sync=launches)
+
+    @cached_property
+    def usual(self) -> dict[str, tuple[int, int]]:
+        """The turn-around and the shortest latency of launches, by kind of operation."""
+        by_table: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for low, high, op in self.gaps():
+            if op is not None and op.call is not None and op.call.start <= op.start:
+                by_table[op.table].append((low, high, op.call.end))
+        usual = {}
+        for table, gaps in by_table.items():
+            after = sorted(
+                high - b for low, high, b in gaps if low < b and high - b <= TURNAROUND_NS
+            )
+            if len(after) < MIN_MEASURED:
+                continue
+            latency = after[len(after) // 10]
+            ahead = [
+                high - low
+                for low, high, b in gaps
+                if b <= low and b + latency <= low and high - low <= TURNAROUND_NS
+            ]
+            if len(ahead) >= MIN_MEASURED:
+                usual[table] = int(median(ahead)), latency
+        return usual
 
     def access_before(self, high: int, op: Operation | None) -> Call | None:
         """The process's last call before a page moves to the host that one of its threads reads."""

@@ -61,6 +61,7 @@ class Operation(NamedTuple):
     memory: tuple[int | None, int | None] | None  # of a copy, from and to
     bytes: int
     call: Call | None
+    table: str
 
     @property
     def pageable(self) -> bool:
@@ -182,6 +183,7 @@ class Export:
                 memory=(from_memory, to_memory) if is_copy else None,
                 bytes=size or 0 if is_copy else 0,
                 call=self._call_of(process, correlation, start),
+                table=table,
             )
             self.ranks[process, device].append(operation)
 

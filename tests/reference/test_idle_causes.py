@@ -67,6 +67,58 @@ def test_launched_before_the_gap(gap: int, expected: dict[str, float], tmp_path:
     assert found(trace, tmp_path) == expected
 
 
+def usual(num: int = 10, kind: str = "kernel") -> TraceBuilder:
+    """Build gaps before operations launched 5 us before them, and others 1 us after the one before.
+
+    10 us and 1 us long; the last operation is a kernel that ends at END.
+    """
+    trace = TraceBuilder()
+    add = getattr(trace, kind)
+    for place in range(num):
+        start = MS + 100 * US * place
+        trace.kernel(start - 10 * US - US, start - 10 * US, launch=(0, US))
+        add(start, start + US, launch=(start - 8 * US, start - 5 * US))
+        trace.kernel(start + 2 * US, start + 3 * US, launch=(0, US))
+        add(start + 4 * US, start + 5 * US, launch=(0, US))
+    return trace.kernel(END - US, END, launch=(0, US))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "gap", "turnaround", "launching"),
+    [
+        (0, 5, 1, 4),
+        (2, 3, 1, 2),
+        (4, 1, 1, 0),  # the GPU could not have begun earlier
+        (2, 1.5, 1, 0.5),  # quicker than others
+        (2, 9, 7, 2),  # something else held it then
+        (5, 9, 9, 0),
+        (2, 30, 18, 2),  # and 10 us are unknown
+    ],
+)
+def test_launched_before_the_gap_but_too_late(
+    ahead: int, gap: float, turnaround: int, launching: float, tmp_path: Path
+) -> None:
+    start, returned = END + round(gap * US), END - ahead * US
+    late, window = (returned - 3 * US, returned), (END, start)
+    trace = usual().kernel(start, start + MS, launch=late)
+    expected = {"launch_bound": launching, "turnaround": turnaround, "unknown": max(gap - 20, 0)}
+    assert found(trace, tmp_path, window) == {name: us for name, us in expected.items() if us}
+
+
+@pytest.mark.parametrize(
+    "trace", [usual(9), usual(kind="memset")], ids=["too few gaps", "another kind of operation"]
+)
+def test_without_usual_latencies_it_is_turnaround(trace: TraceBuilder, tmp_path: Path) -> None:
+    trace.kernel(END + 3 * US, END + MS, launch=(END - 5 * US, END - 2 * US))
+    assert found(trace, tmp_path, (END, END + 3 * US)) == {"turnaround": 3}
+
+
+def test_a_wait_may_have_made_such_a_launch_late(tmp_path: Path) -> None:
+    trace = usual().api("cudaDeviceSynchronize", END - MS, END - 10 * US)
+    trace.kernel(END + 3 * US, END + MS, launch=(END - 5 * US, END - 2 * US))
+    assert found(trace, tmp_path, (END, END + 3 * US)) == {"turnaround": 1, "sync": 2}
+
+
 def test_without_correlation_ids(tmp_path: Path) -> None:
     trace = begun().raw(
         "CUPTI_ACTIVITY_KIND_KERNEL", start=END + MS, end=END + 2 * MS, deviceId=0, streamId=7,

@@ -7,7 +7,8 @@ process's last call before a, and launches to X, too.
 1. No such call is known, a comes after e, or the clocks of host and GPU disagree: all of the gap is
    *unknown*, if it does not end with an access to unified memory (3).
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
-   *turn-around*, the rest is *unknown*.
+   *turn-around*, the rest is *unknown*. But from a usual turn-around after s to a launch's shortest
+   latency after b it is *launch-bound*: it came too late (`traceprof.host.idle_gaps`).
 3. Else, from `MAX_TURNAROUND_NS` after b on it is in the queue, too: what then is neither *set-up*
    nor *allocation* is *unknown*. Before, the first of these that holds for T or U decides
    (`traceprof.host.thread_evidence`): *MPI*; *set-up*; *allocation*; *data loading* (a range);
@@ -32,7 +33,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.batches import are_batches
-from traceprof.host.idle_gaps import IdleGaps, idle_gaps
+from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, IdleGaps, idle_gaps
 from traceprof.host.launching_threads import LaunchingThreads, launching_threads, streams_by_thread
 from traceprof.host.stalls import host_stalls
 from traceprof.host.sync_costs import NO_SYNC_COSTS, sync_costs
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
-# An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
-# median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
-MAX_TURNAROUND_NS = 20_000
 MAX_STRETCH_NS = 10_000_000
 """Longer stretches of host code, or of unknown time, are no consequence of a wait."""
 
@@ -163,11 +161,12 @@ class IdleCauses(Record, frozen=True):
         return int(self.sync.within(window).sum()) - int(left.within(window).sum())
 
     def _turnaround(self, some: slice) -> Intervals:
-        """Return the turn-around of some gaps."""
+        """Return the turn-around of some gaps, less the time in which their launches held them."""
         is_queued = self.gaps.is_queued[some]
         start = self.gaps.gaps.start_ns[some].compress(is_queued)
         end = self.gaps.gaps.end_ns[some].compress(is_queued)
-        return Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
+        whole = Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
+        return intervals.subtract(whole, self.gaps.launching)
 
 
 class UnknownCause(Record, frozen=True):
@@ -219,7 +218,8 @@ def _explain(rank: Rank) -> IdleCauses:
     until = np.minimum(calls.ends(idle.launch) + MAX_TURNAROUND_NS, late.end_ns)
     is_batch = are_batches(rank, calls, idle, threads, streams_of)
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
-    spans: list[Intervals] = []
+    parts[IdleCause.LAUNCH_BOUND].append(idle.launching)
+    spans = [idle.launching]
     held: list[Intervals] = []
     silent: list[Intervals] = []
     for numbers, rows in threads.groups():
@@ -244,8 +244,11 @@ def _explain(rank: Rank) -> IdleCauses:
             (silent if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
     costs = sync_costs(rank, calls) if len(idle.late) else NO_SYNC_COSTS
     all_spans = intervals.merge(*spans)
-    place = np.searchsorted(late.start_ns, all_spans.start_ns, side="right") - 1
-    attributable = AttributableIdle(all_spans, idle.stream[place], costs, streams_of)
+    begun = np.concatenate((late.start_ns, idle.launching.start_ns))
+    order = np.argsort(begun, kind="stable")
+    place = order[np.searchsorted(begun[order], all_spans.start_ns, side="right") - 1]
+    stream = np.concatenate((idle.stream, idle.launching_stream))[place]
+    attributable = AttributableIdle(all_spans, stream, costs, streams_of)
     sync = attributable.attributed()
     by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
     before_sync = {cause: by_cause[cause] for cause in _MAY_BE_SYNC}
@@ -270,7 +273,10 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
     return IdleCauses(
         idle,
         LaunchingThreads(nothing, nothing),
-        {IdleCause.UNKNOWN: intervals.merge(queued, unlaunched)},
+        {
+            IdleCause.LAUNCH_BOUND: idle.launching,
+            IdleCause.UNKNOWN: intervals.merge(queued, unlaunched),
+        },
         {},
         queued,
         unlaunched,

@@ -30,8 +30,9 @@ from traceprof.findings import (
 from traceprof.host import stalls
 from traceprof.host.allocations import allocations
 from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
-from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
+from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
+from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.synchronization import may_copy_from_pageable
 from traceprof.kernel_names.titles import readable
 from traceprof.run.rank import Window
@@ -61,12 +62,13 @@ class GpuIdleMetrics(Metrics):
         Ns,
         "the thread that launched the next operation was launching: it was in CUDA calls, or its"
         f" calls and range ends were less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
-        " faster than the host can launch",
+        " faster than the host can launch; or the launch came before the gap, but too late",
     ]
     turnaround_ns: Annotated[
         Ns,
         "the next operation had been launched before the gap began: the first"
-        f" {MAX_TURNAROUND_NS // 1000} µs of such a gap are the GPU's own time between operations",
+        f" {MAX_TURNAROUND_NS // 1000} µs of such a gap are the GPU's own time between operations,"
+        " less what a launch that came too late adds",
     ]
     sync_ns: Annotated[
         Ns,
@@ -436,6 +438,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
 
 PAGE = {
     "advice": page_advice(),
+    "measured": str(MIN_MEASURED),
     "stall_factor": str(stalls.MIN_FACTOR),
     "stall_excess": duration(stalls.MIN_EXCESS_NS),
     "stall_pending": str(stalls.MIN_PENDING),

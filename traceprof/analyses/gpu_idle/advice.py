@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.findings import bullets
-from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause
+from traceprof.host.idle_causes import IdleCause
+from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from traceprof.simulate.event_model.actions import (
     MemsetWork,
 )
 from traceprof.simulate.event_model.answers import class_of, covered, union
+from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.machine import PURPOSE
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ IDLE_CAUSES = (
     "allocation_ns", "waiting_ns", "host_code_ns", "stalled_ns", "unknown_ns",
 )  # fmt: skip
 _TURNAROUND_NS = 20_000
+_LATENCIES = Latencies()
 _REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
     "late_input_ns", "transfer_ns", "unknown_ns",
@@ -50,16 +52,19 @@ def gaps(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
         reached = max(reached, operation.end_ns)
 
 
-def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, Any]:
+def idle(
+    ranks: Ranks, rank: int, unwaited: Ranks | None = None, latencies: Latencies = _LATENCIES
+) -> dict[str, Any]:
     """Return the metrics of `gpu-idle` of one rank, up to the end of its training.
 
-    A gap before an operation that was already launched is the GPU's own turnaround. Other gaps are
-    divided by the program's purposes during them; the rest is due to a wait for the GPU, or to
-    launching.
+    A gap before an operation that was already launched is the GPU's own turnaround, but for what
+    the launch's latency adds to it. Other gaps are divided by the program's purposes during them;
+    the rest is due to a wait for the GPU, or to launching.
 
     Args:
         ranks: of the run.
         rank: by number.
+        latencies: of the model of the GPU.
         unwaited: the same run if the host never waited: operations that are launched ahead there
             are late because of a wait. Without it, those launched after a wait in the gap.
     """
@@ -83,7 +88,16 @@ def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, An
         if start >= end_ns:
             break
         left = operation.start_ns - start
+        if late is None:
+            waited = any(start < time <= operation.call.start_ns for time in returns)
+        else:
+            waited = operation.call.correlation not in late
+        launching = "sync_ns" if waited else "launch_bound_ns"
         if operation.call.end_ns <= start:
+            if operation.start_ns == operation.call.end_ns + latencies.launch:
+                added = max(left - latencies.stream_gap, 0)
+                causes[launching] += added
+                left -= added
             causes["turnaround_ns"] += min(left, _TURNAROUND_NS)
             causes["unknown_ns"] += max(left - _TURNAROUND_NS, 0)
             continue
@@ -91,11 +105,7 @@ def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, An
             spent = covered(start, operation.start_ns, spans)
             causes[cause] += spent
             left -= spent
-        if late is None:
-            waited = any(start < time <= operation.call.start_ns for time in returns)
-        else:
-            waited = operation.call.correlation not in late
-        causes["sync_ns" if waited else "launch_bound_ns"] += left
+        causes[launching] += left
     return {"idle_ns": sum(causes.values()), **causes}
 
 
