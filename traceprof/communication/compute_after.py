@@ -40,7 +40,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = np.flatnonzero(~rank.is_communication_kernel)
-    start = kernels.start_ns[chosen]
+    start = kernels.start_ns.take(chosen)
     if len(graphs):
         chosen = np.concatenate(
             (chosen, np.arange(len(graphs)) + len(rank.operations) - len(graphs))

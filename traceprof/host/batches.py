@@ -85,7 +85,7 @@ def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
     limits = np.sort(np.concatenate((rank.step_ranges.start_ns, rank.step_ranges.end_ns)))
     kernels, _, _, graphs = rank.launched_by
     launched = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
-    launches = calls.start_ns[launched[launched >= 0]]
+    launches = calls.start_ns.take(launched[launched >= 0])
     launches.sort(kind="stable")  # fast, since they are nearly in order
     # No limit comes before the first of these, all before the last.
     launches = np.concatenate(([NULL], launches, [OPEN_END]))

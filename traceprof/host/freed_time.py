@@ -37,7 +37,7 @@ def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
         chosen: which of them go, bool[calls].
     """
     index, operators = np.flatnonzero(chosen), rank.trace.operators(rank.process)
-    spans = [(calls.start_ns[index], calls.ends(index))]
+    spans = [(calls.start_ns.take(index), calls.ends(index))]
     if operators is not None and len(index):
         kernels = rank.launched_by[0]
         launches = distinct_values(kernels[(kernels >= 0) & ~chosen[kernels]])

@@ -64,8 +64,8 @@ class HostEvents(Record, frozen=True):
             of_thread = rows[loud[self.thread[rows[loud]] == thread]]
             spans = intervals.union(self.start_ns[of_thread], self.end_ns[of_thread])
             chosen = np.flatnonzero((self.thread == thread) & (self.call != SILENCE))
-            around = np.searchsorted(spans.start_ns, self.start_ns[chosen], side="right") - 1
-            inside = (around >= 0) & (self.start_ns[chosen] < spans.end_ns[around])
+            around = np.searchsorted(spans.start_ns, self.start_ns.take(chosen), side="right") - 1
+            inside = (around >= 0) & (self.start_ns.take(chosen) < spans.end_ns.take(around))
             chosen = chosen[inside]
             begin, stop, piece = nested(self.start_ns[chosen], self.end_ns[chosen]).innermost()
             own = place[chosen[piece]]
@@ -111,15 +111,15 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     elif not is_long.any():
         return _NO_EVENTS
     chosen = _some(start, length, is_long)
-    start, length = start[chosen], length[chosen]
+    start, length = start.take(chosen), length.take(chosen)
     both: Sequence[ApiCalls | HostCode] = [calls] if operators is None else [calls, operators]
     thread = _joined(chosen, [group.packed_thread for group in both])
     order = np.lexsort((start, thread))  # calls are nearly in order: that is quick
-    if (np.diff(start[order]) == 0).any():
+    if (np.diff(start.take(order)) == 0).any():
         order = np.lexsort((-length, start, thread))
     # What is in memory twice is much: each thread's events are changed where they are.
     start, end, chosen = start.take(order), length.take(order), chosen.take(order)
-    edges = (np.flatnonzero(np.diff(thread[order])) + 1).tolist()
+    edges = (np.flatnonzero(np.diff(thread.take(order))) + 1).tolist()
     del order, length, is_long, thread
     end += start
     own = np.empty_like(start)

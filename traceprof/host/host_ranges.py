@@ -104,7 +104,7 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
         thread: a thread that made some of the calls.
     """
     chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
-    runs = runs_of(calls.start_ns[chosen], calls.ends(chosen))
+    runs = runs_of(calls.start_ns.take(chosen), calls.ends(chosen))
     ends = ranges.ends.get(thread)
     if ends is None:
         return runs

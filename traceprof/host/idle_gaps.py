@@ -195,7 +195,7 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
     operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
     several = np.zeros(len(times), np.bool_)  # more than one operation starts there
     for gap, call, place in _starting(rank, times):
-        several[gap] |= operation[gap] >= 0
+        several[gap] |= operation.take(gap) >= 0
         several[gap[1:][gap[1:] == gap[:-1]]] = True
         operation[gap], launch[gap] = place, call
     if several.any():
@@ -230,11 +230,11 @@ def _starting(
             before, stop = np.searchsorted(times, (start[0], start[-1] + 1)).tolist()
             gap = intervals.num_before(times[before:stop], start) + before
             gap[gap == len(times)] = 0
-            rows = np.flatnonzero((times[gap] == start) & (call >= 0))
+            rows = np.flatnonzero((times.take(gap) == start) & (call >= 0))
             rows = rows[group.packed_length.at(rows + first) > 0]
             if chosen is not None:
                 rows = rows[chosen[gap[rows]]]
-            yield gap[rows], call[rows], rows + (first + offset)
+            yield gap.take(rows), call.take(rows), rows + (first + offset)
         offset += len(group)
 
 

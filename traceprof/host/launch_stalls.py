@@ -168,11 +168,11 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
     at_cap, launches, of_streams = np.zeros(len(blocked), np.bool_), queue.launches, []
     for stream in range(len(queue.streams)):
         rows = np.flatnonzero((launches.stream == stream) & launches.takes_place)
-        if np.count_nonzero(blocked[rows]) >= _MIN_AT_CAP:  # else it has no limit
+        if np.count_nonzero(blocked.take(rows)) >= _MIN_AT_CAP:  # else it has no limit
             depth = queue.depth_within(rows)
             of_streams.append(_limit(depth, rows, blocked, at_cap))
     rows = np.flatnonzero(launches.call >= 0)
-    of_process = _limit(queue.depth[rows], rows, blocked, at_cap)
+    of_process = _limit(queue.depth.take(rows), rows, blocked, at_cap)
     if any(of_streams):
         return max(filter(None, of_streams)), "stream", at_cap
     return of_process, "process" if of_process else None, at_cap
@@ -190,7 +190,7 @@ def _limit(depth: Int64, rows: Int64, blocked: Mask, at_cap: Mask) -> int | None
     greatest = int(depth.max(initial=0))
     if greatest < MIN_CAP:
         return None
-    at_limit, deep = 100 * depth >= _AT_CAP_PERCENT * greatest, depth[blocked[rows]]
+    at_limit, deep = 100 * depth >= _AT_CAP_PERCENT * greatest, depth[blocked.take(rows)]
     num_there = np.count_nonzero(100 * deep >= _AT_CAP_PERCENT * greatest)
     num_deep = np.count_nonzero(2 * deep >= greatest)
     if num_there < _MIN_AT_CAP or 2 * num_there < num_deep:

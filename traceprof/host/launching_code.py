@@ -170,7 +170,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         for of, values in enumerate(inherited):
             if values.max(initial=-1) >= 0:
                 around[of, here] = values.take(inner)
-        joining.append((here, joins[inner]))
+        joining.append((here, joins.take(inner)))
     is_backward = _join(around, joining, forward)
     for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
         _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])

@@ -50,7 +50,7 @@ class Nested(Record, frozen=True):
         if own.max(initial=-1) < 0:
             return values
         order = np.argsort(self.depth, kind="stable")
-        edges = np.flatnonzero(np.diff(self.depth[order])) + 1
+        edges = np.flatnonzero(np.diff(self.depth.take(order))) + 1
         for rows in np.split(order, edges)[1:]:
             above = values[self.parent[rows]]
             values[rows] = np.where((own[rows] < 0) & (self.parent[rows] >= 0), above, own[rows])

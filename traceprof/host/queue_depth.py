@@ -366,7 +366,7 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     name launch operations. Whether other calls without an operation launched one is not known.
     """
     launching = launches.call[launches.call >= 0]
-    last = calls.start_ns[launching].max(initial=-BEYOND_NS)
+    last = calls.start_ns.take(launching).max(initial=-BEYOND_NS)
     last = max(last, launches.start_ns.min(initial=BEYOND_NS))
     later = np.flatnonzero(calls.start_ns > last)
     names = (

@@ -141,7 +141,7 @@ def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
     names, which = np.unique(events.name[may_be], return_inverse=True)
     rows = np.flatnonzero(is_in(events.name, names))
     name = np.searchsorted(names, events.name.take(rows))
-    ordered = sorted_in_groups(events.own_ns[rows], name)
+    ordered = sorted_in_groups(events.own_ns.take(rows), name)
     count = np.bincount(name, minlength=len(names))
     first = np.cumsum(count) - count
     low, high = (ordered[first + half] for half in ((count - 1) // 2, count // 2))

@@ -223,10 +223,10 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     launch = launch[first]
 
     def column(read: Callable[[Operations, Int64], Int64]) -> Int64:
-        return np.concatenate([read(group, rows) for group, _, rows in groups])[order]
+        return np.concatenate([read(group, rows) for group, _, rows in groups]).take(order)
 
     # Each is let go of before the next is made: there can be many.
-    begun = np.minimum.reduceat(column(lambda group, rows: group.start_ns[rows]), first)
+    begun = np.minimum.reduceat(column(lambda group, rows: group.start_ns.take(rows)), first)
     ended = np.maximum.reduceat(column(lambda group, rows: group.ends(rows)), first)
     compute = np.add.reduceat(column(lambda group, rows: group.packed_length.at(rows)), first)
     stream = column(lambda group, rows: group.packed_stream.at(rows))[first]

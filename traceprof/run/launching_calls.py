@@ -73,7 +73,7 @@ def are_first(group: Int64, times_ns: Int64) -> Mask:
     """
     earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, group, times_ns)
-    mask: Mask = times_ns == earliest[group]
+    mask: Mask = times_ns == earliest.take(group)
     return mask
 
 

@@ -149,7 +149,7 @@ class _Between:
         """Return when operations were launched, and in which step; -1 for none."""
         launch = self.calls.start_ns.take(self.launched_by[group].take(index))
         step = num_before(self.ranges.start_ns, launch, "right") - 1
-        inside = (step >= 0) & (launch < self.ranges.end_ns[step])
+        inside = (step >= 0) & (launch < self.ranges.end_ns.take(step))
         return launch, np.where(inside, step, -1)
 
     def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:

@@ -207,7 +207,7 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,
-        None if place is None else lambda rows: place(chosen[rows]),
+        None if place is None else lambda rows: place(chosen.take(rows)),
     )
     return BesideCommunication(
         start, length, beside, is_judged, is_beside, is_half, place is not None, compared

@@ -166,7 +166,7 @@ def compare(
         rows, group = rows[place >= 0], place[place >= 0].astype(np.int64)
         num_places = int(group.max(initial=0)) + 1
     group = group + signature.take(rows).astype(np.int64) * num_places
-    over = is_overlapped[rows]
+    over = is_overlapped.take(rows)
     groups, group = numbered(group)
     num_alone = np.bincount(group.compress(~over), minlength=len(groups))
     is_used = num_alone >= least_alone

@@ -51,7 +51,7 @@ def in_steady_steps(
     for step, (first, stop) in enumerate(zip(firsts, stops, strict=True)):
         names = which[first:stop]
         spent[block[step]] += np.bincount(names, length_ns[first:stop], num_names)
-        if np.isnan(place[names]).any():
+        if np.isnan(place.take(names)).any():
             distinct, index = np.unique(names, return_index=True)
             begin, end = steps.start_ns[step], steps.end_ns[step]
             offset = (start_ns[first:stop][index] - begin) / (end - begin)

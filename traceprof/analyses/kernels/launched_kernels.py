@@ -238,7 +238,7 @@ def _in_steps(
 
     def within(times_ns: Int64) -> Mask:
         step = num_before(steps.start_ns, times_ns, "right") - 1
-        inside: Mask = (step >= 0) & (times_ns < steps.end_ns[np.maximum(step, 0)])
+        inside: Mask = (step >= 0) & (times_ns < steps.end_ns.take(np.maximum(step, 0)))
         return inside
 
     if within(rank.operations.graphs.start_ns).any():

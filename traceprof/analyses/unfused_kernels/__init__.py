@@ -128,7 +128,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     traits = NameTraits.of(names, kinds)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
     chains = chains_of(rank, chosen, which, traits, _in_optimizer(rank, chosen))
-    attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
+    attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds).take(which))
     kept_longer_ns = longer_by_bytes(rank, chains)
     if len(attention) and len(chains.first):
         goes_anyway = is_in(chains.kernel, attention) & chains.kept
@@ -160,7 +160,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         attention_ns=measure(attention),
         layout_ns=kernel_ns - measure(chains.kernel[~traits.is_layout[name]]),
         idle_ns=_idle_within(rank, chains),
-        coverage=share(intervals.total(length[is_known[which]]), intervals.total(length))
+        coverage=share(intervals.total(length[is_known.take(which)]), intervals.total(length))
         if intervals.total(length)
         else 1.0,
     )

@@ -126,14 +126,14 @@ def chains_of(
     order = np.argsort(stream, kind="stable")
     members, stream = members.take(order), stream.take(order)  # by stream, then start
     kernel, name = chosen.take(members), which.take(members)
-    is_of_list: Mask = traits.is_of_list[name]
+    is_of_list: Mask = traits.is_of_list.take(name)
     splits = is_of_list if in_optimizer is None else in_optimizer[members]
-    of_optimizer = splits | traits.is_of_optimizer[name] if in_optimizer is None else splits
+    of_optimizer = splits | traits.is_of_optimizer.take(name) if in_optimizer is None else splits
     begins = np.ones(len(kernel), np.bool_)
     begins[1:] = (stream[1:] != stream[:-1]) | (np.diff(_num_before(rank, kernel, stream)) != 1)
     begins[1:] |= splits[1:] != splits[:-1]
     if rank.steps is not None:
-        step = num_before(rank.steps.start_ns, kernels.start_ns[kernel], "right")
+        step = num_before(rank.steps.start_ns, kernels.start_ns.take(kernel), "right")
         begins[1:] |= step[1:] != step[:-1]
     # A list of tensors may take several kernels.
     goes_on = np.zeros(len(kernel), np.bool_)
@@ -210,7 +210,7 @@ def _longest(length_ns: Int64, begins: Mask) -> Int64:
     """
     group = np.cumsum(begins) - 1
     most = np.maximum.reduceat(length_ns, np.flatnonzero(begins))
-    rows = np.flatnonzero(length_ns == most[group])
+    rows = np.flatnonzero(length_ns == most.take(group))
     return rows[_differ(group[rows])]
 
 
@@ -236,7 +236,7 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     before = np.empty(len(kernel), np.int64)
     for number in distinct_values(stream).tolist():
         here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
-        before[here] = np.cumsum(kernels.packed_stream.isin([number]))[kernel[here]]
+        before[here] = np.cumsum(kernels.packed_stream.isin([number])).take(kernel[here])
         start = kernels.start_ns.take(kernel[here])
         for group in others:
             on_stream = group.start_ns[group.packed_stream.isin([number])]

@@ -57,7 +57,7 @@ class HostCalls(Record, frozen=True):
         """
         place = np.full(self.num_all + 1, -1, np.int64)  # the last one for what is no call
         place[self.index] = np.arange(len(self))
-        return place[call]
+        return place.take(call)
 
 
 class GpuWork(Record, frozen=True):

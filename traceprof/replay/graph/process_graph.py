@@ -132,7 +132,9 @@ class Process(Observed, frozen=True):
     @property
     def is_launched_on_return(self) -> Mask:
         """Operations handed over when a waiting call returned, bool[operations]."""
-        held: Mask = self.work.follows_return & self.is_held[self.calls.outer[self.work.call]]
+        held: Mask = self.work.follows_return & self.is_held.take(
+            self.calls.outer.take(self.work.call)
+        )
         return held
 
     @property

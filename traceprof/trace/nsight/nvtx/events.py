@@ -86,7 +86,7 @@ class EventColumns(Record, frozen=True):
 
     def end_thread(self, rows: Int64) -> Int64:
         """Return the threads that ended these ranges."""
-        return self.threads[self.ended.at(rows)]
+        return self.threads.take(self.ended.at(rows))
 
     def rowid(self, rows: Int64) -> Int64:
         """Return the rowids of these ranges."""
@@ -215,7 +215,7 @@ class Events(Record, frozen=True, dict=True):
         like = self.columns.text_id.taken(chosen).isin(ids)
         if self.columns.texts:
             text = self.columns.text.at(chosen)
-            like = np.where(text == NONE, like, is_like[text])
+            like = np.where(text == NONE, like, is_like.take(text))
         return chosen.compress(like)
 
     def names(self, rows: Int64) -> list[str]:
