@@ -280,10 +280,11 @@ def weighed(
             changes = [
                 (edge + np.int32(begin), weight)
                 for begin, before, column in zip(begins[:-1], full, columns, strict=True)
+                if column is not before
                 for edge, weight in (different(before, column),)
             ]
-            edge, weight = map(np.concatenate, zip(*changes, strict=True))
-            known[key] = or_known((packed(edge, weight),), others)
+            change = packed(*map(np.concatenate, zip(*changes, strict=True))) if changes else b""
+            known[key] = or_known((change,), others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])

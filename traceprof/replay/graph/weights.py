@@ -124,6 +124,14 @@ _BY_SWITCHES = {
     EdgeKind.LOCK, EdgeKind.OWN_TIME,
 }  # fmt: skip
 """The edges whose weights depend on more than the durations of actions."""
+_BY_SWITCH = {
+    "possible_waits": {EdgeKind.STREAM_WAIT, EdgeKind.HAND_OVER},
+    "whole_streams": {EdgeKind.STREAM_END},
+    "hidden_waits": {EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT},
+    "frees_hidden_waits": {EdgeKind.HIDDEN_WAIT, EdgeKind.OWN_TIME},
+    "unexplained": set[EdgeKind](),  # it is the same, or there is nothing unexplained
+}
+"""Those that depend on a switch, for the switches that most sets of durations differ in."""
 
 
 class Weigher:
@@ -189,8 +197,15 @@ class Weigher:
         """
         other, new_weights = copy(self), list(weights)
         other._durations = durations  # noqa: SLF001  (of the same class)
+        kinds = set[EdgeKind]().union(
+            *(
+                _BY_SWITCH.get(name, _BY_SWITCHES)
+                for name in durations.__struct_fields__
+                if getattr(durations, name) is not getattr(self._durations, name)
+            )
+        )
         for place, (part, known) in enumerate(zip(edges, weights, strict=True)):
-            if part.kind in _BY_SWITCHES and len(part.at):
+            if part.kind in kinds and len(part.at):
                 switched = other.of(part)
                 if (switched != known).any():
                     new_weights[place] = switched
