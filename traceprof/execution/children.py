@@ -23,7 +23,6 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BytesIO
-from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socketpair
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -138,7 +137,7 @@ class Child(Generic[Item]):
 
     def __enter__(self) -> Self:
         state = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
-        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        ours, theirs = _socket_pair()
         self.socket, self._state = ours, state
         parent = os.getpid()
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
@@ -315,11 +314,17 @@ def run_in_children(
 
 def _set_apart(item: Item) -> Item:
     """Return an object with its large arrays outside the heap, which they would fragment."""
-    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    ours, theirs = _socket_pair()
     with ours, theirs, suppress(OSError):  # there is no memory, or no file can be opened
         _send(item, ours)
         item = _receive(theirs)
     return item
+
+
+def _socket_pair() -> tuple[socket, socket]:
+    from socket import AF_UNIX, SOCK_SEQPACKET, socketpair  # noqa: PLC0415  (children only)
+
+    return socketpair(AF_UNIX, SOCK_SEQPACKET)
 
 
 class _SharingPickler(pickle.Pickler):
@@ -342,6 +347,8 @@ def _send(
     Raises:
         Exception: it cannot be pickled, memory is short, or the other side has ended.
     """
+    from socket import send_fds  # noqa: PLC0415  (children only)
+
     large: list[pickle.PickleBuffer] = []
     content = BytesIO()
     pickler = pickler_type(content, 5, buffer_callback=large.append)
@@ -373,6 +380,8 @@ def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa:
     Raises:
         EOFError, OSError: no more objects can arrive.
     """
+    from socket import MSG_CMSG_CLOEXEC, recv_fds, send_fds  # noqa: PLC0415  (children only)
+
     sent, files, *_ = recv_fds(through, 2 * _MAX_SENT_BYTES, 1, MSG_CMSG_CLOEXEC)
     try:
         if forward_to is not None and sent:
