@@ -6,8 +6,8 @@ dtype=float32 group=0 size=8 seq=17`, `step 12`, `forward`. Standard library onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +37,7 @@ OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
 """Descriptions that PyTorch itself gives process groups."""
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """A range's operation and its facts.
 
     Attributes:
@@ -47,7 +46,7 @@ class Label:
     """
 
     operation: str
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         """Return the label as it is written into a range."""

@@ -1,10 +1,10 @@
 """What the analyses of links say of an export, held to the reference."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.reference.links import reference_copies, reference_integral, reference_series
 from tests.support.opened import ranks_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,7 +184,9 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
         return
     results: tuple[BreakdownResult, ...] = ()
     for rank in sorted(ranks, key=lambda rank: rank.rank):
-        without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False)
+        without_steps = structs.replace(
+            rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False
+        )
         time_range = options.time_range
         chosen = rank.window if time_range is None else time_window(rank, time_range)
         whole = structs.replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet

@@ -9,10 +9,10 @@ device are pending on it. Copies between host and device do not count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import field
 
 from traceprof.intervals import BEYOND_NS, num_before
 from traceprof.run.cache import Cache, derived
@@ -67,8 +67,7 @@ class Launches(NamedTuple):
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LaunchQueue:
+class LaunchQueue(Record, frozen=True, eq=False):
     """All launches of one process, to all its devices.
 
     Attributes:
@@ -84,8 +83,8 @@ class LaunchQueue:
     launches: Launches
     streams: tuple[tuple[int, int], ...]
     operations: tuple[Operations, ...]
-    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
-    times: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    cache: Cache = field(default_factory=Cache)
+    times: Cache = field(default_factory=Cache)
 
     @property
     def end_ns(self) -> Int64:

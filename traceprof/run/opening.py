@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceprof.errors import TraceFormatError
 from traceprof.kernel_names import CommunicationPatterns

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import force_setattr
 
 from traceprof import intervals
 from traceprof.kernel_names import function_name
@@ -87,8 +88,7 @@ class Window(Record, frozen=True):
         return inside
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # made in half of the time
-class Rank(RankInfo):
+class Rank(RankInfo, frozen=True, eq=False):
     """One process on one device of one report, with its operations classified.
 
     A process without GPU work is a rank, too, if it takes part in the training: see `CpuRank`.
@@ -118,8 +118,16 @@ class Rank(RankInfo):
     num_devices: int = 1
     may_use_period: bool = False
     given_flops_per_step: float | None = None
-    process_cache: Cache = field(default_factory=Cache, repr=False, compare=False)
-    cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
+    process_cache: Cache = field(default_factory=Cache)
+    cache: Cache = field(default_factory=Cache)
+
+    def __post_init__(self) -> None:
+        """Give each rank its own cache, also a copy with other operations."""
+        force_setattr(self, "cache", Cache())
+
+    def __repr__(self) -> str:
+        """Return its number and its place, without its data."""
+        return f"<{type(self).__name__} {self.rank} of {self.place}>"
 
     @property
     def key(self) -> RankKey:
@@ -326,7 +334,7 @@ class Rank(RankInfo):
         return None
 
 
-class CpuRank(Rank):
+class CpuRank(Rank, frozen=True, eq=False):
     """A process without GPU operations that takes part in the training, by `instrument`'s ranges.
 
     The work of its threads takes the place of a GPU's work; see `cpu_work`.

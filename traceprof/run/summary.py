@@ -6,7 +6,6 @@ A report may be measured by another process or on another machine, which sends t
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Content, Session
 
 
-@dataclass(frozen=True)
-class RankInfo:
+class RankInfo(Record, frozen=True):
     """The identity of a rank: its report, process and device.
 
     Attributes:

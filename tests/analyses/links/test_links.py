@@ -1,10 +1,10 @@
 """What copies and counters say of links, in scenarios and real exports."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.reference.links import reference_series
 from tests.support.links import assert_copies_agree, assert_counters_agree, judged

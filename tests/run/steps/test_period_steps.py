@@ -1,6 +1,5 @@
 """Steps that nobody marked: periods of kernels as the steps of a rank."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +177,7 @@ def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trac
             if rank.step_ranges is None or steps is None or len(steps) < 4:
                 continue
             unmarked = replace(NO_TRAINING_RANGES, warm_up=rank.training_ranges.warm_up)
-            bare = dataclasses.replace(rank, training_ranges=unmarked, may_use_period=True)
+            bare = replace(rank, training_ranges=unmarked, may_use_period=True)
             assert bare.steps is not None
             assert bare.steps.found_by is StepsSource.PERIOD
             step = np.searchsorted(steps.start_ns, bare.steps.start_ns, side="right") - 1

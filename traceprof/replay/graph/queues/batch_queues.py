@@ -14,13 +14,14 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.replay.graph.queues.rows import MIN_TAKEN, queue_rows, silent_ns, taken_rows
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.columns import HostCalls
 
 
-class Uses(NamedTuple):
+class Uses(Record, frozen=True):
     """The u waits of streams for what a thread launched.
 
     Attributes:

@@ -9,7 +9,7 @@ takes for a batch varies more than any wait.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -83,14 +83,14 @@ class QueueWaits(Record, frozen=True):
     unknown: Int64 = _NONE
 
 
-class _Uses(NamedTuple):
+class _Uses(Record, frozen=True):
     """Calls whose work, or which themselves, wait for what other calls launched: int64[u] both."""
 
     call: Int64
     used: Int64
 
 
-class _Feed(NamedTuple):
+class _Feed(Record, frozen=True):
     """How a thread that trains feeds a first stage.
 
     Attributes:

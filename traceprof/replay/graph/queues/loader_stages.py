@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.host.evidence_names import LOADER_STAGE
+from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _MOST = 0.9  # of the batches have to fit
 _EARLY_NS = 20_000  # a range ends so shortly after the next stage was woken
 
 
-class LoaderStage(NamedTuple):
+class LoaderStage(Record, frozen=True):
     """The work of a thread on n batches, int64[n] each except for `thread` and `order`.
 
     Attributes:
