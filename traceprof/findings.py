@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from math import ceil
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def worst_of(group: Sequence[Finding]) -> Finding:
     return max(group, key=lambda finding: (finding.severity, finding.impact_fraction))
 
 
-_NUMBER = re.compile(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
+_NUMBER = lazy(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
 
 
 def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:

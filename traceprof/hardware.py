@@ -12,6 +12,7 @@ without sparsity, FP16 with sums in FP32.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import UsageError
@@ -180,6 +181,7 @@ class Peaks(Record, frozen=True):
         return self.of(link) is not None and link not in self.given
 
 
+@cache
 def board(gpu: str | None) -> Board | None:
     """Return the board of this name, or None for one that is not known."""
     if gpu is None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.patterns import lazy
 
 if TYPE_CHECKING:
     from traceprof.run.rank import Spans, Window
 
-_LIKE_COMMUNICATION = re.compile(
+_LIKE_COMMUNICATION = lazy(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|bcast|send|recv|receive"
     r"|exchange|halo|shmem|symm_?mem|peer|remote|p2p|nccl|rccl",
     re.IGNORECASE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from functools import cache
 
 # mallopt's parameters and their values, of glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
@@ -62,6 +63,7 @@ def _take_huge_pages(library: ctypes.CDLL) -> None:
         library.madvise(begin, size, mmap.MADV_HUGEPAGE)
 
 
+@cache
 def _library() -> ctypes.CDLL | None:
     """Return the C library if it is glibc."""
     try:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.thread_evidence import calls_named
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
-_MALLOC = re.compile(r"(?:cuda|hip)Malloc\Z")
+_MALLOC = lazy(r"(?:cuda|hip)Malloc\Z")
 _UNCACHED = 0.25
 """Allocations for each launch: a cache of memory needs one in hundreds, none of them later on."""
 _MIN_ALLOCATIONS = 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,19 +10,21 @@ from traceprof import intervals
 from traceprof.host import evidence_names as names
 from traceprof.host.nesting import nested
 from traceprof.host.sleep import Sleep
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.trace import Trace
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_LINE = re.compile(r"(?:.*/)?([^/]+/[^/]+\(\d+\): .*)")
-_OF_FRAMEWORK = re.compile(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: |<|\[")
+_ADDRESS = lazy(r" at 0x[0-9a-fA-F]+")
+_LINE = lazy(r"(?:.*/)?([^/]+/[^/]+\(\d+\): .*)")
+_OF_FRAMEWORK = lazy(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: |<|\[")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 

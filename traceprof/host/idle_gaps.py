@@ -14,7 +14,6 @@ to be the launch's.
 
 from __future__ import annotations
 
-import re
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.launching_threads import by_start
 from traceprof.intervals import Intervals
+from traceprof.patterns import lazy
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
@@ -43,7 +43,7 @@ MIN_MEASURED = 10
 
 _ROWS_AT_ONCE = 1 << 16
 _COPIES = 1  # in `RankOperations.groups`
-PREFETCH = re.compile(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
+PREFETCH = lazy(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 

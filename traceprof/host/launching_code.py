@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from traceprof.host.graph_captures import captures, replays
 from traceprof.host.host_code import is_own_line, line_text
 from traceprof.host.nesting import nested
 from traceprof.intervals import num_before
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import NULL
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _MODULE = "nn.Module: "
 # `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with
 # the path of a module are `module PATH`.
-_OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
-_OF_MODULES = re.compile(rf"\A{labels.MODULE} ")
+_OF_NVTX = lazy(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
+_OF_MODULES = lazy(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
 _NUM_NAMES = 3
 _NOTHING = np.empty(0, np.int64)
@@ -372,4 +372,4 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     ]
 
 
-_SEQUENCE = re.compile(r", seq = (\d{1,15})(?!\d)")
+_SEQUENCE = lazy(r", seq = (\d{1,15})(?!\d)")

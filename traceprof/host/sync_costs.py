@@ -14,12 +14,12 @@ A cost applies from the start of the call, on every stream of the rank to which 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.thread_evidence import calls_named
+from traceprof.patterns import lazy
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, MemoryKind, api_call_kind
@@ -36,8 +36,8 @@ OVERHEAD_NS = 15_000
 MIN_BLOCKING_NS = 20_000
 """A call that stays longer than this with a copy of pageable memory waits for it: CUDA stages
 smaller ones and returns (measured: 98 % of those that return at once take under 15 us)."""
-_COPY = re.compile(r"cu(?:da)?Memcpy")
-_ASYNC_COPY = re.compile(r"cu(?:da)?Memcpy\w*Async")
+_COPY = lazy(r"cu(?:da)?Memcpy")
+_ASYNC_COPY = lazy(r"cu(?:da)?Memcpy\w*Async")
 
 
 class SyncCosts(Record, frozen=True):

@@ -8,6 +8,7 @@ LL protocol whatever runs inside (NCCL src/device/generate.py, `best_kernel`).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
@@ -146,6 +147,7 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
 _PARAMETERS = lazy(r"(?<!operator)\(")
 
 
+@lru_cache(maxsize=1 << 12)
 def function_name(demangled_name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters.
 

@@ -10,13 +10,14 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.hardware import PCIE_X16
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX, SUFFIX = "doctor-", ".json"
-NVLINK = re.compile(r"NV(\d+)\Z")
+NVLINK = lazy(r"NV(\d+)\Z")
 _ON_PCIE = frozenset({"PIX", "PXB", "PHB", "NODE", "SYS"})
 _LANES = 16
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from traceprof.patterns import lazy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
@@ -29,9 +31,9 @@ _SIZE_VARIABLES = (
     "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
     "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
 )  # fmt: skip
-_OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_OF_FILE = lazy(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # SGLang's; of a later pipeline stage it is not the rank.
-_OF_TENSOR_PARALLEL = re.compile(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
+_OF_TENSOR_PARALLEL = lazy(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:

@@ -6,10 +6,10 @@ were captured at the same time and ran the same program.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Reports of one run are captured together, up to the difference of the machines' clocks.
 _APART_NS = 5_000_000_000
-_PYTHON = re.compile(r"python[\d.]*\Z")
+_PYTHON = lazy(r"python[\d.]*\Z")
 
 
 class ReportIdentity(Record, frozen=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.patterns import lazy
 from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.run.training import training_of
 from traceprof.structs import Record
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     Int8 = npt.NDArray[np.int8]
 
-_ELSE = re.compile(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)
-_FILE_WRITE = re.compile(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_range\Z")
+_ELSE = lazy(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)
+_FILE_WRITE = lazy(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_range\Z")
 _MIN_ELSE = 0.5  # of a step
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from traceprof.analyses.gradients.gradient_buckets import of_operation
 from traceprof.intervals import num_before
 from traceprof.labels import OPTIMIZER_STEP
+from traceprof.patterns import lazy
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ MIN_STEPS = 2
 """That have such a row: what happens once is no habit of the program."""
 
 # Fused optimizers of PyTorch and Apex (multi_tensor_apply), and kernels named after what they do.
-OPTIMIZER_KERNELS = re.compile(
+OPTIMIZER_KERNELS = lazy(
     r"multi_tensor_apply|adam|sgd|lamb|lars|adagrad|rmsprop|lion", re.IGNORECASE
 )
-OPTIMIZER_RANGES = re.compile(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
+OPTIMIZER_RANGES = lazy(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
 
 _COPIES = 2  # in the order of `Rank.operations.groups` with kernels and graphs first
 _NOTHING = np.empty(0, np.int64)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from traceprof.findings import bullets
 from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
+from traceprof.patterns import lazy
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ _CACHE_IS_OFF = (
      " {variable}, which debuggers of memory set, too; with the cache, memory is allocated in the"
      " first steps only"),
 )  # fmt: skip
-_LOADS = re.compile(r"first launches|Loading|Module|Library")
+_LOADS = lazy(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"
     " CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads them all at the start"

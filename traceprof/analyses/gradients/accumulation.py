@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,7 @@ BACKWARD = rf"{BACKWARD_NAMES}|(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|b
 _FORWARD = rf"{FORWARD_NAMES}|(?i:(?:forward|fwd){_OWN})|\[Strategy\]\w+\.training_step"
 _IS_FORWARD, _IS_PASS = lazy(rf"\A(?:{_FORWARD})\Z"), lazy(rf"\A(?:{_FORWARD}|{BACKWARD})\Z")
 # PyTorch names the thread of each device that runs backwards, and nothing else.
-_AUTOGRAD = re.compile(r"\bpt_autograd_\d+\b")
+_AUTOGRAD = lazy(r"\bpt_autograd_\d+\b")
 _ALIKE = 0.9  # of the time of kernels: two backwards are of the same model
 
 

@@ -8,7 +8,6 @@ many it has, and of a long run only some steps.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
 from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
+from traceprof.patterns import lazy
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
@@ -36,7 +36,7 @@ MAX_KERNELS = 1 << 17
 _MIN_STEPS = 6
 _STRIDE = 3  # steps often alternate: an even stride would see one kind only
 _NUM_STATES = 3
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_NUMBER = lazy(r"0x[0-9a-fA-F]+|\d+")
 _ALL_TO_ALL = "AlltoAll"
 
 

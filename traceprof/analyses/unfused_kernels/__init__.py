@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +38,7 @@ from traceprof.host.freed_time import with_operators
 from traceprof.host.idle_causes import idle_causes
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
+from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-_OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
+_OPTIMIZER_RANGES = lazy(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.
 _LIMITED_BY = "the time of kernels that only read and write memory, and of launching them"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.kernel_names.categories import Category
+from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from traceprof.kernel_names.categories import KernelKind
     from traceprof.run.rank import Rank
 
-_SOFTMAX = re.compile(r"(?i)soft_?max")
+_SOFTMAX = lazy(r"(?i)soft_?max")
 # The loss of a classifier; PyTorch's kernel for short rows says it by its fifth parameter.
-_LOG_SOFTMAX = re.compile(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
-_BACKWARD = re.compile(r"(?i)backward|bwd")
+_LOG_SOFTMAX = lazy(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
+_BACKWARD = lazy(r"(?i)backward|bwd")
 _OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,12 @@ from traceprof.host.launching_code import launching_code
 from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered, ordered
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Sequence
 
     import numpy.typing as npt
@@ -29,10 +30,10 @@ MIN_KERNELS = 3
 
 _BY_MEMORY = frozenset({Category.ELEMENTWISE, Category.REDUCTION, Category.NORMALIZATION})
 # Made by a compiler out of several operators: what it left apart it could not fuse.
-_FUSED = re.compile(r"^(?:triton_|(?:loop|input)_\w*fusion)")
-_OF_LISTS = re.compile(r"multi_tensor_apply_kernel|foreach_tensor")
-_OF_OPTIMIZERS = re.compile(r"addcdiv")
-_LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
+_FUSED = lazy(r"^(?:triton_|(?:loop|input)_\w*fusion)")
+_OF_LISTS = lazy(r"multi_tensor_apply_kernel|foreach_tensor")
+_OF_OPTIMIZERS = lazy(r"addcdiv")
+_LAYOUT = lazy(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 

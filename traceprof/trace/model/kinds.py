@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 from traceprof.patterns import lazy
 
@@ -114,6 +115,7 @@ _PATTERNS = tuple((kind, lazy(pattern)) for kind, pattern in _KINDS_OF_CALLS)
 _RETURNS_AT_ONCE = lazy(r"Async|\A(?:cuda|cu)MemcpyPeer")
 
 
+@cache
 def api_call_kind(name: str) -> ApiCallKind:
     """Return the kind of an API call.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.call_labels import number_of
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.labels import Label
 
-RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
+RUNNING_NUMBER = lazy(r" seq=(\d+)(?![^ \0])")
 """The number of a call in its process group, in a label."""
 
 # All calls and steps differ in their numbers; without them there are few kinds.
-_STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
+_STEP = lazy(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
 BETWEEN_TEXTS = "\0"
 """A character that no text holds: it ends C strings, as NVTX has them."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
@@ -36,6 +36,7 @@ from traceprof.trace.nsight.strings import read_strings, refers_to
 from traceprof.trace.sqlite.read_columns import count_rows
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64, Mask
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Session
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
-_VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
+_VERSION = lazy(r"_v\d+(?:_ptsz|_ptds)?\Z")
 Table = TypeVar("Table")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values, without
 from traceprof.trace.model.host_activity import (
     NO_SPANS,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.sqlite.database import Database
 
-_MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_MPI = lazy(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
 _WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
-_NO_PROGRAM = re.compile(r"cuda|CUPTI |\[NSys|\*\d?Comms")
+_NO_PROGRAM = lazy(r"cuda|CUPTI |\[NSys|\*\d?Comms")
 """Names of threads that the driver and the profiler start in a process."""
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from traceprof.intervals import BEYOND_NS
+from traceprof.patterns import lazy
 from traceprof.trace.model.limits import MAX_RANK, whole_number
 from traceprof.trace.model.special_values import FIRST_UTC_NS, NULL
 from traceprof.trace.model.trace import Session
@@ -26,7 +27,7 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_IN_PARTS = re.compile(r"\bMIG\b")  # a GPU's name, where it is a part of a board
+_IN_PARTS = lazy(r"\bMIG\b")  # a GPU's name, where it is a part of a board
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
 
 

@@ -7,10 +7,9 @@ table. The format: https://www.sqlite.org/fileformat2.html
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.structs import Record
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
 
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
+Bytes = np.ndarray[tuple[Any, ...], np.dtype[np.uint8]]
+Words = np.ndarray[tuple[Any, ...], np.dtype[np.uint64]]
 
 PADDING = 256
 """Bytes behind the last page, so that reads slightly past a page stay inside the array."""

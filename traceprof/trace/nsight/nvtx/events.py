@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.grouping import distinct_values, is_in
@@ -21,6 +21,7 @@ from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
@@ -35,8 +36,8 @@ RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 # Other expressions match a text whatever its digits are.
-_DEPENDS_ON_DIGITS = re.compile(r"[0-9]|\(\?P=")
-_DIGIT = re.compile(r"[0-9]")
+_DEPENDS_ON_DIGITS = lazy(r"[0-9]|\(\?P=")
+_DIGIT = lazy(r"[0-9]")
 
 
 class EventColumns(Record, frozen=True):

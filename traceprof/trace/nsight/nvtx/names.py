@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model.limits import MAX_RANK, whole_number
 from traceprof.trace.model.ranges import NamedRanges
@@ -17,6 +17,7 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx.events import RANGES, Events
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
@@ -27,7 +28,7 @@ _OF_LIBRARIES = {
     "NCCL", "MPI", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "CCCL", "STDPAR",
     "DALI", "TensorRT", "UCX", "NVSHMEM",
 }  # fmt: skip
-_MPI_RANK = re.compile(r"MPI Rank (\d{1,9})")
+_MPI_RANK = lazy(r"MPI Rank (\d{1,9})")
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
