@@ -144,3 +144,23 @@ def test_the_largest_of_many(order: int) -> None:
     values = np.arange(10_000)[::order] // 3
     found = intervals.largest(values, 5)
     assert found.tolist() == np.argsort(-values, kind="stable")[:5].tolist()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_very_many_windows_are_those_of_a_few(*, in_order: bool) -> None:
+    numbers = np.random.default_rng(0)
+    times = np.sort(numbers.choice(10**7, 40_000, replace=False))
+    found = Intervals(times[::2], times[1::2])
+    start = numbers.integers(0, 10**7, 70_000)
+    start = np.sort(start) if in_order else start
+    end = start + numbers.integers(0, 2_000, len(start))
+    covers = np.zeros(10**7 + 2_001, np.int64)
+    covers[found.start_ns], covers[found.end_ns] = 1, -1
+    before = np.append(0, np.cumsum(np.cumsum(covers)))
+    assert (intervals.covered_within(found, start, end) == before[end] - before[start]).all()
+    for num in (3, 300, 30_000):  # sums of some intervals, and of all
+        some = np.sort(start[:num])
+        assert (intervals.covered_before(found, some) == before[some]).all()
+    doubled = intervals.by_rows(lambda some: some.astype(np.int32) * 2, start)
+    assert doubled.dtype == np.int32
+    assert (doubled == 2 * start).all()

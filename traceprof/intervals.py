@@ -7,7 +7,7 @@ A zero-length interval covers nothing.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,15 +16,19 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
 # As in `numpy.typing`, whose import takes a millisecond.
 Int64 = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 Int32 = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
 Float64 = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
+Number = TypeVar("Number", bound=np.generic)
 
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _BLOCK = 1024
+_SUMMED = 4  # intervals whose lengths are kept as one sum
 _ROWS_AT_ONCE = 1 << 15  # of times, with their limits in the processor's cache
 _FEW = 256  # times that are searched for at once
 _LENGTH_OF_RUN = 32  # of times in order, from which on sorting them all is quick
@@ -57,16 +61,53 @@ class Intervals(Record, frozen=True, dict=True):
         return int(self.length_ns.sum())
 
     @cached_property
-    def before_ns(self) -> Int64:
-        """The time covered before each interval, and by all of them, int64[n + 1]."""
-        before = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(self.length_ns, out=before[1:])
+    def before_blocks_ns(self) -> Int64:
+        """The time covered before each block of a few intervals: of all, it takes much memory."""
+        blocks = np.arange(0, len(self), _SUMMED)
+        of_block = np.add.reduceat(self.length_ns, blocks)
+        return np.cumsum(of_block) - of_block
+
+    def before_ns(self, index: Int64) -> Int64:
+        """Return the time covered before some intervals, int64[m].
+
+        Args:
+            index: int64[m], of intervals; n for the time covered by all.
+        """
+        if len(index) * _SUMMED > len(self):
+            return np.append(0, np.cumsum(self.length_ns)).take(index)
+        block = np.maximum(index - 1, 0) // _SUMMED
+        row = block[:, np.newaxis] * _SUMMED + np.arange(_SUMMED)
+        is_before = row < index[:, np.newaxis]
+        length = self.end_ns.take(row, mode="clip") - self.start_ns.take(row, mode="clip")
+        before: Int64 = length.sum(axis=1, where=is_before)
+        before += self.before_blocks_ns.take(block)
         return before
 
     def longest(self, most: int) -> list[tuple[int, int]]:
         """Return start and end of the longest intervals, longest first; equal ones in order."""
         order = largest(self.length_ns, most)
         return [*zip(self.start_ns[order].tolist(), self.end_ns[order].tolist(), strict=True)]
+
+
+def by_rows(
+    function: Callable[..., npt.NDArray[Number]], *columns: npt.NDArray[Any]
+) -> npt.NDArray[Number]:
+    """Return what a function makes of each row: of many, part by part, which needs less memory.
+
+    Args:
+        function: of n rows of the columns, to n values.
+        columns: any[n] each.
+    """
+    num = len(columns[0])
+    values = function(*(column[:_ROWS_AT_ONCE] for column in columns))
+    if num <= _ROWS_AT_ONCE:
+        return values
+    whole = np.empty(num, values.dtype)
+    whole[:_ROWS_AT_ONCE] = values
+    for first in range(_ROWS_AT_ONCE, num, _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        whole[rows] = function(*(column[rows] for column in columns))
+    return whole
 
 
 def total(values: Int64) -> int:
@@ -250,7 +291,7 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     if len(covered) == 0:
         return np.zeros(len(times_ns), np.int64)
     index = num_before(covered.start_ns, times_ns)
-    before: Int64 = covered.before_ns.take(index)
+    before: Int64 = covered.before_ns(index)
     unfinished = covered.end_ns.take(np.maximum(index - 1, 0)) - times_ns
     unfinished[index == 0] = 0
     before -= np.maximum(unfinished, 0, out=unfinished)
@@ -267,6 +308,12 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """
     if len(covered) == 0:
         return np.zeros(len(start_ns), np.int64)
+    if len(start_ns) > _ROWS_AT_ONCE:
+
+        def part(start: Int64, end: Int64) -> Int64:
+            return covered_within(clip(covered, int(start.min()), int(end.max())), start, end)
+
+        return by_rows(part, start_ns, end_ns)
     # Most windows end before another interval begins, behind the one at their start.
     index = num_before(covered.start_ns, start_ns, "right")
     within = np.minimum(end_ns, covered.end_ns.take(index - 1))
