@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.columns import Column, ColumnBuilder, pack
+from traceprof.trace.columns import Column, ColumnBuilder, pack, pack_ahead
 from traceprof.trace.grouping import groups, pieces
 from traceprof.trace.nsight.rows import RowsByProcess
 
@@ -197,3 +197,22 @@ def test_few_and_many_numbers_are_found(num: int) -> None:
     numbers = np.arange(1000, 1200)
     some = {*range(990, 990 + num), 1199, 1 << 40, -(1 << 63)}
     assert pack(numbers).isin(some).tolist() == np.isin(numbers, sorted(some)).tolist()
+
+
+@pytest.mark.parametrize(("step", "size"), [(1, 1), (3, 2), (7, 4)])
+def test_ids_that_run_ahead_slowly_take_two_bytes(step: int, size: int) -> None:
+    ids = 5 + np.arange(100_000) * step
+    packed = pack_ahead(ids)
+    assert (packed.add_to(np.arange(len(ids))) == ids).all()
+    assert packed.nbytes <= size * len(ids)
+    some = np.array([99_999, 0, 50_000, 32_768])
+    assert (packed.at(some) == (ids - np.arange(len(ids)))[some]).all()
+    number = 5 + 40_000 * (step - 1)
+    assert packed.isin([number])[40_000]
+    assert packed.isin([number]).sum() == (1 if step > 1 else len(ids))
+
+
+def test_unknown_ids_among_others() -> None:
+    ids = np.arange(100_000)
+    ids[70_000] = np.iinfo(np.int64).min
+    assert (pack_ahead(ids).add_to(np.arange(len(ids))) == ids).all()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _WIDEST = _TYPES[-1]
 _RANGE = int(np.iinfo(_WIDEST).max)
+_RANGE_OF_BLOCK = int(np.iinfo(np.uint16).max)
 _MIN_INT64 = int(np.iinfo(np.int64).min)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _FEW = 256
@@ -167,7 +168,7 @@ class Column:
     def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
         """Return which values are among these, bool[n]."""
         wanted = np.array(sorted(ids), np.int64)
-        if self._kept.dtype.itemsize > _COUNTED_BYTES:
+        if self._blocks or self._kept.dtype.itemsize > _COUNTED_BYTES:
             return is_in(self.values, wanted)
         numbers = wanted - self._base
         numbers = numbers[(numbers >= 0) & (numbers <= np.iinfo(self._kept.dtype).max)]
@@ -180,7 +181,7 @@ class Column:
 
     def places_in(self, numbers: Int64) -> Int64:
         """Return the index of each value in ascending numbers that contain all, int64[n]."""
-        if self._kept.dtype.itemsize > _COUNTED_BYTES:
+        if self._blocks or self._kept.dtype.itemsize > _COUNTED_BYTES:
             return np.searchsorted(numbers, self.values)
         return np.searchsorted(numbers, self._every).take(self._kept)
 
@@ -195,7 +196,8 @@ class Column:
         """Return the rows in another order, or some of them."""
         if self._blocks:
             return pack(self.at(order))
-        return Column(self._kept.take(order), self._base)
+        kept = _room(len(order), self._kept.dtype)
+        return Column(self._kept.take(order, out=kept, mode="clip"), self._base)
 
     @property
     def _is_constant(self) -> bool:
@@ -210,8 +212,13 @@ class Column:
 PackedColumns = tuple[Column, ...] | bytes
 
 
-def pack(values: Int64) -> Column:
-    """Pack a column, int64[n]."""
+def pack(values: Int64, *, apart: bool = False) -> Column:
+    """Pack a column, int64[n].
+
+    Args:
+        values: the numbers.
+        apart: whether many are kept outside the heap, because they stay.
+    """
     if len(values) == 0:
         return Column(np.empty(0, np.uint8), 0)
     low, high = int(values.min()), int(values.max())
@@ -223,14 +230,25 @@ def pack(values: Int64) -> Column:
         for begin in range(0, len(values), _ROWS_AT_ONCE):
             builder.append(values[begin : begin + _ROWS_AT_ONCE])
         return builder.finish()
-    if base:
-        values = values - base
-    return Column(values.astype(kind, copy=False), base)
+    kept = _room(len(values), kind) if apart else np.empty(len(values), kind)
+    return Column(np.subtract(values, base, out=kept, casting="unsafe"), base)
 
 
 def pack_ahead(ids: Int64) -> Column:
     """Pack ids that mostly follow each other, int64[n], less 0, 1, 2, …: the rest is small."""
-    return pack(ids - np.arange(len(ids)))
+    ahead = ids - np.arange(len(ids))
+    firsts = np.arange(0, len(ids), _ROWS_AT_ONCE)
+    if len(firsts) < 2:
+        return pack(ahead, apart=True)
+    low, high = np.minimum.reduceat(ahead, firsts), np.maximum.reduceat(ahead, firsts)
+    most = int((high - low).view(np.uint64).max())  # exact, whatever the ids
+    if not most <= _RANGE_OF_BLOCK < int(high.max()) - int(low.min()):
+        return pack(ahead, apart=True)
+    kept, ends = _room(len(ids), np.dtype(np.uint16)), [*firsts[1:].tolist(), len(ids)]
+    blocks = [*zip(low.tolist(), ends, strict=True)]
+    for first, (base, end) in zip(firsts.tolist(), blocks, strict=True):
+        np.subtract(ahead[first:end], base, out=kept[first:end], casting="unsafe")
+    return Column(kept, 0, blocks)
 
 
 def pack_all(columns: Iterable[Int64]) -> PackedColumns:
@@ -336,10 +354,20 @@ class ColumnBuilder:
         if size < _MIN_MAPPED:
             self._room = np.empty(length, kind)
         else:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            self._mapping = mmap.mmap(-1, size, flags=flags)
+            self._mapping = _mapping(size)
             self._room = np.frombuffer(self._mapping, kind, length)
         self._room[: self._length] = so_far
+
+
+def _room(length: int, kind: np.dtype[Any]) -> Narrow:
+    """Return room for a column: in the heap, many numbers would leave unusable holes behind."""
+    if length * kind.itemsize < _MIN_MAPPED:
+        return np.empty(length, kind)
+    return np.frombuffer(_mapping(length * kind.itemsize), kind)
+
+
+def _mapping(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def rows_of(kept: Narrow, index: Index) -> Narrow:

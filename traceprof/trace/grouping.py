@@ -115,8 +115,9 @@ def numbered(values: Int64) -> tuple[Int64, Int64]:
         number[order] = np.cumsum(begins) - 1
         return ascending[begins] + low, number
     occurs = np.zeros(1 << bits, np.bool_)
-    occurs[values - low] = True
-    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1).take(values - low)
+    above = values - low if low else values
+    occurs[above] = True
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1).take(above)
 
 
 def places(*keys: Int64) -> tuple[Int64, Int64]:
