@@ -208,15 +208,21 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     )
     chosen = np.flatnonzero(inside & ~rank.is_communication_kernel)
     beside = beside_communication(rank, chosen)
-    compared, is_half, end = beside.compared, beside.is_half, beside.end_ns
-    half = intervals.union(beside.start_ns[is_half], np.minimum(end[is_half], window.end_ns))
+    compared, is_half = beside.compared, beside.is_half
+    kernel = chosen[is_half]
+    half = intervals.union(
+        kernels.start_ns.take(kernel), np.minimum(kernels.ends(kernel), window.end_ns)
+    )
     rates = rates_of(rank, chosen, beside)
     slowed = slowed_of(rank, chosen, beside.beside_ns, rates)
-    comparison, signatures = slowdowns(rank, compared, beside.start_ns, end)
+    per_step_at_most_ns = min(
+        covered_in_mean(rank, window, covered) for covered in (_at_most(rank, slowed), hidden)
+    )
+    comparison, signatures = slowdowns(rank, compared, chosen)
     excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
-    tail_start = end.copy()  # in the order of time, in which their union is quick
-    tail_start[compared.overlapped] -= excess
-    tails = intervals.union(tail_start, np.minimum(end, window.end_ns))
+    order = np.argsort(compared.overlapped)  # by time, in which their union is quick
+    end = kernels.ends(chosen.take(compared.overlapped.take(order)))
+    tails = intervals.union(end - excess.take(order), np.minimum(end, window.end_ns))
     sms = _sms_taken(rank, communicates)
     known = board(rank.gpu)
     return OverlapSlowdownResult(
@@ -234,9 +240,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
         share_per_step=share_per_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
-        per_step_at_most_ns=min(
-            covered_in_mean(rank, window, covered) for covered in (_at_most(rank, slowed), hidden)
-        ),
+        per_step_at_most_ns=per_step_at_most_ns,
         num_elsewhere=slowed.num_elsewhere,
         num_unknown=slowed.num_unknown,
         rates=rates if len(chosen) >= _MIN_KEPT else None,

@@ -210,17 +210,18 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
     thread = np.full(len(call), UNKNOWN, np.int64)
     thread[call >= 0] = calls.packed_thread.at(call[call >= 0])
     others, of_other = _other_operations(rank)
-    thread_of_other = calls.packed_thread.at(of_other)
     for number in distinct_values(thread[call >= 0]).tolist():
-        at = np.flatnonzero(thread_of_other == number)
+        at = np.flatnonzero(calls.packed_thread.isin([number]).take(of_other))
         where = order.take(of_other.take(at))
         if not (where[1:] > where[:-1]).all():
             sorting = np.argsort(where, kind="stable")
-            if (
-                where.take(sorting[1:]) == where.take(sorting[:-1])
-            ).any():  # of one call, such as a graph's
-                sorting = np.lexsort((*reversed(times_of(rank, others[at])), where))
-            at, where = at.take(sorting), where.take(sorting)
+            ascending = where.take(sorting)
+            if (ascending[1:] == ascending[:-1]).any():  # of one call, such as a graph's
+                start, stop = times_of(rank, others[at])
+                sorting = np.lexsort((stop, start, where))
+            where = ascending
+            at = at.take(sorting)
+            del sorting, ascending  # there can be many
         here = np.flatnonzero((thread == number) & (call >= 0))
         last = np.searchsorted(where, place[here], side="left") - 1
         here, last = here[last >= 0], others[at[last[last >= 0]]]

@@ -19,7 +19,7 @@ from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import EventRecords, Synchronizations
 
@@ -112,11 +112,11 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
     return start, end
 
 
-def places(place: Int64, call: Int64) -> Int64:
+def places(place: Int32, call: Int64) -> Int64:
     """Return the places of calls, int64[n], -1 if there is no call.
 
     Args:
-        place: int64[m], the places of all calls.
+        place: int32[m], the places of all calls.
         call: int64[n], indices of calls, -1 for none.
     """
     awaited = np.full(len(call), -1, np.int64)
@@ -194,7 +194,7 @@ def _waits(rank: Rank, waits: Synchronizations) -> _Events:
 
 def _in_order(rank: Rank, call: Int64, stream: Int64, event: Int64, chosen: Mask) -> _Events:
     at = np.flatnonzero(chosen & (stream != NULL) & (event != NULL))
-    place = host_order(rank)[call[at]]
+    place = places(host_order(rank), call[at])
     order = np.lexsort((event[at], stream[at], place))
     return _Events(place[order], stream[at][order], event[at][order])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown
+from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown, unfused_kernels
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
@@ -30,7 +30,7 @@ _REASONS = {
     Part.GPU_OPERATIONS: "the report has no GPU operation",
 }
 """Reasons why an analysis cannot run, by missing part, where its name is not enough."""
-_LARGE = [module.__name__ for module in (launch_queue, overlap_slowdown, gpu_idle)]
+_LARGE = [module.__name__ for module in (launch_queue, overlap_slowdown, gpu_idle, unfused_kernels)]
 """The analyses that need the most memory, in the order in which they leave least behind."""
 
 

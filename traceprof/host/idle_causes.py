@@ -165,7 +165,7 @@ class IdleCauses(Record, frozen=True):
         is_queued = self.gaps.is_queued[some]
         start = self.gaps.gaps.start_ns[some].compress(is_queued)
         end = self.gaps.gaps.end_ns[some].compress(is_queued)
-        whole = Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
+        whole = Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end, out=end))
         return intervals.subtract(whole, self.gaps.launching)
 
 

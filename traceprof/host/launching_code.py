@@ -32,6 +32,7 @@ _OF_NVTX = lazy(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
 _OF_MODULES = lazy(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
 _NUM_NAMES = 3
+_ROWS_AT_ONCE = 1 << 15
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -155,6 +156,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         if (start[1:] <= start[:-1]).any():
             rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], start))]
         nest = nested(spans.start_ns.take(rows), spans.end_ns.take(rows))
+        stretches = nest.innermost()
         kind, text = spans.kind.take(rows), spans.text.take(rows)
         own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
         own[_MODULES] = paths.of(nest, own[_MODULES])
@@ -163,14 +165,19 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         inherited = [nest.inherited(values) for values in own]
         numbers = np.where(kind == _OPERATOR, spans.sequence[rows], NULL)
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
-        forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
-        here = np.flatnonzero(rank.calls.packed_thread.isin([number]).take(call) & (call >= 0))
-        inner = _innermost(nest, rank.calls.start_ns.take(call.take(here)))
-        here, inner = here.compress(inner >= 0), inner.compress(inner >= 0)
-        for of, values in enumerate(inherited):
-            if values.max(initial=-1) >= 0:
-                around[of, here] = values.take(inner)
-        joining.append((here, joins.take(inner)))
+        if has_joins := joins.max(initial=-1) >= 0:
+            forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
+        of_thread = rank.calls.packed_thread.isin([number])
+        for first in range(0, len(call), _ROWS_AT_ONCE):  # there can be many
+            launch = call[first : first + _ROWS_AT_ONCE]
+            here = np.flatnonzero(of_thread.take(launch) & (launch >= 0))
+            inner = _innermost(stretches, rank.calls.start_ns.take(launch.take(here)))
+            here, inner = here.compress(inner >= 0) + first, inner.compress(inner >= 0)
+            for of, values in enumerate(inherited):
+                if values.max(initial=-1) >= 0:
+                    around[of, here] = values.take(inner)
+            if has_joins:
+                joining.append((here, joins.take(inner)))
     is_backward = _join(around, joining, forward)
     for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
         _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])
@@ -192,12 +199,14 @@ def _join(
 
     Of several operators with one number the last one made the gradient's node.
     """
+    is_backward: Mask = np.zeros(around.shape[1], np.bool_)
+    if not forward:
+        return is_backward
     number, start, module, line = (
         np.concatenate(columns) for columns in zip(*forward, strict=True)
     )
     known = np.flatnonzero((number >= 0) & ((module >= 0) | (line >= 0)))
     known = known[np.lexsort((start[known], number[known]))]
-    is_backward: Mask = np.zeros(around.shape[1], np.bool_)
     if len(known) == 0:
         return is_backward
     sequence = np.full(around.shape[1], NULL, np.int64)
@@ -233,12 +242,19 @@ def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) 
         is_backward[rows] = is_backward[launches[0]]
 
 
-def _innermost(nest: Nested, at_ns: Int64) -> Int64:
-    """Return the innermost span at each time, int64[m], -1 for none."""
-    begin, stop, span = nest.innermost()
-    if len(begin) == 0:
+def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
+    """Return the innermost span at each time, int64[m], -1 for none.
+
+    Args:
+        stretches: of time, each with the innermost span in it.
+        at_ns: int64[m].
+    """
+    begin, stop, span = stretches
+    if len(begin) == 0 or len(at_ns) == 0:
         return np.full(len(at_ns), -1, np.int64)
-    place = np.maximum(num_before(begin, at_ns, "right") - 1, 0)
+    low, high = np.searchsorted(begin, (at_ns.min(), at_ns.max()), "right").tolist()
+    place = num_before(begin[low:high], at_ns, "right")
+    place = np.maximum(place + (low - 1), 0)
     is_inside = (begin.take(place) <= at_ns) & (at_ns < stop.take(place))
     return np.where(is_inside, span.take(place), -1)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of
 # which the forward is a third.
 _IN_TEN = 10
+_ROWS_AT_ONCE = 1 << 15
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
 
@@ -84,11 +85,15 @@ def steps_of_kernels(rank: Rank) -> Int64:
     launched_by = rank.launched_by[0]
     if rank.step_ranges is None or rank.calls is None or len(rank.calls) == 0:
         return np.full(len(launched_by), -1, np.int64)
-    launch = rank.calls.start_ns.take(launched_by)
-    ranges = rank.step_ranges
-    step = intervals.num_before(ranges.start_ns, launch, "right") - 1
-    known = (launched_by >= 0) & (step >= 0) & (launch < ranges.end_ns.take(step))
-    return np.where(known, step, -1)
+    called_ns, ranges = rank.calls.start_ns, rank.step_ranges
+
+    def step_of(call: Int64) -> Int64:
+        launch = called_ns.take(call)
+        step = intervals.num_before(ranges.start_ns, launch, "right") - 1
+        known = (call >= 0) & (step >= 0) & (launch < ranges.end_ns.take(step))
+        return np.where(known, step, -1)
+
+    return intervals.by_rows(step_of, launched_by)
 
 
 class _Groups:
@@ -174,12 +179,16 @@ def _steady(rank: Rank, window: Window) -> Int64:
 
 def _launched(rank: Rank) -> Int64:
     """Return when the launch of each kernel began, int64[kernels]; -1 if that is not known."""
-    call = rank.launched_by[0]
-    launch = np.full(len(call), UNKNOWN)
-    if rank.calls is not None:
-        known = np.flatnonzero(call >= 0)
-        launch[known] = rank.calls.start_ns.take(call.take(known))
-    return launch
+    calls = rank.calls
+
+    def launched(call: Int64) -> Int64:
+        launch = np.full(len(call), UNKNOWN)
+        if calls is not None:
+            known = np.flatnonzero(call >= 0)
+            launch[known] = calls.start_ns.take(call.take(known))
+        return launch
+
+    return intervals.by_rows(launched, rank.launched_by[0])
 
 
 def _ends_of_passes(rank: Rank, buckets: Int64) -> Int64:
@@ -310,9 +319,12 @@ def _buckets(
     """
     kernels = rank.operations.kernels
     begin = np.full(int(split.max(initial=-1)) + 1, intervals.BEYOND_NS)
-    computes = np.flatnonzero((split >= 0) & ~rank.is_communication_kernel)
-    computes = computes[kernels.packed_length.at(computes) > 0]
-    np.minimum.at(begin, split.take(computes), kernels.start_ns.take(computes))
+    lasts = kernels.packed_length.kept > 0
+    computes = np.flatnonzero((split >= 0) & ~rank.is_communication_kernel & lasts)
+    # Kernels are in the order of time: what is written last is the first of a pass.
+    for first in reversed(range(0, len(computes), _ROWS_AT_ONCE)):
+        rows = computes[first : first + _ROWS_AT_ONCE][::-1]
+        begin[split.take(rows)] = kernels.start_ns.take(rows)
     buckets = np.flatnonzero(reduces & (step > step.compress(step >= 0).min(initial=len(begin))))
     if len(buckets) == 0:
         return buckets, begin

@@ -27,7 +27,6 @@ class BesideCommunication(Record, frozen=True):
     """Some compute kernels of a rank, n of them.
 
     Attributes:
-        start_ns: int64[n].
         length_ns: int64[n].
         beside_ns: int64[n], during which something communicated.
         is_judged: bool[n], beside no other compute, which may slow the others.
@@ -38,7 +37,6 @@ class BesideCommunication(Record, frozen=True):
             their time or more, at the same place of their step where steps are known.
     """
 
-    start_ns: Int64
     length_ns: Int64
     beside_ns: Int64
     is_judged: Mask
@@ -46,11 +44,6 @@ class BesideCommunication(Record, frozen=True):
     is_half: Mask
     has_places: bool
     compared: ComparedSignatures
-
-    @property
-    def end_ns(self) -> Int64:
-        """The ends, int64[n]."""
-        return self.start_ns + self.length_ns
 
 
 class SlowedKernels(Record, frozen=True):
@@ -119,7 +112,7 @@ def slowed_kernels(rank: Rank) -> SlowedKernels:
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
     rates = rank.cache.get(_rates, rank)
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    return slowed_of(rank, computes, _times(rank, computes)[2], rates)
+    return slowed_of(rank, computes, _times(rank, computes)[1], rates)
 
 
 def _rates(rank: Rank) -> SlowedRates:
@@ -197,7 +190,7 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         chosen: int64[n], indices of compute kernels.
     """
     is_judged = ~beside_other_compute(rank).take(chosen)  # first of all, since it takes memory
-    start, length, beside = _times(rank, chosen)
+    length, beside = _times(rank, chosen)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)
     place = places(rank)
     compared = compare(
@@ -210,12 +203,12 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         None if place is None else lambda rows: place(chosen.take(rows)),
     )
     return BesideCommunication(
-        start, length, beside, is_judged, is_beside, is_half, place is not None, compared
+        length, beside, is_judged, is_beside, is_half, place is not None, compared
     )
 
 
-def _times(rank: Rank, chosen: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return starts and durations of kernels, and how long something communicated meanwhile."""
+def _times(rank: Rank, chosen: Int64) -> tuple[Int64, Int64]:
+    """Return durations of kernels, and how long something communicated meanwhile, int64[n] each."""
     kernels = rank.operations.kernels
     start, length = kernels.start_ns.take(chosen), kernels.packed_length.at(chosen)
-    return start, length, intervals.covered_within(rank.communication, start, start + length)
+    return length, intervals.covered_within(rank.communication, start, start + length)

@@ -242,23 +242,24 @@ def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64
 
 
 def slowdowns(
-    rank: Rank, compared: ComparedSignatures, start: Int64, end: Int64
+    rank: Rank, compared: ComparedSignatures, kernel: Int64
 ) -> tuple[ExpectedTimes, tuple[SignatureSlowdown, ...]]:
     """Add up all signatures, and describe each, the largest excess first.
 
     Args:
         rank: the rank.
         compared: its compute kernels in the window.
-        start: int64[n], of these kernels.
-        end: int64[n].
+        kernel: int64[n], the indices of these kernels.
     """
-    known = rank.trace.signatures
-    stops = np.cumsum(compared.num_overlapped).tolist()
+    known, kernels = rank.trace.signatures, rank.operations.kernels
+    stops = np.cumsum(compared.num_overlapped)
+    longest = kernel[compared.overlapped[stops - 1]]
+    spans = zip(kernels.start_ns[longest].tolist(), kernels.ends(longest).tolist(), strict=True)
+    of_each = zip(compared.signature.tolist(), stops.tolist(), spans, strict=True)
     rows = []
-    for index, (signature, stop) in enumerate(zip(compared.signature.tolist(), stops, strict=True)):
+    for index, (signature, stop, span) in enumerate(of_each):
         num = int(compared.num_overlapped[index])
         took = intervals.total(compared.overlapped_ns[stop - num : stop])
-        longest = compared.overlapped[stop - 1]
         rows.append(
             SignatureSlowdown(
                 name=rank.kernel_names[int(known.name[signature])],
@@ -268,7 +269,7 @@ def slowdowns(
                 num_overlapped=num,
                 overlapped_ns=took,
                 excess_ns=float(compared.excess_ns[index, 0]),
-                longest=(int(start[longest]), int(end[longest])),
+                longest=span,
             )
         )
     rows.sort(key=lambda row: (-row.excess_ns, row.name, row.longest))

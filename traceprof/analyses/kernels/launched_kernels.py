@@ -9,7 +9,7 @@ import numpy as np
 from traceprof.analyses.kernels.launched_modules import SEPARATOR, ModuleUse, modules
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
-from traceprof.intervals import num_before
+from traceprof.intervals import by_rows, num_before
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
@@ -134,6 +134,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         for id_, launcher, used in zip(ids.tolist(), zip(*most, strict=True), is_used, strict=True)
         if used
     }
+    del which  # there can be many
     start, steps = kernels.start_ns.take(chosen), steady_steps(rank, judged or window)
     in_steps = _in_steps(rank, steps, start, length, flops)
     return LaunchedKernels(rank.rank, by_name, modules(code, start, length, steps), in_steps)
@@ -243,7 +244,7 @@ def _in_steps(
 
     if within(rank.operations.graphs.start_ns).any():
         return _UNCOUNTED
-    inside = within(start_ns)
+    inside = by_rows(within, start_ns)
     is_matrix = inside & flops.is_matrix
     return CountedFlops(
         float(flops.values[inside].sum()),

@@ -161,13 +161,15 @@ def placed_kernels(
     before: Int64 = np.cumsum(communicates) - communicates
     first = np.searchsorted(step, np.arange(len(kept) + 1))
     part = before - np.append(before, 0)[first[:-1]][step]
-    computes = np.flatnonzero(~communicates)
-    of_name, names, categories = _names(rank)
     start, end = kernels.start_ns[row], kernels.ends(row)
-    signature = kernels.packed_signature.kept.take(row.take(computes))
-    name = of_name.take(signature)
-    used, name = numbered(name)
     blocking, communicating = _blocking(communicates, part, step, start, end)
+    all_to_all = _all_to_all(rank, row, step, part)
+    computes = np.flatnonzero(~communicates)
+    del before, communicates, start, end  # there can be many
+    row, step, part = row.take(computes), step.take(computes), part.take(computes)
+    of_name, names, categories = _names(rank)
+    signature = kernels.packed_signature.kept.take(row)
+    used, name = numbered(of_name.take(signature))
     placed = PlacedKernels(
         rank=rank.rank,
         report=rank.report,
@@ -176,22 +178,18 @@ def placed_kernels(
         start_ns=start_ns[kept],
         end_ns=end_ns[kept],
         places=pack_places(
-            step[computes],
-            part[computes],
-            name,
-            blocks_by_signature(rank).take(signature),
-            _beside(rank, row[computes]),
+            step, part, name, blocks_by_signature(rank).take(signature), _beside(rank, row)
         ),
-        length_ns=pack((end - start)[computes]),
+        length_ns=pack(kernels.packed_length.at(row)),
         names=tuple(names[index] for index in used.tolist()),
         categories=tuple(categories[index] for index in used.tolist()),
         num_blocking=blocking,
         num_communicating=communicating,
-        all_to_all=_all_to_all(rank, row, step, part),
+        all_to_all=all_to_all,
         window_ns=window.length_ns,
         clock_hz=_clock(rank, start_ns[kept], end_ns[kept]),
     )
-    return placed, row[computes]
+    return placed, row
 
 
 def _ordered(

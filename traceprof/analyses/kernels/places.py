@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
-from traceprof.intervals import num_before
+from traceprof.intervals import by_rows, num_before
 from traceprof.trace.grouping import is_in, numbered
 
 if TYPE_CHECKING:
@@ -32,25 +32,30 @@ def places(rank: Rank) -> Callable[[Int64], Int32] | None:
     if starts_ns is None or calls is None:
         return None
 
+    def unit_of(launch: Int64) -> Int32:
+        return (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
+
     def of(chosen: Int64) -> Int32:
         kernels = rank.operations.kernels
         signature = kernels.packed_signature.kept
         call = rank.launched_by[0]
         wanted = np.zeros(int(signature.max(initial=0)) + 1, np.bool_)
         wanted[signature.take(chosen)] = True
-        known = np.flatnonzero(wanted.take(signature) & (call >= 0))
+        known = np.flatnonzero(wanted.take(signature) & (call >= 0)).astype(np.int32)
         # By signature, then launch: launches are nearly in order, and narrow numbers sort quickly.
         launch = calls.start_ns.take(call.take(known))
         order = np.argsort(launch, kind="stable")
-        known, launch = known.take(order), launch.take(order)
-        unit = (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
+        known = known.take(order)
+        launch = launch.take(order)
+        del order  # there can be many
+        unit = by_rows(unit_of, launch)
         narrow = signature.take(known).astype(np.min_scalar_type(len(wanted)))
         order = np.argsort(narrow, kind="stable")
-        known, unit, narrow = known.take(order), unit.take(order), narrow.take(order)
+        known, unit, narrow = (column.take(order) for column in (known, unit, narrow))
         begins = np.ones(len(known), np.bool_)
         begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
-        del launch, order, narrow, begins  # it takes much memory
+        del launch, order, narrow, begins
         num = np.diff(np.append(first, len(known)))
         numbers = np.arange(len(known))
         numbers -= np.repeat(first, num)

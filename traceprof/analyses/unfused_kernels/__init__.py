@@ -127,8 +127,13 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     kinds = [kernel_kind(name, communicates=False) for name in names]
     traits = NameTraits.of(names, kinds)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
+    length = kernels.packed_length.at(chosen)
+    total_ns = intervals.total(length)
+    coverage = intervals.total(length[is_known.take(which)]) / total_ns if total_ns else 1.0
+    del length  # there can be many
     chains = chains_of(rank, chosen, which, traits, _in_optimizer(rank, chosen))
     attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds).take(which))
+    del chosen, which, computes
     kept_longer_ns = longer_by_bytes(rank, chains)
     if len(attention) and len(chains.first):
         goes_anyway = is_in(chains.kernel, attention) & chains.kept
@@ -145,7 +150,6 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     def measure(which: Int64) -> int:
         return cover(which).measure_ns
 
-    length = kernels.packed_length.at(chosen)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(chains.kernel)
     spared = np.append(chains.kernel.compress(~chains.kept), attention)
@@ -160,9 +164,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         attention_ns=measure(attention),
         layout_ns=kernel_ns - measure(chains.kernel[~traits.is_layout[name]]),
         idle_ns=_idle_within(rank, chains),
-        coverage=share(intervals.total(length[is_known.take(which)]), intervals.total(length))
-        if intervals.total(length)
-        else 1.0,
+        coverage=coverage,
     )
     return UnfusedKernelsResult(
         rank=rank.rank,

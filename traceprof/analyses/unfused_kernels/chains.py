@@ -237,7 +237,8 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     before = np.empty(len(kernel), np.int64)
     for number in distinct_values(stream).tolist():
         here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
-        before[here] = np.cumsum(kernels.packed_stream.isin([number])).take(kernel[here])
+        so_far = np.cumsum(kernels.packed_stream.isin([number]), dtype=np.int32)
+        before[here] = so_far.take(kernel[here])
         start = kernels.start_ns.take(kernel[here])
         for group in others:
             on_stream = group.start_ns[group.packed_stream.isin([number])]
