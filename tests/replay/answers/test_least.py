@@ -19,10 +19,10 @@ from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_lengths import compute_ns, step_ns
-from traceprof.analyses.verdict.savings import within_reach
+from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.gates import floor_gate
+from traceprof.replay.answers.gates import floor_gate, why_not
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
@@ -148,3 +148,10 @@ def test_a_floor_that_is_broken_is_written_as_json() -> None:
     """The analysis and the what-if documents hold it: a number of numpy cannot be written."""
     written = msgspec.json.decode(msgspec.json.encode(floor_gate(np.float64(0.006))))
     assert (written["value"], written["holds"]) == (0.006, False)
+
+
+def test_a_share_that_is_far_off_is_not_written_in_digits() -> None:
+    shares = {0.056: "5.6 %", -0.07: "7.0 %", 5902.88: "over 1000 %", None: "an unknown share"}
+    for share, text in shares.items():
+        why = why_not(Gate(name="misfit", value=share, limit=0.02, holds=False))
+        assert text in why

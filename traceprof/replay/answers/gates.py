@@ -21,6 +21,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.kinds import UNIFIED_COPIES
 from traceprof.trace.model.parts import Part
+from traceprof.units import percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.verdict.savings import GateName
@@ -41,6 +42,7 @@ MAX_MISFIT, MAX_MISFIT_WITHOUT_EVENTS = 0.02, 0.035
 MIN_HELD_OUT = 6
 """With fewer steps nothing can be held out: the mean step is compared."""
 _OF_SPREAD, _OF_STEP = 0.3, 0.005
+_FAR_OFF = 10.0  # digits of a share beyond it say nothing
 
 
 class _Meaning(Record, frozen=True):
@@ -162,7 +164,10 @@ def failed(gates: tuple[Gate, ...], assumption: Assumption) -> Gate | None:
 
 def why_not(gate: Gate) -> str:
     """Return why a failed gate refuses answers."""
-    value = "an unknown share" if gate.value is None else f"{100 * abs(gate.value):.1f} %"
+    if gate.value is None:
+        value = "an unknown share"
+    else:
+        value = "over 1000 %" if abs(gate.value) > _FAR_OFF else percent(abs(gate.value))
     return MEANINGS[gate.name].why.format(value)
 
 
