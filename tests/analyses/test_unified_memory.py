@@ -12,6 +12,7 @@ from tests.support.opened import ranks_of
 from traceprof.analyses import unified_memory
 from traceprof.analyses.unified_memory import UnifiedMemoryResult
 from traceprof.findings import Severity
+from traceprof.run.rank import Window
 
 US = 1_000
 
@@ -46,6 +47,13 @@ def test_a_kernel_that_waits(tmp_path: Path) -> None:
     assert finding.evidence[0].label == "add: pages moved for 30 µs of it"
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(110 * US, rel=0.02)
+
+
+def test_the_evidence_lies_in_the_window(tmp_path: Path) -> None:
+    path = page(TraceBuilder().kernel(0, 100 * US), 20 * US, 40 * US).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,):
+        result = unified_memory.run(rank, Window(10 * US, 30 * US))
+    assert [(one.start_ns, one.end_ns) for one in result.evidence] == [(10 * US, 30 * US)]
 
 
 def test_other_copies_hide_behind_kernels(tmp_path: Path) -> None:

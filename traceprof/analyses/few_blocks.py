@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import hardware, intervals
+from traceprof.analyses.kernels.kernel_evidence import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.shape.results import RankResult
@@ -26,7 +27,6 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -115,7 +115,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
         unused_ns=unused_ns,
         share_per_step=share_per_step(rank, window, used),
         advice=_advice(rank),
-        evidence=_evidence(rank, few, costliest.tolist()),
+        evidence=_evidence(rank, window, few, costliest.tolist()),
     )
 
 
@@ -163,6 +163,7 @@ class _Few(Record, frozen=True):
     """The n kernels of a rank with few blocks that compute in a window.
 
     Attributes:
+        kernel: int64[n], indices of kernels.
         start_ns: int64[n], within the window.
         end_ns: int64[n], within the window.
         signature: int64[n].
@@ -172,6 +173,7 @@ class _Few(Record, frozen=True):
             for short ones.
     """
 
+    kernel: Int64
     start_ns: Int64
     end_ns: Int64
     signature: Int64
@@ -192,7 +194,7 @@ def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
     start, end = np.maximum(start, window.start_ns), np.minimum(end, window.end_ns)
     signature = kernels.packed_signature.at(rows)
     cost = (end - start) * (enough - blocks[signature]) // enough
-    return _Few(start, end, signature, blocks[signature], is_long, np.where(is_long, cost, 0))
+    return _Few(rows, start, end, signature, blocks[signature], is_long, np.where(is_long, cost, 0))
 
 
 def _has_few(rank: Rank, blocks: Int64, enough: int) -> Mask:
@@ -235,20 +237,20 @@ def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
     return used, intervals.total(covered * (enough - blocks)) // enough
 
 
-def _evidence(rank: Rank, few: _Few, signatures: Sequence[int]) -> tuple[Evidence, ...]:
+def _evidence(
+    rank: Rank, window: Window, few: _Few, signatures: Sequence[int]
+) -> tuple[Evidence, ...]:
     """Show the longest kernel of each of some signatures."""
-    kernels, evidence = rank.operations.kernels, []
+    texts = {}
     for signature in signatures:
         rows = np.flatnonzero((few.signature == signature) & few.is_long)
         length = few.end_ns[rows] - few.start_ns[rows]
         longest = rows[np.argmax(length)]
-        name = short_title(rank.kernel_names[int(kernels.name_of_signature[signature])])
         size = int(np.maximum(rank.trace.signatures.shape[signature, 3:], 1).prod())
-        grid = f"{counted(int(few.blocks[longest]), 'block')} of {counted(size, 'thread')}"
-        times = "" if len(rows) == 1 else f", {len(rows)} times: {duration(int(length.sum()))}"
-        label = f"{name}, {grid}{times}"
-        evidence.append(Evidence(int(few.start_ns[longest]), int(few.end_ns[longest]), label))
-    return tuple(evidence)
+        grid = f", {counted(int(few.blocks[longest]), 'block')} of {counted(size, 'thread')}"
+        others = "" if len(rows) == 1 else f", {len(rows)} times: {duration(int(length.sum()))}"
+        texts[int(few.kernel[longest])] = grid + others
+    return kernel_evidence(rank, window, texts)
 
 
 # -- judgement ------------------------------------------------------------------------------------

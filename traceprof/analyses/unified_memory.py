@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.kernels.kernel_evidence import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
@@ -24,7 +25,6 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, size_text
@@ -83,6 +83,10 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     ran = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
     ran = intervals.clip(ran, window.start_ns, window.end_ns)
     start = copies.start_ns[moves]
+    texts = {
+        int(kernel[place]): f": pages moved for {duration(int(waited[place]))} of it"
+        for place in intervals.largest(waited, MAX_EVIDENCE)
+    }
     beside = moves[intervals.covered_within(waits, start, copies.ends(moves)) > 0]
     return UnifiedMemoryResult(
         rank=rank.rank,
@@ -97,7 +101,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
         ),
         share_per_step=share_per_step(rank, window, ran),
         advice=_DIRECTIVES if rank.program.uses_directives else _CUDA,
-        evidence=_evidence(rank, kernel, waited),
+        evidence=kernel_evidence(rank, window, texts),
     )
 
 
@@ -141,17 +145,6 @@ def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:
     waited = intervals.covered_within(waits, start, end)
     has_waited = waited > 0
     return computes[has_waited], waited[has_waited]
-
-
-def _evidence(rank: Rank, kernel: Int64, waited: Int64) -> tuple[Evidence, ...]:
-    kernels = rank.operations.kernels
-    evidence = []
-    for place in intervals.largest(waited, MAX_EVIDENCE).tolist():
-        row = int(kernel[place])
-        name = short_title(rank.kernel_names[kernels.name_id(row)])
-        label = f"{name}: pages moved for {duration(int(waited[place]))} of it"
-        evidence.append(Evidence(int(kernels.start_ns[row]), int(kernels.end_ns[row]), label))
-    return tuple(evidence)
 
 
 _CUDA = (
