@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import hardware, intervals
-from traceprof.analyses.kernels.kernel_evidence import kernel_evidence
+from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.shape.results import RankResult

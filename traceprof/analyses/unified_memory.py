@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.kernels.kernel_evidence import kernel_evidence
+from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (

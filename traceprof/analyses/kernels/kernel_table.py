@@ -1,4 +1,4 @@
-"""The kernels of a rank by name: their number, total and median time."""
+"""The kernels of a rank by name: number, total and median time, or some as evidence."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_steps
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import Count
+from traceprof.findings import Count, Evidence
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
+from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import steady_steps
 from traceprof.trace.grouping import distinct_values, sorted_in_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
@@ -117,6 +118,22 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
         num_steps=0 if steps is None else steps[2],
         steady=tuple(steady[index] for index in order),
     )
+
+
+def kernel_evidence(rank: Rank, window: Window, texts: Mapping[int, str]) -> tuple[Evidence, ...]:
+    """Show kernels of a rank within a window, each with its name.
+
+    Args:
+        rank: the rank.
+        window: the time that is judged.
+        texts: what is shown after the name, by the kernel's index.
+    """
+    kernels, chosen = rank.operations.kernels, np.array([*texts], np.int64)
+    start = np.maximum(kernels.start_ns[chosen], window.start_ns).tolist()
+    end = np.minimum(kernels.ends(chosen), window.end_ns).tolist()
+    names = [short_title(rank.kernel_names[kernels.name_id(kernel)]) for kernel in texts]
+    labels = [f"{name}{text}" for name, text in zip(names, texts.values(), strict=True)]
+    return tuple(map(Evidence, start, end, labels))
 
 
 def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, list[int], Int64]:
