@@ -46,7 +46,7 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.beside_communication import SlowedKernels, SlowedRates
+    from traceprof.analyses.kernels.beside_communication import SlowedRates
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
 
@@ -215,9 +215,12 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     )
     rates = rates_of(rank, chosen, beside)
     slowed = slowed_of(rank, chosen, beside.beside_ns, rates)
-    per_step_at_most_ns = min(
-        covered_in_mean(rank, window, covered) for covered in (_at_most(rank, slowed), hidden)
-    )
+    num_elsewhere, num_unknown = slowed.num_elsewhere, slowed.num_unknown
+    kernel, at_most_ns = slowed.kernel, slowed.at_most_ns
+    del slowed  # there can be many
+    at_most = _at_most(rank, kernel, at_most_ns)
+    per_step_at_most_ns = min(covered_in_mean(rank, window, one) for one in (at_most, hidden))
+    del at_most, kernel, at_most_ns
     comparison, signatures = slowdowns(rank, compared, chosen)
     excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
     order = np.argsort(compared.overlapped)  # by time, in which their union is quick
@@ -241,8 +244,8 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         share_per_step=share_per_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
         per_step_at_most_ns=per_step_at_most_ns,
-        num_elsewhere=slowed.num_elsewhere,
-        num_unknown=slowed.num_unknown,
+        num_elsewhere=num_elsewhere,
+        num_unknown=num_unknown,
         rates=rates if len(chosen) >= _MIN_KEPT else None,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
@@ -300,14 +303,20 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _at_most(rank: Rank, slowed: SlowedKernels) -> Intervals:
-    """Return the last part of each operation, as much as communication beside it costs at most."""
+def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
+    """Return the last part of each operation, as much as communication beside it costs at most.
+
+    Args:
+        rank: the rank.
+        kernel: int64[n], the kernels beside communication.
+        at_most_ns: int64[n], how much longer that makes each at most.
+    """
     kernels, copies, graphs = (
         rank.operations.kernels,
         rank.operations.copies,
         rank.operations.graphs,
     )
-    ends, lost = [kernels.ends(slowed.kernel)], [slowed.at_most_ns]
+    ends, lost = [kernels.ends(kernel)], [at_most_ns]
     own = np.flatnonzero(~rank.is_peer_copy)
     for start_ns, end_ns in (
         (copies.start_ns[own], copies.ends(own)),

@@ -225,6 +225,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
             operations.release()
     # Both are nearly in order: stable sorts are quick.
     launched, ended = (np.sort(np.concatenate(of), kind="stable") for of in (launches, ends))
+    del launches, ends  # there can be many
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
     excluded |= pending >= MIN_PENDING
     before = np.searchsorted(ended, end, "right") - np.searchsorted(ended, end - MAX_AFTER_NS)

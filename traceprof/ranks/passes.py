@@ -221,11 +221,12 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     part = intervals.num_before(distinct_values(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     launch = launch[first]
+    del part  # there can be many
 
     def column(read: Callable[[Operations, Int64], Int64]) -> Int64:
         return np.concatenate([read(group, rows) for group, _, rows in groups]).take(order)
 
-    # Each is let go of before the next is made: there can be many.
+    # Each is let go of before the next is made.
     begun = np.minimum.reduceat(column(lambda group, rows: group.start_ns.take(rows)), first)
     ended = np.maximum.reduceat(column(lambda group, rows: group.ends(rows)), first)
     compute = np.add.reduceat(column(lambda group, rows: group.packed_length.at(rows)), first)

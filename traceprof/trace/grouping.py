@@ -64,13 +64,17 @@ def in_order(numbers: npt.NDArray[Any], bits: int) -> tuple[Int64, npt.NDArray[A
     """
     order = None
     for done in range(0, max(bits, 1), _COUNTED_BITS):
-        digits = numbers >> done if done else numbers
-        kind = np.uint8 if bits - done <= _COUNTED_BITS // 2 else np.uint16
-        by_digits = np.argsort(digits.astype(kind), kind="stable")
+        by_digits = _by_digits(numbers, done, bits)
         numbers = numbers.take(by_digits)
         order = by_digits if order is None else order.take(by_digits)
     assert order is not None  # noqa: S101
     return order, numbers
+
+
+def _by_digits(numbers: npt.NDArray[Any], done: int, bits: int) -> Int64:
+    digits = numbers >> done if done else numbers
+    kind = np.uint8 if bits - done <= _COUNTED_BITS // 2 else np.uint16
+    return np.argsort(digits.astype(kind), kind="stable")
 
 
 def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int64:
@@ -88,7 +92,9 @@ def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int6
     keys: npt.NDArray[Any] = group.astype(np.int64 if of_both > _NARROW_BITS else np.uint32)
     keys <<= bits
     keys |= values.astype(keys.dtype, copy=False)
-    both = in_order(keys, of_both)[1].astype(np.int64, copy=False)
+    for done in range(0, of_both, _COUNTED_BITS):
+        keys = keys.take(_by_digits(keys, done, of_both))
+    both = keys.astype(np.int64, copy=False)
     both &= (1 << bits) - 1
     return both
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.gradients.gradient_buckets import of_operation
-from traceprof.intervals import num_before
+from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
 from traceprof.trace.model.kinds import CopyKind
@@ -148,10 +148,14 @@ class _Between:
 
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
         """Return when operations were launched, and in which step; -1 for none."""
+
+        def step_of(launch: Int64) -> Int64:
+            step = num_before(self.ranges.start_ns, launch, "right") - 1
+            inside = (step >= 0) & (launch < self.ranges.end_ns.take(step))
+            return np.where(inside, step, -1)
+
         launch = self.calls.start_ns.take(self.launched_by[group].take(index))
-        step = num_before(self.ranges.start_ns, launch, "right") - 1
-        inside = (step >= 0) & (launch < self.ranges.end_ns.take(step))
-        return launch, np.where(inside, step, -1)
+        return launch, by_rows(step_of, launch)
 
     def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:
         """Return what operations of one group are ordered by, for `lexsort`."""

@@ -325,7 +325,7 @@ def _buckets(
     for first in reversed(range(0, len(computes), _ROWS_AT_ONCE)):
         rows = computes[first : first + _ROWS_AT_ONCE][::-1]
         begin[split.take(rows)] = kernels.start_ns.take(rows)
-    buckets = np.flatnonzero(reduces & (step > step.compress(step >= 0).min(initial=len(begin))))
+    buckets = np.flatnonzero(reduces & (step > step.min(initial=len(begin), where=step >= 0)))
     if len(buckets) == 0:
         return buckets, begin
     buckets = buckets[np.argsort(split[buckets], kind="stable")]

@@ -132,7 +132,7 @@ def run_graph(
     if is_alone:
         for trace in analysis.run.traces:
             trace.unload()
-        drop_freed_memory()
+    drop_freed_memory()
     places = matched_places(analysis, sample)
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
