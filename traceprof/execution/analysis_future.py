@@ -7,7 +7,7 @@ so that the parent has the analysis with open reports, as if it had analysed the
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -231,7 +231,7 @@ class _SentRank(NamedTuple):
 
     @classmethod
     def of(cls, rank: Rank) -> _SentRank:
-        names = [field.name for field in fields(rank) if field.name not in _OF_TRACE]
+        names = [name for name in rank.__struct_fields__ if name not in _OF_TRACE]
         return cls(type(rank), {name: getattr(rank, name) for name in names}, rank.moved_ns)
 
     def attached(self, trace: Trace) -> Rank:
