@@ -1,15 +1,18 @@
-"""The pictures of docs/architecture.md are what the code gives."""
+"""The pictures of docs/architecture.md and of the README are what the code gives."""
 
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.processes import output_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_pictures_are_what_the_code_gives() -> None:
-    output_of(sys.executable, "docs/architecture.py", "--check", cwd=ROOT)
+@pytest.mark.parametrize("script", ["architecture.py", "picture.py"])
+def test_pictures_are_what_the_code_gives(script: str) -> None:
+    output_of(sys.executable, f"docs/{script}", "--check", cwd=ROOT)
 
 
 def test_every_room_has_a_paragraph() -> None:
