@@ -134,6 +134,10 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     name = 2 * _joined(chosen, [group.packed_name for group in both])
     is_operator = chosen >= len(calls)
     name += is_operator
+    known: dict[str, int] = {}
+    for key, text in rank.trace.api_names.items():  # versions of a function have a number each
+        if known.setdefault(text, key) != key:
+            name[name == 2 * key] = 2 * known[text]
     chosen[is_operator] = -1
     events = HostEvents(start, end, own, thread, name, chosen)
     if operators is None or len(chosen) < len(calls) + len(operators):
