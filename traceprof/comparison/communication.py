@@ -19,25 +19,15 @@ _Pair = tuple["_Use | None", "_Use | None"]
 
 
 class _Use(Record, frozen=True):
-    """Operations of one kind on one communicator, on average per step and rank.
+    """Operations of one kind on one communicator, on average per step and rank."""
 
-    Attributes:
-        operation: the kind.
-        communicator: its name, as far as it is known.
-        ranks: those that take part.
-        count: how many.
-        ns: how long they take, waiting included.
-        wait_ns: the part of it in which they wait for the last rank; None if unknown.
-        transfer_ns: the part of it in which all ranks were inside.
-    """
-
-    operation: str
-    communicator: str | None
-    ranks: frozenset[int]
-    count: float
-    ns: float
-    wait_ns: float | None
-    transfer_ns: float | None
+    operation: str  # the kind
+    communicator: str | None  # its name, as far as it is known
+    ranks: frozenset[int]  # those that take part
+    count: float  # how many
+    ns: float  # how long they take, waiting included
+    wait_ns: float | None  # the part of it in which they wait for the last rank; None if unknown
+    transfer_ns: float | None  # the part of it in which all ranks were inside
 
 
 def communication(

@@ -23,17 +23,11 @@ _PARTS = {"exposed copies": "exposed copy"}  # of a rank's time, where a compari
 
 
 class _Claim(Record, frozen=True):
-    """A finding of one side, on the rank where it costs most.
+    """A finding of one side, on the rank where it costs most."""
 
-    Attributes:
-        finding: of the recording in which it costs most.
-        ns: what it costs per step, the mean over recordings.
-        ranks: all that have it.
-    """
-
-    finding: Finding
-    ns: float
-    ranks: frozenset[int | None] = frozenset()
+    finding: Finding  # of the recording in which it costs most
+    ns: float  # what it costs per step, the mean over recordings
+    ranks: frozenset[int | None] = frozenset()  # all that have it
 
 
 def findings(

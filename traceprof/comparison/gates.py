@@ -32,21 +32,13 @@ _FORMS = "write METRIC:LIMIT, such as step:+2%, idle:+0.5ms or exposed-communica
 
 
 class GateLimit(Record, frozen=True):
-    """A limit as the user gave it.
+    """A limit as the user gave it."""
 
-    Attributes:
-        text: as it was written.
-        metric: what is measured, or `finding`.
-        limit: how much it may grow; a negative one says how much it must fall.
-        unit: `%` of before, `pp` (hundredths of a step), `ns`; empty of a finding.
-        finding: the id of the finding that must not be there.
-    """
-
-    text: str
-    metric: str
-    limit: float = 0.0
-    unit: str = ""
-    finding: str = ""
+    text: str  # as it was written
+    metric: str  # what is measured, or `finding`
+    limit: float = 0.0  # how much it may grow; a negative one says how much it must fall
+    unit: str = ""  # `%` of before, `pp` (hundredths of a step), `ns`; empty of a finding
+    finding: str = ""  # the id of the finding that must not be there
 
 
 def parse(text: str) -> GateLimit:

@@ -29,17 +29,11 @@ _Pair = tuple["Rung", "Use | None", "Use | None"]
 
 
 class KernelComparison(NamedTuple):
-    """The compute kernels of two sides.
+    """The compute kernels of two sides."""
 
-    Attributes:
-        changes: the largest first.
-        matching: what was matched at each rung.
-        beside_ns: the part of the change of compute that they do not explain.
-    """
-
-    changes: list[KernelChange]
-    matching: list[Matching]
-    beside_ns: int
+    changes: list[KernelChange]  # the largest first
+    matching: list[Matching]  # what was matched at each rung
+    beside_ns: int  # the part of the change of compute that they do not explain
 
 
 def kernels(

@@ -27,43 +27,27 @@ _CERTAIN = 0.99  # level at which shares of kinds, or halves of a recording, dif
 
 
 class Mean(NamedTuple):
-    """A mean with its noise.
+    """A mean with its noise."""
 
-    Attributes:
-        value: the mean.
-        variance: of the mean.
-        freedom: degrees of freedom of that variance.
-    """
-
-    value: float
-    variance: float
-    freedom: float
+    value: float  # the mean
+    variance: float  # of the mean
+    freedom: float  # degrees of freedom of that variance
 
 
 class AtSameMix(NamedTuple):
-    """The change that short and long steps have in common.
+    """The change that short and long steps have in common."""
 
-    Attributes:
-        change: each kind after less the same before, weighted by the share of it in both.
-        interval: where it lies.
-    """
-
-    change: float
-    interval: Interval
+    change: float  # each kind after less the same before, weighted by the share of it in both
+    interval: Interval  # where it lies
 
 
 class MeanChange(NamedTuple):
-    """The change of a mean, or of the same steps at the same mix of short and long ones.
+    """The change of a mean, or of the same steps at the same mix of short and long ones."""
 
-    Attributes:
-        change: after less before.
-        interval: where it lies; None if there are too few steps.
-        at_same_mix: the same with equal shares of short and long steps; None if steps are of
-            one kind or the shares differ.
-    """
-
-    change: float
-    interval: Interval | None
+    change: float  # after less before
+    interval: Interval | None  # where it lies; None if there are too few steps
+    # the same with equal shares of short and long steps; None if steps are of one kind or the
+    # shares differ
     at_same_mix: AtSameMix | None
 
     @property

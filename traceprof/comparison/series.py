@@ -20,25 +20,20 @@ if TYPE_CHECKING:
 
 
 class Series(Record, frozen=True):
-    """The steps of one side.
+    """The steps of one side."""
 
-    Attributes:
-        captures: float64[n, 5] of each recording: a row per step, the columns above, means over the
-            ranks. One row without steps.
-        lengths: float64[n] of each recording, the steady steps of the rank where their mean is
-            longest, which says what a step takes; all that is judged without steps.
-        means: by column and cause, of the mean step in ns: over the ranks' steady steps, over
-            ranks, over recordings. The parts sum to `window_ns`, the causes to `idle_ns`.
-        num_left_out: the other steps of that rank.
-        has_steps: whether every recording has steps.
-        phases: of the program, of the rows and of the lengths of each recording: int64[n] each.
-    """
-
+    # float64[n, 5] of each recording: a row per step, the columns above, means over the ranks. One
+    # row without steps
     captures: tuple[Float64, ...]
+    # float64[n] of each recording, the steady steps of the rank where their mean is longest, which
+    # says what a step takes; all that is judged without steps
     lengths: tuple[Float64, ...]
+    # by column and cause, of the mean step in ns: over the ranks' steady steps, over ranks, over
+    # recordings. The parts sum to `window_ns`, the causes to `idle_ns`
     means: Mapping[str, int]
-    num_left_out: int
-    has_steps: bool
+    num_left_out: int  # the other steps of that rank
+    has_steps: bool  # whether every recording has steps
+    # of the program, of the rows and of the lengths of each recording: int64[n] each
     phases: tuple[tuple[Int64, Int64], ...] = ()
 
     @property

@@ -33,19 +33,13 @@ _HEAD = 4096  # bytes in which a saved analysis names its schema
 
 @dataclass(frozen=True)
 class LoadedSide:
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-        name: what it is called.
-        captures: the analysis of each recording, at least one.
-        again: analyses the same reports with other options; None if some were analysed before.
-        options: with which they were analysed, where they can be again.
-    """
-
-    name: str
-    captures: tuple[Document, ...]
+    name: str  # what it is called
+    captures: tuple[Document, ...]  # the analysis of each recording, at least one
+    # analyses the same reports with other options; None if some were analysed before
     again: Callable[[Options], LoadedSide] | None = field(default=None, repr=False, compare=False)
-    options: Options | None = None
+    options: Options | None = None  # with which they were analysed, where they can be again
 
     def without_periods(self) -> LoadedSide:
         """Return the side without periods as steps; itself if that is not possible."""

@@ -19,15 +19,10 @@ _MAX_T = 1e6
 
 
 class Interval(NamedTuple):
-    """Confidence interval of a change.
+    """Confidence interval of a change."""
 
-    Attributes:
-        low: its lower end.
-        high: its upper end.
-    """
-
-    low: float
-    high: float
+    low: float  # its lower end
+    high: float  # its upper end
 
 
 def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | None:

@@ -22,18 +22,13 @@ if TYPE_CHECKING:
 
 
 class StoredSeries(Record, frozen=True):
-    """Numbers of stored runs.
+    """Numbers of stored runs."""
 
-    Attributes:
-        columns: a name for each cell of a row.
-        rows: of each run when it was recorded (else saved; ISO 8601), its name, its commit, and
-            its numbers in ns.
-        left_out: why other runs are not among them.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # a name for each cell of a row
+    # of each run when it was recorded (else saved; ISO 8601), its name, its commit, and its
+    # numbers in ns
     rows: tuple[tuple[str | int, ...], ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # why other runs are not among them
 
 
 def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> StoredSeries:

@@ -18,44 +18,27 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """The time of a kernel name or a module in the mean step of a rank.
+    """The time of a kernel name or a module in the mean step of a rank."""
 
-    Attributes:
-        rank: of the recording.
-        name: of what is compared.
-        category: what it does.
-        ns: the mean over steps.
-        error_ns: its standard error; None if that is unknown.
-        place: where in a step it first runs, 0 to 1.
-    """
-
-    rank: int
-    name: str
-    category: str
-    ns: int
-    error_ns: int | None
-    place: float = 0.0
+    rank: int  # of the recording
+    name: str  # of what is compared
+    category: str  # what it does
+    ns: int  # the mean over steps
+    error_ns: int | None  # its standard error; None if that is unknown
+    place: float = 0.0  # where in a step it first runs, 0 to 1
 
 
 @dataclass
 class Use:
-    """The time of one or several names in the mean step of one side.
+    """The time of one or several names in the mean step of one side."""
 
-    Attributes:
-        name: the one that takes most.
-        category: what it does.
-        ns: the mean over steps, ranks and recordings.
-        errors: standard error and degrees of freedom; empty if they are not known.
-        place: where in a step it first runs, 0 to 1.
-        num: how many names.
-    """
-
-    name: str
-    category: str
-    ns: float
+    name: str  # the one that takes most
+    category: str  # what it does
+    ns: float  # the mean over steps, ranks and recordings
+    # standard error and degrees of freedom; empty if they are not known
     errors: list[tuple[float, int]] = field(default_factory=list)
-    place: float = 0.0
-    num: int = 1
+    place: float = 0.0  # where in a step it first runs, 0 to 1
+    num: int = 1  # how many names
 
 
 def uses_of(

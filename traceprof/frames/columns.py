@@ -23,30 +23,20 @@ _MAX_NARROW = np.iinfo(np.int16).max
 
 
 class TextColumn(Record, frozen=True):
-    """A column of texts with few distinct values.
+    """A column of texts with few distinct values."""
 
-    Attributes:
-        index: int[n], which of `texts` each is; -1 for none.
-        texts: some perhaps several times, and None for none.
-    """
-
-    index: Numbers
-    texts: Sequence[str | None]
+    index: Numbers  # int[n], which of `texts` each is; -1 for none
+    texts: Sequence[str | None]  # some perhaps several times, and None for none
 
     def __len__(self) -> int:
         return len(self.index)
 
 
 class Optional(Record, frozen=True):
-    """A column of integers or flags, some of which are unknown.
+    """A column of integers or flags, some of which are unknown."""
 
-    Attributes:
-        values: int64[n] or bool[n], anything where they are not known.
-        is_known: bool[n].
-    """
-
-    values: Numbers
-    is_known: Mask
+    values: Numbers  # int64[n] or bool[n], anything where they are not known
+    is_known: Mask  # bool[n]
 
     def __len__(self) -> int:
         return len(self.values)

@@ -16,23 +16,15 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 @dataclass(frozen=True)
 class Space:
-    """Free bytes where a recording, and a training, need them.
+    """Free bytes where a recording, and a training, need them."""
 
-    Attributes:
-        folder: of the reports, as it was given.
-        folder_bytes: free there; None if unknown.
-        may_write: whether this user may write there.
-        temporary: the folder in which nsys collects what it records.
-        temporary_bytes: free there; None if unknown.
-        shared_memory_bytes: the size of the shared memory through which ranks and workers of data
-            loaders exchange data; None if unknown.
-    """
-
-    folder: str
-    folder_bytes: int | None
-    may_write: bool
-    temporary: str
-    temporary_bytes: int | None
+    folder: str  # of the reports, as it was given
+    folder_bytes: int | None  # free there; None if unknown
+    may_write: bool  # whether this user may write there
+    temporary: str  # the folder in which nsys collects what it records
+    temporary_bytes: int | None  # free there; None if unknown
+    # the size of the shared memory through which ranks and workers of data loaders exchange data;
+    # None if unknown
     shared_memory_bytes: int | None
 
 

@@ -34,79 +34,50 @@ _FIRST_WITH_STALLS, _FIRST_DRIVER_WITH_STALLS = (2026,), (550,)
 
 @dataclass(frozen=True)
 class Permissions:
-    """Permissions that the system grants; None if unknown.
+    """Permissions that the system grants; None if unknown."""
 
-    Attributes:
-        perf_event_paranoid: setting of the kernel; up to 2, own processes may be sampled.
-        may_sample: whether they may be sampled, as nsys reports.
-        counters_for_admins_only: the driver's NVreg_RestrictProfilingToAdminUsers.
-        ptrace_scope: setting of Yama; 0 or 1 lets a tool inspect the processes that it starts.
-    """
-
-    perf_event_paranoid: int | None
-    may_sample: bool | None
-    counters_for_admins_only: bool | None
+    perf_event_paranoid: int | None  # setting of the kernel; up to 2, own processes may be sampled
+    may_sample: bool | None  # whether they may be sampled, as nsys reports
+    counters_for_admins_only: bool | None  # the driver's NVreg_RestrictProfilingToAdminUsers
+    # setting of Yama; 0 or 1 lets a tool inspect the processes that it starts
     ptrace_scope: int | None
 
 
 @dataclass(frozen=True)
 class Card:
-    """A network card.
+    """A network card."""
 
-    Attributes:
-        name: such as `mlx5_0`.
-        nearest_gpus: indices of the GPUs with the shortest path to it.
-    """
-
-    name: str
-    nearest_gpus: tuple[int, ...] = ()
+    name: str  # such as `mlx5_0`
+    nearest_gpus: tuple[int, ...] = ()  # indices of the GPUs with the shortest path to it
 
 
 @dataclass(frozen=True)
 class Recordable:
-    """A kind of data that a report may hold.
+    """A kind of data that a report may hold."""
 
-    Attributes:
-        what: the data, a noun.
-        can: whether it can be recorded here.
-        missing: the missing tool or permission, and how to get it; empty if nothing is missing.
-    """
-
-    what: str
-    can: bool
+    what: str  # the data, a noun
+    can: bool  # whether it can be recorded here
+    # the missing tool or permission, and how to get it; empty if nothing is missing
     missing: str = ""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis of a machine; analyses read `host`, `gpus`, `paths`, `cores` from its file.
+    """The diagnosis of a machine; analyses read `host`, `gpus`, `paths`, `cores` from its file."""
 
-    Attributes:
-        schema: of this document.
-        host: the machine's name.
-        versions: of the programs and libraries that a recording depends on.
-        misfits: incompatible versions.
-        permissions: what the system permits.
-        gpus: in order of index.
-        paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path.
-        network_cards: InfiniBand and RoCE cards.
-        cores: that this process, and what it starts, may use.
-        recordable: the data that can be recorded, or not.
-        space: for a recording; None if no folder was named.
-        ranges: those that nsys recorded when it was tried; None if it was not.
-    """
-
-    schema: str
-    host: str
-    versions: Versions
-    misfits: tuple[str, ...]
-    permissions: Permissions
-    gpus: tuple[Gpu, ...]
+    schema: str  # of this document
+    host: str  # the machine's name
+    versions: Versions  # of the programs and libraries that a recording depends on
+    misfits: tuple[str, ...]  # incompatible versions
+    permissions: Permissions  # what the system permits
+    gpus: tuple[Gpu, ...]  # in order of index
+    # by indices of two GPUs, as `nvidia-smi topo -m` names the path
     paths: tuple[tuple[str, ...], ...]
-    network_cards: tuple[Card, ...]
-    cores: Cores
-    recordable: tuple[Recordable, ...]
-    space: Space | None = None
+    network_cards: tuple[Card, ...]  # InfiniBand and RoCE cards
+    cores: Cores  # that this process, and what it starts, may use
+    recordable: tuple[Recordable, ...]  # the data that can be recorded, or not
+    space: Space | None = None  # for a recording; None if no folder was named
+    # those that nsys recorded when it was tried; None if it was not
     ranges: ProbedRanges | None = None
 
 

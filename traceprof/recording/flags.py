@@ -23,41 +23,25 @@ NO_COST = "none"
 
 
 class Flag(NamedTuple):
-    """A flag.
+    """A flag."""
 
-    Attributes:
-        text: as it stands on the command line.
-        purpose: the reason for it.
-        cost: its cost at run time.
-    """
-
-    text: str
-    purpose: str
-    cost: str
+    text: str  # as it stands on the command line
+    purpose: str  # the reason for it
+    cost: str  # its cost at run time
 
 
 class LeftOut(NamedTuple):
-    """Data that is not recorded.
+    """Data that is not recorded."""
 
-    Attributes:
-        what: the data, a noun, such as `counters of the GPU's links`.
-        why: the reason, and what to do about it.
-    """
-
-    what: str
-    why: str
+    what: str  # the data, a noun, such as `counters of the GPU's links`
+    why: str  # the reason, and what to do about it
 
 
 class Flags(NamedTuple):
-    """The choice of data to record.
+    """The choice of data to record."""
 
-    Attributes:
-        flags: of `nsys profile`, in order.
-        left_out: data that could be recorded elsewhere.
-    """
-
-    flags: list[Flag]
-    left_out: list[LeftOut]
+    flags: list[Flag]  # of `nsys profile`, in order
+    left_out: list[LeftOut]  # data that could be recorded elsewhere
 
 
 def choose_flags(

@@ -24,20 +24,13 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Job:
-    """The job that this process is part of.
+    """The job that this process is part of."""
 
-    Attributes:
-        host: the machine's name, as it stands in names of files.
-        rank: the rank that is recorded here; None for all ranks of this machine.
-        index: of this recorder among all, from 0; None if unknown.
-        num_recorders: processes that record at the same time, each a report of its own.
-        is_first_here: whether this is the first on its machine, which records shared counters.
-    """
-
-    host: str
-    rank: int | None = None
-    index: int | None = 0
-    num_recorders: int = 1
+    host: str  # the machine's name, as it stands in names of files
+    rank: int | None = None  # the rank that is recorded here; None for all ranks of this machine
+    index: int | None = 0  # of this recorder among all, from 0; None if unknown
+    num_recorders: int = 1  # processes that record at the same time, each a report of its own
+    # whether this is the first on its machine, which records shared counters
     is_first_here: bool = True
 
     @property

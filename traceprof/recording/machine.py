@@ -9,19 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about a machine that the choice of flags depends on.
+    """The facts about a machine that the choice of flags depends on."""
 
-    Attributes:
-        has_gpu: whether NVIDIA's driver is loaded.
-        may_count: whether GPU counters may be read.
-        may_sample: whether threads may be sampled; None if unknown.
-        network_cards: names of InfiniBand and RoCE cards.
-    """
-
-    has_gpu: bool
-    may_count: bool
-    may_sample: bool | None
-    network_cards: tuple[str, ...]
+    has_gpu: bool  # whether NVIDIA's driver is loaded
+    may_count: bool  # whether GPU counters may be read
+    may_sample: bool | None  # whether threads may be sampled; None if unknown
+    network_cards: tuple[str, ...]  # names of InfiniBand and RoCE cards
 
 
 def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:

@@ -38,13 +38,9 @@ _CHECK = re.compile(
 
 @dataclass(frozen=True)
 class Nsys:
-    """An installed Nsight Systems.
+    """An installed Nsight Systems."""
 
-    Attributes:
-        path: of the program.
-    """
-
-    path: str
+    path: str  # of the program
 
     @cached_property
     def version_text(self) -> str:

@@ -23,27 +23,16 @@ NSYS, TORCH = "nsys", "torch"
 
 @dataclass(frozen=True)
 class Plan:
-    """A recording that can be started.
+    """A recording that can be started."""
 
-    Attributes:
-        tool: `nsys` or `torch`.
-        words: the whole command.
-        variables: additional ones of the environment.
-        folder: of all files.
-        job: of this recorder.
-        steps: the recorded steps, `A:B`; None for all.
-        flags: of nsys.
-        notes: warnings for the user.
-    """
-
-    tool: str
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    folder: Path
-    job: Job
-    steps: str | None
-    flags: Flags
-    notes: tuple[str, ...]
+    tool: str  # `nsys` or `torch`
+    words: tuple[str, ...]  # the whole command
+    variables: Mapping[str, str]  # additional ones of the environment
+    folder: Path  # of all files
+    job: Job  # of this recorder
+    steps: str | None  # the recorded steps, `A:B`; None for all
+    flags: Flags  # of nsys
+    notes: tuple[str, ...]  # warnings for the user
 
     @property
     def words_without_links(self) -> tuple[str, ...]:

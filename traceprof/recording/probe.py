@@ -33,17 +33,11 @@ _TRIES = 2  # nsys fails for a reason of its own once in some hundred recordings
 
 @dataclass(frozen=True)
 class ProbedRanges:
-    """The ranges that a recording for a try has.
+    """The ranges that a recording for a try has."""
 
-    Attributes:
-        of_instrument: whether those of `instrument` are in it.
-        of_nvtx: whether those that a program opens by `nvtx.annotate` are.
-        failure: why there is no recording; empty if there is one.
-    """
-
-    of_instrument: bool
-    of_nvtx: bool
-    failure: str = ""
+    of_instrument: bool  # whether those of `instrument` are in it
+    of_nvtx: bool  # whether those that a program opens by `nvtx.annotate` are
+    failure: str = ""  # why there is no recording; empty if there is one
 
 
 def probe_ranges(nsys: Nsys) -> ProbedRanges:

@@ -37,18 +37,14 @@ _NOT_WRITTEN = ".not-written-"
 
 
 class Recorded(NamedTuple):
-    """The outcome of a recording.
+    """The outcome of a recording."""
 
-    Attributes:
-        status: of the command, as a shell gives it; of the signal, if one ended it; 0 if nsys did
-            not start it.
-        reports: of all recorders of the job; None if another recorder analyses them.
-        is_whole: whether all that this recorder was to record is in its reports.
-    """
-
+    # of the command, as a shell gives it; of the signal, if one ended it; 0 if nsys did not start
+    # it
     status: int
+    # of all recorders of the job; None if another recorder analyses them
     reports: list[Path] | None
-    is_whole: bool
+    is_whole: bool  # whether all that this recorder was to record is in its reports
 
 
 def record(plan: Plan, say: Callable[[str], None]) -> Recorded:

@@ -19,19 +19,13 @@ _PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 
 
 class _Launcher(NamedTuple):
-    """Options of a launcher, to be read up to the script; `_` in them is written `-`.
+    """Options of a launcher, to be read up to the script; `_` in them is written `-`."""
 
-    Attributes:
-        alone: options without a value; all others have one.
-        num_nodes: the option for the number of nodes, and its default.
-        node: the same of this node's number.
-        may_have_others: other versions have options that are unknown here, so that only a word
-            that looks like a script is one.
-    """
-
-    alone: frozenset[str]
-    num_nodes: tuple[str, str]
-    node: tuple[str, str]
+    alone: frozenset[str]  # options without a value; all others have one
+    num_nodes: tuple[str, str]  # the option for the number of nodes, and its default
+    node: tuple[str, str]  # the same of this node's number
+    # other versions have options that are unknown here, so that only a word that looks like a
+    # script is one
     may_have_others: bool
 
 
@@ -61,24 +55,16 @@ _ACCELERATE = _Launcher(
 
 @dataclass(frozen=True)
 class TrainingCommand:
-    """A command, taken apart.
+    """A command, taken apart."""
 
-    Attributes:
-        words: the command, as it was given.
-        script: index of the word with which the Python script or `-m MODULE` begins; None if
-            unknown, such as for a shell script.
-        python: the Python that runs it, if known.
-        num_nodes: torchrun's `--nnodes`; None if that is not one number.
-        node: torchrun's `--node-rank`; None if not given.
-        uses_mpi: whether MPI starts it.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # the command, as it was given
+    # index of the word with which the Python script or `-m MODULE` begins; None if unknown, such
+    # as for a shell script
     script: int | None
-    python: str | None
-    num_nodes: int | None = None
-    node: int | None = None
-    uses_mpi: bool = False
+    python: str | None  # the Python that runs it, if known
+    num_nodes: int | None = None  # torchrun's `--nnodes`; None if that is not one number
+    node: int | None = None  # torchrun's `--node-rank`; None if not given
+    uses_mpi: bool = False  # whether MPI starts it
 
     @property
     def is_instrumented(self) -> bool:

@@ -17,25 +17,15 @@ MIN_TORCH = (2, 4)
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions as texts; empty for missing tools and unknown versions.
+    """Versions as texts; empty for missing tools and unknown versions."""
 
-    Attributes:
-        nsys: Nsight Systems.
-        driver: NVIDIA's driver.
-        cuda: which CUDA PyTorch was built for.
-        torch: PyTorch.
-        nccl: the NCCL that came with it.
-        nvtx: the package for ranges of one's own.
-        nsys_cuda: the newest CUDA that this Nsight Systems knows.
-    """
-
-    nsys: str = ""
-    driver: str = ""
-    cuda: str = ""
-    torch: str = ""
-    nccl: str = ""
-    nvtx: str = ""
-    nsys_cuda: str = ""
+    nsys: str = ""  # Nsight Systems
+    driver: str = ""  # NVIDIA's driver
+    cuda: str = ""  # which CUDA PyTorch was built for
+    torch: str = ""  # PyTorch
+    nccl: str = ""  # the NCCL that came with it
+    nvtx: str = ""  # the package for ranges of one's own
+    nsys_cuda: str = ""  # the newest CUDA that this Nsight Systems knows
 
 
 def find_versions(nsys: str, driver: str, nsys_cuda: str) -> Versions:

@@ -38,30 +38,19 @@ _PIECE_BYTES = 1 << 20
 
 
 class StoredRun(Record, frozen=True):
-    """A run in a store.
+    """A run in a store."""
 
-    Attributes:
-        name: unique in the store.
-        labels: what the user wrote to it.
-        git_commit: of the program that ran; None if unknown.
-        recorded_utc: when the first report was recorded, ISO 8601; None if unknown.
-        saved_utc: when the run was saved.
-        hosts: the machines.
-        num_ranks: how many ranks it has.
-        step_ns: what a step takes, the mean of the steady ones of the rank where it is longest;
-            without steps all that is judged is one. None without a rank.
-        median_step_ns: the median of the same; None without steps.
-    """
-
-    name: str
-    labels: dict[str, str]
-    git_commit: str | None
-    recorded_utc: _Utc | None
-    saved_utc: _Utc
-    hosts: tuple[str, ...]
-    num_ranks: Count
+    name: str  # unique in the store
+    labels: dict[str, str]  # what the user wrote to it
+    git_commit: str | None  # of the program that ran; None if unknown
+    recorded_utc: _Utc | None  # when the first report was recorded, ISO 8601; None if unknown
+    saved_utc: _Utc  # when the run was saved
+    hosts: tuple[str, ...]  # the machines
+    num_ranks: Count  # how many ranks it has
+    # what a step takes, the mean of the steady ones of the rank where it is longest; without steps
+    # all that is judged is one. None without a rank
     step_ns: Count | None
-    median_step_ns: Count | None
+    median_step_ns: Count | None  # the median of the same; None without steps
 
 
 _RUN_COLUMNS = StoredRun.__struct_fields__
