@@ -12,24 +12,27 @@ import pytest
 from tests.support.cli import run
 from traceprof.errors import TraceFileError
 from traceprof.recording import record
-from traceprof.recording.disk import Space, look_for_space
 from traceprof.recording.doctor import (
     SCHEMA,
     Card,
     Diagnosis,
     Permissions,
+    ProbedRanges,
     Recordable,
+    Versions,
     diagnose,
+    find_versions,
+    findings,
+    misfits,
+    numbers,
+    probe_ranges,
     recordable_data,
+    render,
     store,
 )
-from traceprof.recording.doctor_text import render
-from traceprof.recording.machine import Machine
-from traceprof.recording.mending import findings
+from traceprof.recording.machine import Machine, Space, look_for_space
 from traceprof.recording.nsys import Nsys
 from traceprof.recording.plan import NSYS, TORCH, make_plan
-from traceprof.recording.probe import ProbedRanges, probe_ranges
-from traceprof.recording.versions import Versions, find_versions, misfits, numbers
 from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.folder import reports_in
 

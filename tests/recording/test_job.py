@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.recording import gathering
-from traceprof.recording.job import Job, job_of
-from traceprof.recording.training_command import read_command
+from traceprof.recording import job as gathering
+from traceprof.recording.job import Job, job_of, read_command
 
 HOST = socket.gethostname()
 SRUN = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"}

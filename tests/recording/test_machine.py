@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from traceprof.recording.machine import (
+    as_ranges,
     counters_restricted,
+    look_at_cores,
     network_cards,
     paranoid_level,
     permits_sampling,
     ptrace_scope,
+    throttled_since,
 )
+from traceprof.run.machines import Cores
 
 
 def written(root: Path, name: str, text: str) -> Path:
@@ -55,3 +60,118 @@ def test_network_cards_are_listed_by_name(tmp_path: Path) -> None:
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / "sys/class/infiniband" / name).mkdir(parents=True)
     assert network_cards(tmp_path) == ("mlx5_0", "mlx5_1")
+
+
+V2 = {"proc/self/cgroup": "0::/jobs/step1\n"}
+STAT = "usage_usec 5\nnr_periods 40\nnr_throttled 7\nthrottled_usec 1500\n"
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({**V2, "sys/fs/cgroup/jobs/step1/cpu.max": "max 100000\n"}, None),
+        ({**V2, "sys/fs/cgroup/jobs/step1/cpu.max": "250000 100000\n"}, 2.5),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/jobs/step1/cpu.max": "800000 100000\n",
+                "sys/fs/cgroup/jobs/cpu.max": "400000 100000\n",  # of a group above
+            },
+            4.0,
+        ),
+        ({**V2, "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),  # a container's own root
+        (
+            {
+                "proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "600000\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            6.0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+        ),
+        ({**V2, "sys/fs/cgroup/jobs/step1/cpu.max": "damaged"}, None),
+    ],
+)
+def test_quota(files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
+    assert look_at_cores(0, system(tmp_path, files), {}).quota == quota
+
+
+def test_throttling_of_a_recording(tmp_path: Path) -> None:
+    root = system(tmp_path, {**V2, "sys/fs/cgroup/jobs/step1/cpu.stat": STAT})
+    before = look_at_cores(0, root, {})
+    assert (before.num_periods, before.num_throttled, before.throttled_ns) == (40, 7, 1_500_000)
+    later = STAT.replace("40", "90").replace(" 7", " 9").replace("1500", "4000")
+    after = look_at_cores(0, system(root, {"sys/fs/cgroup/jobs/step1/cpu.stat": later}), {})
+    found = throttled_since(before, after)
+    assert (found.num_periods, found.num_throttled, found.throttled_ns) == (50, 2, 2_500_000)
+    assert throttled_since(replace(before, num_throttled=None), after).num_throttled is None
+
+
+def test_counters_of_version_1(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:cpu,cpuacct:/a\n",
+        "sys/fs/cgroup/cpu/a/cpu.stat": "nr_periods 3\nnr_throttled 1\nthrottled_time 77\n",
+    }
+    found = look_at_cores(0, system(tmp_path, files), {})
+    assert (found.num_periods, found.num_throttled, found.throttled_ns) == (3, 1, 77)
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_ranks", "threads"),
+    [
+        ({}, 4, None),
+        ({"LOCAL_WORLD_SIZE": "8", "OMP_NUM_THREADS": "12"}, 8, 12),
+        ({"SLURM_NTASKS_PER_NODE": "2", "OMP_NUM_THREADS": "4,2"}, 2, 4),
+        ({"SLURM_NTASKS_PER_NODE": "2(x3)", "OMP_NUM_THREADS": "all"}, 4, None),
+    ],
+)
+def test_ranks_and_threads(
+    environment: dict[str, str], num_ranks: int, threads: int | None, tmp_path: Path
+) -> None:
+    found = look_at_cores(4, tmp_path, environment)
+    assert (found.num_ranks, found.omp_num_threads) == (num_ranks, threads)
+
+
+def test_nodes(tmp_path: Path) -> None:
+    nodes = {
+        f"sys/devices/system/node/node{n}/cpulist": f"{n * 8}-{n * 8 + 7}\n" for n in range(11)
+    }
+    root = system(tmp_path, {**nodes, "sys/devices/system/node/possible": "0-10\n"})
+    assert look_at_cores(0, root, {}).numa_nodes[9:] == ("72-79", "80-87")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2,5,7-8")]
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    assert as_ranges(numbers) == text
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_ranks", "lack"),
+    [
+        (Cores(64, "0-7", 8), 8, None),
+        (Cores(64, "0-5", 6), 8, "8 ranks on 6 cores"),
+        (Cores(64, "0-7", 8, omp_num_threads=4), 4, "4 ranks with 4 threads each on 8 cores"),
+        (Cores(64, "0-63", 64, quota=0.5), 1, "1 rank on 0.5 cores"),
+        (Cores(1, "0", 1, omp_num_threads=2), 1, "1 rank with 2 threads each on 1 core"),
+        (Cores(64, "0-63", 64, quota=100.0), 64, None),
+    ],
+)
+def test_what_is_lacking(cores: Cores, num_ranks: int, lack: str | None) -> None:
+    assert cores.lack(num_ranks) == lack

@@ -1,11 +1,22 @@
 """The plan of a recording."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.recording.plan import TORCH, make_plan
+from traceprof.recording.machine import (
+    Machine,
+    counters_restricted,
+    look_at_machine,
+    network_cards,
+    paranoid_level,
+    permits_sampling,
+    ptrace_scope,
+)
+from traceprof.recording.nsys import Nsys, parse_may_sample, parse_options
+from traceprof.recording.plan import TORCH, Flags, choose_flags, make_plan
 
 TRAIN = ["python", "train.py"]
 
@@ -21,3 +32,168 @@ def test_a_range_of_steps_is_passed_on(tmp_path: Path, steps: str) -> None:
 def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> None:
     with pytest.raises(UsageError, match="it is not a range of steps"):
         make_plan(TRAIN, tmp_path, {}, steps=steps, tool=TORCH)
+
+
+# Help texts of the form in which nsys prints them, with the options that matter.
+OLD = """
+usage: nsys profile [<args>] [application] [<application args>]
+
+\t-c, --capture-range=
+
+\t   Possible values are none, cudaProfilerApi, nvtx, hotkey.
+
+\t--cuda-graph-trace=<granularity>[:<launch origin>]
+
+\t   Possible values for <granularity> are 'graph' or 'node'.
+
+\t--gpu-metrics-device=
+
+\t   The option argument must be 'none' or one of GPU IDs reported
+\t   by '--gpu-metrics-device=help' switch.
+
+\t(Experimental) --ib-switch-metrics-device=<IB switch GUID>[,<IB switch GUID>...]
+
+\t--nic-metrics=
+
+\t   Possible values are 'true' or 'false'.
+"""
+NEW = """
+usage: nsys profile [<args>] [application] [<application args>]
+
+\t--cuda-event-trace=
+
+\t   Possible values are 'true' or 'false'.
+
+\t--cuda-graph-trace=<granularity>[:<launch origin>]
+
+\t   Possible values for <granularity> are 'graph' or 'node'.
+
+\t--gpu-metrics-devices=
+
+\t   Possible values are 'none', 'cuda-visible', 'all' or GPU IDs.
+
+\t--nic-metrics=
+
+\t   Possible values are 'lf', 'hf', 'hf-via-dts' or 'none'.
+"""
+ANCIENT = "\nusage: nsys profile [<args>]\n\n\t-t, --trace=\n\n\t   Possible values are 'cuda'.\n"
+NODE = Machine(has_gpu=True, may_count=True, may_sample=True, network_cards=("mlx5_0",))
+
+
+def texts(manual: str, machine: Machine = NODE, **asked: bool) -> list[str]:
+    return [flag.text for flag in chosen(manual, machine, **asked).flags]
+
+
+def chosen(manual: str, machine: Machine = NODE, **asked: bool) -> Flags:
+    given = {"uses_mpi": False, "has_steps": False, "is_first_here": True} | asked
+    return choose_flags(parse_options(manual), machine, **given)
+
+
+def test_options_are_read_from_the_help() -> None:
+    assert list(parse_options(OLD)) == [
+        "capture-range", "cuda-graph-trace", "gpu-metrics-device", "ib-switch-metrics-device",
+        "nic-metrics",
+    ]  # fmt: skip
+    assert "'node'" in parse_options(OLD)["cuda-graph-trace"]
+    assert parse_options("") == {}
+
+
+@pytest.mark.parametrize(
+    ("manual", "expected"),
+    [
+        (OLD, ["--gpu-metrics-device=all", "--nic-metrics=true"]),
+        (NEW, ["--gpu-metrics-devices=cuda-visible", "--nic-metrics=lf"]),
+        (ANCIENT, []),
+    ],
+)
+def test_counters_by_version(manual: str, expected: list[str]) -> None:
+    assert [text for text in texts(manual) if "metrics" in text] == expected
+    assert ("--cuda-event-trace=true" in texts(manual)) == (manual is NEW)
+    assert ("--cuda-graph-trace=node" in texts(manual)) == (manual is not ANCIENT)
+
+
+def test_counters_are_recorded_once_a_machine() -> None:
+    assert not [text for text in texts(NEW, is_first_here=False) if "metrics" in text]
+
+
+def test_what_the_system_does_not_permit_is_said() -> None:
+    nothing = Machine(has_gpu=True, may_count=False, may_sample=False, network_cards=())
+    flags = chosen(NEW, nothing)
+    assert "--sample=none" in [flag.text for flag in flags.flags]
+    assert "--cpuctxsw=none" in [flag.text for flag in flags.flags]
+    why = {left.what: left.why for left in flags.left_out}
+    assert "perf_event_paranoid" in why["whether the host slept or ran"]
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in why["counters of the GPUs' links"]
+    assert "no InfiniBand" in why["counters of the network cards"]
+    no_gpu = chosen(NEW, replace(NODE, has_gpu=False))
+    assert (
+        "no NVIDIA driver"
+        in {left.what: left.why for left in no_gpu.left_out}["counters of the GPUs' links"]
+    )
+
+
+def test_steps_and_mpi() -> None:
+    assert texts(NEW, has_steps=True)[-3:] == [
+        "--capture-range=nvtx",
+        "--nvtx-capture=steps@traceprof-capture",
+        "--capture-range-end=stop",
+    ]
+    assert not [text for text in texts(NEW) if "capture" in text]
+    assert texts(NEW, uses_mpi=True)[0] == "--trace=cuda,nvtx,mpi"
+
+
+def test_every_flag_says_what_for_and_what_it_costs() -> None:
+    for flag in chosen(NEW, has_steps=True, uses_mpi=True).flags:
+        assert flag.purpose
+        assert flag.cost
+
+
+def test_the_installed_nsys_has_the_flags(nsys: str) -> None:
+    installed = Nsys(nsys)
+    assert installed.version >= (2020,)
+    options = installed.options
+    for flag in choose_flags(
+        options, NODE, uses_mpi=True, has_steps=True, is_first_here=True
+    ).flags:
+        assert flag.text.removeprefix("--").partition("=")[0] in options
+    assert installed.may_sample in {True, False}
+
+
+@pytest.mark.parametrize(
+    ("said", "may_sample"),
+    [
+        ("CPU Profiling Environment (process-tree): OK\n", True),
+        ("CPU Profiling Environment (process-tree): Fail\nRoot privilege: disabled\n", False),
+        ("Timestamp counter supported: Yes\n", None),
+    ],
+)
+def test_what_nsys_says_of_sampling(said: str, may_sample: bool | None) -> None:
+    assert parse_may_sample(said) is may_sample
+
+
+def test_what_the_files_of_a_machine_say(tmp_path: Path) -> None:
+    assert (paranoid_level(tmp_path), ptrace_scope(tmp_path)) == (None, None)
+    assert (counters_restricted(tmp_path), network_cards(tmp_path)) == (None, ())
+    for name, text in {
+        "proc/sys/kernel/perf_event_paranoid": "-1\n",
+        "proc/sys/kernel/yama/ptrace_scope": "1\n",
+        "proc/driver/nvidia/version": "NVRM version: x\n",
+        "proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
+        "sys/class/infiniband/mlx5_1/x": "",
+        "sys/class/infiniband/mlx5_0/x": "",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert (paranoid_level(tmp_path), ptrace_scope(tmp_path)) == (-1, 1)
+    assert counters_restricted(tmp_path) is True
+    machine = look_at_machine(may_sample=True, root=tmp_path)
+    assert machine.has_gpu
+    assert machine.network_cards == ("mlx5_0", "mlx5_1")
+
+
+def test_levels_of_the_kernel() -> None:
+    assert permits_sampling(4, is_root=True) is True
+    assert permits_sampling(2, is_root=False) is True
+    assert permits_sampling(3, is_root=False) is False
+    assert permits_sampling(None, is_root=False) is None

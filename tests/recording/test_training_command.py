@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from traceprof.recording.training_command import read_command
+from traceprof.recording.job import read_command
 
 
 @pytest.mark.parametrize(

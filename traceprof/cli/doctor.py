@@ -26,8 +26,7 @@ def command(as_json: bool, folder: str) -> int:
     leaves the same, but for that try, as doctor-HOST.json beside its reports, from which `analyze`
     takes what links can carry.
     """
-    from traceprof.recording.doctor import as_bytes, diagnose
-    from traceprof.recording.doctor_text import render
+    from traceprof.recording.doctor import as_bytes, diagnose, render
 
     diagnosis = diagnose(Path(folder), tries_nsys=True)
     click.echo(as_bytes(diagnosis) if as_json else render(diagnosis), nl=False)

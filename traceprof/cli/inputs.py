@@ -20,8 +20,11 @@ class ReportPath(click.Path):
     """A path as it is: opening it finds every fault; the shell completes it."""
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401
-    ) -> str:  # fmt: skip
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,  # noqa: ANN401
+    ) -> str:
         """Return the path."""
         del param, ctx
         return str(value)

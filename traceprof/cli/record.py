@@ -74,7 +74,7 @@ def command(
     for note in plan.notes:
         _say(note)
     if is_dry:
-        from traceprof.recording.dry_run import script
+        from traceprof.recording.plan import script
 
         click.echo(script(plan), nl=False)
         return 0

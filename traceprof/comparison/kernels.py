@@ -78,11 +78,17 @@ def _shared(before: dict[str, Use], after: dict[str, Use]) -> list[tuple[Use, Us
 
 def _rows(capture: Document) -> Iterator[Row]:
     return (
-        Row(kernel.rank, kernel.name, kernel.category, kernel.per_steady_step_ns,
-            kernel.steady_error_ns, kernel.place or 0.0)
+        Row(
+            kernel.rank,
+            kernel.name,
+            kernel.category,
+            kernel.per_steady_step_ns,
+            kernel.steady_error_ns,
+            kernel.place or 0.0,
+        )
         for kernel in capture.kernels
         if kernel.category != _COMMUNICATION and kernel.per_steady_step_ns is not None
-    )  # fmt: skip
+    )
 
 
 def _grouped(uses: Iterable[Use], key: Callable[[Use], str]) -> dict[str, Use]:
@@ -162,17 +168,23 @@ def _changes(pairs: Sequence[_Pair]) -> list[KernelChange]:
 
 def _matching(changes: Sequence[KernelChange]) -> list[Matching]:
     totals = [
-        sum(change.before_ns for change in changes), sum(change.after_ns for change in changes),
-    ]  # fmt: skip
+        sum(change.before_ns for change in changes),
+        sum(change.after_ns for change in changes),
+    ]
     rungs: tuple[Rung, ...] = (
-        "name", "canonical name", "place in the step", "only before", "only after",
-    )  # fmt: skip
+        "name",
+        "canonical name",
+        "place in the step",
+        "only before",
+        "only after",
+    )
     matching = []
     for rung in rungs:
         of_rung = [change for change in changes if change.rung == rung]
         spent = [
-            sum(change.before_ns for change in of_rung), sum(change.after_ns for change in of_rung),
-        ]  # fmt: skip
+            sum(change.before_ns for change in of_rung),
+            sum(change.after_ns for change in of_rung),
+        ]
         shares = [part / whole if whole else 0.0 for part, whole in zip(spent, totals, strict=True)]
         matching.append(Matching(rung, *shares))
     return matching

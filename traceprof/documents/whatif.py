@@ -162,14 +162,20 @@ def _answer(answer: Answered) -> Answer:
         how = answer.how_to_collect
         return Answer(answer.assume, kind, refused=answer.refused, how_to_collect=how)
     return Answer(
-        assume=answer.assume, kind=kind, step_ns=answer.step_ns, low_ns=answer.low_ns,
-        high_ns=answer.high_ns, change_ns=answer.change_ns, is_too_small=answer.is_too_small,
+        assume=answer.assume,
+        kind=kind,
+        step_ns=answer.step_ns,
+        low_ns=answer.low_ns,
+        high_ns=answer.high_ns,
+        change_ns=answer.change_ns,
+        is_too_small=answer.is_too_small,
         note=answer.note or None,
         orders=[
             StreamOrder(order.rank, [_send(send) for send in order.sends])
             for order in answer.orders
-        ] or None,
-    )  # fmt: skip
+        ]
+        or None,
+    )
 
 
 def _send(send: SendName) -> Send:

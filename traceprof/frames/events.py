@@ -215,7 +215,7 @@ def _messages(rank: Rank) -> Part:
         "bytes": Optional.unless(
             _both(sent.bytes, np.maximum(copied.bytes[peer_copies], UNKNOWN))[order], UNKNOWN
         ),
-    }  # fmt: skip
+    }
 
 
 def _cpu_operations(rank: CpuRank) -> Part:

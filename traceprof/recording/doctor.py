@@ -2,31 +2,194 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import re
 import socket
-from dataclasses import dataclass, replace
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.recording import cores, nvidia_smi, nvml
+from traceprof.errors import TraceprofError, one_line
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.disk import Space, look_for_space
+from traceprof.recording import nvidia_smi, nvml
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
+    Space,
     counters_restricted,
-    look,
+    look_at_cores,
+    look_at_machine,
+    look_for_space,
     network_cards,
     paranoid_level,
     ptrace_scope,
+    throttled_since,
 )
-from traceprof.recording.probe import ProbedRanges, probe_ranges
-from traceprof.recording.versions import Versions, find_versions, misfits, numbers
 from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
-from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS, export
+from traceprof.trace.programs import captured
+from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from traceprof.recording.machine import Machine
+    from traceprof.recording.nsys import Nsys
+
+_CUDA = re.compile(r"^cuda\b[^=]*=\s*'([^']+)'", re.MULTILINE)
+_MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+"""Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""
+
+MIN_TORCH = (2, 4)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions as texts; empty for missing tools and unknown versions."""
+
+    nsys: str = ""  # Nsight Systems
+    driver: str = ""  # NVIDIA's driver
+    cuda: str = ""  # which CUDA PyTorch was built for
+    torch: str = ""  # PyTorch
+    nccl: str = ""  # the NCCL that came with it
+    nvtx: str = ""  # the package for ranges of one's own
+    nsys_cuda: str = ""  # the newest CUDA that this Nsight Systems knows
+
+
+def find_versions(nsys: str, driver: str, nsys_cuda: str) -> Versions:
+    """Return the versions in this Python's environment.
+
+    Args:
+        nsys: version of Nsight Systems.
+        driver: version of the driver.
+        nsys_cuda: the newest CUDA that Nsight Systems knows.
+    """
+    nccl = (_installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
+    return Versions(
+        nsys,
+        driver,
+        _cuda_of_torch(),
+        _installed("torch"),
+        next(filter(None, nccl), ""),
+        _installed("nvtx"),
+        nsys_cuda,
+    )
+
+
+def misfits(versions: Versions) -> list[str]:
+    """Return sentences about incompatible versions, and what to do about them."""
+    sentences = []
+    cuda, driver = numbers(versions.cuda), numbers(versions.driver)
+    needed = _MIN_DRIVERS.get(cuda[0]) if cuda else None
+    if needed and driver and driver < needed:
+        sentences.append(
+            f"PyTorch is built for CUDA {versions.cuda}, which needs driver {needed[0]}.{needed[1]}"
+            f" or later, and {versions.driver} is loaded: install another PyTorch or driver"
+        )
+    if is_cuda_too_new(versions):
+        sentences.append(
+            f"GPU work may be lost: this nsys knows CUDA up to {versions.nsys_cuda}, and PyTorch is"
+            f" built for CUDA {versions.cuda}: install the Nsight Systems that came with that CUDA,"
+            " or a later one, or record with --with torch"
+        )
+    if versions.torch and numbers(versions.torch) < MIN_TORCH:
+        sentences.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
+    return sentences
+
+
+def is_cuda_too_new(versions: Versions) -> bool:
+    """Return whether PyTorch's CUDA is newer than what nsys knows, where there is a driver."""
+    known = numbers(versions.nsys_cuda)[:2]
+    return bool(versions.driver and known) and known < numbers(versions.cuda)[:2]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match.group().split("."))) if match else ()
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _cuda_of_torch() -> str:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+    except OSError:
+        return ""
+    match = _CUDA.search(text)
+    return match.group(1) if match else ""
+
+
+_OURS, _OWN = "traceprof probe", "probe of nvtx"
+_PROGRAM = f"""
+from instrument.core import nvtx_ranges
+nvtx_ranges.push(nvtx_ranges.prepare({_OURS!r}))
+nvtx_ranges.pop()
+import nvtx
+with nvtx.annotate({_OWN!r}, domain="probe"):
+    pass
+"""
+_FLAGS = ("--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true")
+_TRIES = 2  # nsys fails for a reason of its own once in some hundred recordings
+
+
+@dataclass(frozen=True)
+class ProbedRanges:
+    """The ranges that a recording for a try has."""
+
+    of_instrument: bool  # whether those of `instrument` are in it
+    of_nvtx: bool  # whether those that a program opens by `nvtx.annotate` are
+    failure: str = ""  # why there is no recording; empty if there is one
+
+
+def probe_ranges(nsys: Nsys) -> ProbedRanges:
+    """Record a program of this Python that opens two ranges; takes some seconds."""
+    failure = ""
+    for _ in range(_TRIES):
+        try:
+            with tempfile.TemporaryDirectory(prefix="traceprof-probe-") as folder:
+                names, failure = _recorded_names(nsys, Path(folder))
+        except (TraceprofError, OSError, sqlite3.Error) as error:
+            failure = str(error)
+            continue
+        if not failure:
+            return ProbedRanges(_OURS in names, _OWN in names)
+    return ProbedRanges(of_instrument=False, of_nvtx=False, failure=failure)
+
+
+def _recorded_names(nsys: Nsys, folder: Path) -> tuple[set[str], str]:
+    """Return the names of recorded ranges, and why there is no recording."""
+    report = folder / "probe.nsys-rep"
+    flags = [flag for flag in _FLAGS if flag[2:].partition("=")[0] in nsys.options]
+    command = (nsys.path, "profile", *flags, f"--output={folder / 'probe'}", sys.executable)
+    done = captured(*command, "-c", _PROGRAM)
+    if not report.exists():
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return set(), lines[-1] if lines else f"the exit status of nsys is {done.returncode}"
+    target = export(nsys.path, report, folder)
+    with closing(sqlite3.connect(target)) as database:
+        columns = {row[1] for row in database.execute(f"PRAGMA table_info({schema.NVTX.name})")}
+        names = set[str]()
+        if "text" in columns:
+            names |= {row[0] for row in database.execute("SELECT text FROM NVTX_EVENTS")}
+        if "textId" in columns:
+            query = "SELECT value FROM StringIds WHERE id IN (SELECT textId FROM NVTX_EVENTS)"
+            names |= {row[0] for row in database.execute(query)}
+    return names, ""
+
 
 SCHEMA = "traceprof.doctor/1"
 _FIRST_WITH_STALLS, _FIRST_DRIVER_WITH_STALLS = (2026,), (550,)
@@ -89,7 +252,7 @@ def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnos
         tries_nsys: whether to record a small program, which takes some seconds.
     """
     nsys = nsys_module.find()
-    machine = look(None if nsys is None else nsys.may_sample)
+    machine = look_at_machine(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
     version, cuda = ("", "") if nsys is None else (nsys.version_text, nsys.newest_cuda)
     versions = find_versions(version, driver, cuda)
@@ -102,7 +265,7 @@ def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnos
         tuple(gpus),
         paths,
         cards,
-        cores.look(len(gpus)),
+        look_at_cores(len(gpus)),
         tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
         None if folder is None else look_for_space(folder),
         probe_ranges(nsys) if tries_nsys and nsys is not None else None,
@@ -135,8 +298,8 @@ def store(folder: Path, diagnosis: Diagnosis) -> Path:
 
 def store_throttling(folder: Path, before: Diagnosis) -> Path:
     """Write a diagnosis anew, with how its job was throttled since it was made; return the file."""
-    after = cores.look(len(before.gpus))
-    return store(folder, replace(before, cores=cores.since(before.cores, after)))
+    after = look_at_cores(len(before.gpus))
+    return store(folder, replace(before, cores=throttled_since(before.cores, after)))
 
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
@@ -163,27 +326,270 @@ def recordable_data(
     """Yield the data that a report of this machine may hold, and what is missing for the rest."""
     has_nsys = bool(versions.nsys)
     no_nsys = "Nsight Systems: put `nsys` on PATH"
-    yield _if("ranges, steps and communication of instrument", has_nsys or bool(versions.torch),
-              "nsys on PATH, or torch in this Python")  # fmt: skip
+    yield _if(
+        "ranges, steps and communication of instrument",
+        has_nsys or bool(versions.torch),
+        "nsys on PATH, or torch in this Python",
+    )
     no_gpu = "a GPU with NVIDIA's driver"
     yield _if("GPU work", has_gpus, no_gpu)
-    yield _if("when the host slept, and what it ran", has_nsys and machine.may_sample is not False,
-              no_nsys if not has_nsys else
-              "permission: sysctl kernel.perf_event_paranoid=2, or CAP_SYS_ADMIN")  # fmt: skip
+    yield _if(
+        "when the host slept, and what it ran",
+        has_nsys and machine.may_sample is not False,
+        no_nsys
+        if not has_nsys
+        else "permission: sysctl kernel.perf_event_paranoid=2, or CAP_SYS_ADMIN",
+    )
     counters = "permission: root, or NVreg_RestrictProfilingToAdminUsers=0 for the driver"
-    yield _if("counters of the GPUs' links", has_nsys and has_gpus and machine.may_count,
-              no_nsys if not has_nsys else no_gpu if not has_gpus else counters)  # fmt: skip
-    yield _if("counters of network cards", has_nsys and bool(machine.network_cards),
-              no_nsys if not has_nsys else "an InfiniBand or RoCE card")  # fmt: skip
+    yield _if(
+        "counters of the GPUs' links",
+        has_nsys and has_gpus and machine.may_count,
+        no_nsys if not has_nsys else no_gpu if not has_gpus else counters,
+    )
+    yield _if(
+        "counters of network cards",
+        has_nsys and bool(machine.network_cards),
+        no_nsys if not has_nsys else "an InfiniBand or RoCE card",
+    )
     nsys, driver = numbers(versions.nsys), numbers(versions.driver)
-    yield _if("sizes of NCCL's messages without instrument", nsys >= FIRST_WITH_BLOBS,
-              "Nsight Systems 2024.5 or later (instrument's labels have them)")  # fmt: skip
-    yield _if("records of a full command buffer",
-              nsys >= _FIRST_WITH_STALLS and driver >= _FIRST_DRIVER_WITH_STALLS,
-              "Nsight Systems 2026 or later and a driver of CUDA 12.4 or later (else they are"
-              " inferred)")  # fmt: skip
+    yield _if(
+        "sizes of NCCL's messages without instrument",
+        nsys >= FIRST_WITH_BLOBS,
+        "Nsight Systems 2024.5 or later (instrument's labels have them)",
+    )
+    yield _if(
+        "records of a full command buffer",
+        nsys >= _FIRST_WITH_STALLS and driver >= _FIRST_DRIVER_WITH_STALLS,
+        "Nsight Systems 2026 or later and a driver of CUDA 12.4 or later (else they are inferred)",
+    )
     yield _if("traces of torch.profiler", bool(versions.torch), "torch in this Python")
 
 
 def _if(what: str, can: bool, missing: str) -> Recordable:
     return Recordable(what, can, "" if can else missing)
+
+
+_MIN_FREE_BYTES = 1 << 30  # a report of a GPU training takes some MB a second and rank
+_MIN_SHARED_BYTES = 1 << 30  # containers have 64 MB by default
+_MAX_PARANOID = 2
+_MAX_PTRACE_SCOPE = 1
+
+
+def findings(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield a sentence for each finding, with the command that mends it."""
+    if diagnosis.ranges is not None:
+        yield from _of_ranges(diagnosis.ranges)
+    if diagnosis.space is not None:
+        yield from _of_space(diagnosis.space)
+    if diagnosis.versions.nsys:
+        yield from _of_permissions(diagnosis.permissions, has_gpus=bool(diagnosis.gpus))
+
+
+def _of_ranges(ranges: ProbedRanges) -> Iterator[str]:
+    if ranges.failure:
+        yield f"nsys recorded nothing when tried: {ranges.failure}; try: nsys status --environment"
+    elif not ranges.of_instrument:
+        yield "ranges of instrument are not recorded when tried: pip install --upgrade nvtx"
+    elif not ranges.of_nvtx:
+        yield (
+            "in a test, ranges that a program opens by nvtx.annotate were not recorded, but"
+            " those of instrument were: pip install nvtx==0.2.11"
+        )
+
+
+def _of_space(space: Space) -> Iterator[str]:
+    if not space.may_write:
+        yield f"nothing can be written to {space.folder}: choose another -o, or chmod u+rwx it"
+    for folder, free, remedy in (
+        (space.folder, space.folder_bytes, "choose another -o, or make room: du -xh DIR | sort -h"),
+        (space.temporary, space.temporary_bytes, "export TMPDIR=DIR with more room"),
+    ):
+        if free is not None and free < _MIN_FREE_BYTES:
+            yield f"{size_text(free)} are free in {folder}, a recording may take more: {remedy}"
+    shared = space.shared_memory_bytes
+    if shared is not None and shared < _MIN_SHARED_BYTES:
+        yield (
+            f"shared memory has {size_text(shared)}, for NCCL and workers of data loaders:"
+            " mount -o remount,size=16G /dev/shm (docker run --shm-size=16g)"
+        )
+
+
+def _of_permissions(permissions: Permissions, *, has_gpus: bool) -> Iterator[str]:
+    level = permissions.perf_event_paranoid
+    if permissions.may_sample is False and (level is None or level > _MAX_PARANOID):
+        yield "threads cannot be sampled: sudo sysctl -w kernel.perf_event_paranoid=2"
+    scope = permissions.ptrace_scope
+    if scope is not None and scope > _MAX_PTRACE_SCOPE:
+        yield "tools cannot follow processes: sudo sysctl -w kernel.yama.ptrace_scope=1"
+    if has_gpus and permissions.counters_for_admins_only:
+        yield (
+            "counters of GPUs are for administrators: echo options nvidia"
+            " NVreg_RestrictProfilingToAdminUsers=0 | sudo tee"
+            " /etc/modprobe.d/nvidia-profiling.conf, then reboot"
+        )
+
+
+_UNKNOWN = "unknown"
+_NAMES = {
+    "nsys": "Nsight Systems (nsys)",
+    "driver": "NVIDIA's driver",
+    "cuda": "CUDA that PyTorch was built for",
+    "torch": "PyTorch (torch)",
+    "nccl": "NCCL that came with PyTorch",
+    "nvtx": "nvtx, which writes ranges",
+    "nsys_cuda": "newest CUDA that nsys knows",
+}
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis as lines, each table with a title."""
+    parts = [
+        (f"{diagnosis.host}: what can be recorded", _recordable(diagnosis)),
+        ("Versions", _versions(diagnosis)),
+        ("Permissions", _permissions(diagnosis)),
+        ("Space and ranges", _space(diagnosis)),
+        ("Cores", _cores(diagnosis)),
+        ("GPUs", _gpus(diagnosis)),
+        ("Network cards", _cards(diagnosis)),
+    ]
+    lines: list[str] = []
+    for title, rows in parts:
+        aligned = _aligned([*rows])
+        if aligned:
+            lines += [one_line(title), *aligned, ""]
+    sentences = (*diagnosis.misfits, *findings(diagnosis), *_lacking(diagnosis))
+    lines += [f"→ {one_line(misfit)}" for misfit in sentences]
+    lines.append(f"→ {_next(diagnosis)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    for item in diagnosis.recordable:
+        yield "yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}"
+
+
+def _next(diagnosis: Diagnosis) -> str:
+    """Return how to record on this machine."""
+    command = "traceprof record --steps 10:20 -- torchrun … train.py"
+    if is_cuda_too_new(diagnosis.versions):
+        return f"record a training: {command.replace('record', 'record --with torch')}"
+    if diagnosis.versions.nsys:
+        return f"record a training: {command} (with Nsight Systems)"
+    if diagnosis.versions.torch:
+        return f"record a training: {command} (with torch.profiler, as nsys is not on PATH)"
+    return "nothing can be recorded: nsys is not on PATH, and this Python has no torch"
+
+
+def _versions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    for field in fields(diagnosis.versions):
+        yield _NAMES[field.name], getattr(diagnosis.versions, field.name) or "not found"
+
+
+def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    words = {None: _UNKNOWN, True: "yes", False: "no"}
+    permissions = diagnosis.permissions
+    yield "own processes may be sampled", words[permissions.may_sample]
+    yield "kernel.perf_event_paranoid", _number(permissions.perf_event_paranoid)
+    yield "GPU counters for administrators only", words[permissions.counters_for_admins_only]
+    yield "kernel.yama.ptrace_scope", _number(permissions.ptrace_scope)
+
+
+def _space(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    space, ranges = diagnosis.space, diagnosis.ranges
+    if space is not None:
+        yield f"free in {space.folder}", _bytes(space.folder_bytes)
+        yield f"free in {space.temporary}, where nsys collects", _bytes(space.temporary_bytes)
+        yield "shared memory", _bytes(space.shared_memory_bytes)
+    if ranges is not None and not ranges.failure:
+        yield "ranges of instrument, tried", "recorded" if ranges.of_instrument else "not recorded"
+        yield "ranges of nvtx.annotate, tried", "recorded" if ranges.of_nvtx else "not recorded"
+
+
+def _bytes(size: int | None) -> str:
+    return _UNKNOWN if size is None else size_text(size)
+
+
+def _cores(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    cores = diagnosis.cores
+    yield "of this machine", str(cores.num_cores)
+    yield "that a job may run on", f"{cores.num_allowed} ({cores.allowed})"
+    yield (
+        "limit of the control group",
+        "none" if cores.quota is None else counted(cores.quota, "core"),
+    )
+    if cores.num_throttled is not None:
+        lost = "" if cores.throttled_ns is None else f", for {duration(cores.throttled_ns)}"
+        yield (
+            "stopped at that limit",
+            f"in {cores.num_throttled} of {cores.num_periods} periods{lost}",
+        )
+    yield "ranks expected", str(cores.num_ranks) if cores.num_ranks else _UNKNOWN
+    yield "OMP_NUM_THREADS", _number(cores.omp_num_threads, "not set")
+    for number, of_node in enumerate(cores.numa_nodes):
+        near = [gpu.index for gpu in diagnosis.gpus if gpu.numa_node == number]
+        gpus = f": GPUs {' '.join(map(str, near))}" if near else ""
+        yield f"NUMA node {number}", f"{of_node}{gpus}"
+
+
+def _lacking(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield how the cores can slow ranks down."""
+    cores = diagnosis.cores
+    lack = cores.lack(cores.num_ranks)
+    if lack is not None:
+        yield (
+            f"cores are few: {lack}. Ranks take each other's core, and GPUs wait: give the job more"
+            " cores, or each rank fewer threads (OMP_NUM_THREADS)"
+        )
+    if cores.num_throttled:
+        yield (
+            "the control group was stopped for having used up its CPU quota: raise cpu.max, or a"
+            " pod's limits.cpu"
+        )
+
+
+def _gpus(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    if not diagnosis.gpus:
+        yield ("none found",)
+        return
+    yield "GPU", "name", "PCIe", "NVLink", "NUMA node", "paths to GPU 0, 1, …"
+    for gpu in diagnosis.gpus:
+        row = diagnosis.paths[gpu.index] if gpu.index < len(diagnosis.paths) else ()
+        paths = " ".join(path or "?" for path in row)
+        yield str(gpu.index), gpu.name, _pcie(gpu), _nvlink(gpu), _number(gpu.numa_node), paths
+
+
+def _pcie(gpu: Gpu) -> str:
+    if gpu.pcie_generation is None or gpu.pcie_width is None:
+        return _UNKNOWN
+    return f"generation {gpu.pcie_generation}, x{gpu.pcie_width}"
+
+
+def _nvlink(gpu: Gpu) -> str:
+    if gpu.num_nvlinks is None:
+        return _UNKNOWN
+    rate = "" if gpu.nvlink_gb_per_s is None else f" of {gpu.nvlink_gb_per_s:g} GB/s"
+    return f"{counted(gpu.num_nvlinks, 'link')}{rate}" if gpu.num_nvlinks else "none"
+
+
+def _cards(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    if not diagnosis.network_cards:
+        yield ("none found (InfiniBand or RoCE)",)
+        return
+    yield "card", "nearest GPUs"
+    for card in diagnosis.network_cards:
+        yield card.name, " ".join(map(str, card.nearest_gpus)) or _UNKNOWN
+
+
+def _number(value: int | None, unknown: str = _UNKNOWN) -> str:
+    return unknown if value is None else str(value)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows with their columns under each other."""
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

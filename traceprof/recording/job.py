@@ -1,19 +1,216 @@
-"""The part of a job that this process records: machine, rank, and the number of recorders."""
+"""The job that is recorded: its command, this process's part of it, and the other recorders.
+
+Several recorders of one job share only the folder, on a file system that all of them see: each
+marks its reports as done, and one analyses all of them.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import socket
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from traceprof.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from traceprof.recording.training_command import TrainingCommand
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
+_MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
+_PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
+
+
+class _Launcher(NamedTuple):
+    """Options of a launcher, to be read up to the script; `_` in them is written `-`."""
+
+    alone: frozenset[str]  # options without a value; all others have one
+    num_nodes: tuple[str, str]  # the option for the number of nodes, and its default
+    node: tuple[str, str]  # the same of this node's number
+    # other versions have options that are unknown here, so that only a word that looks like a
+    # script is one
+    may_have_others: bool
+
+
+_TORCHRUN = _Launcher(
+    frozenset({"--standalone", "--no-python", "--run-path", "--use-env", "-h", "--help"}),
+    ("--nnodes", "PET_NNODES"),
+    ("--node-rank", "PET_NODE_RANK"),
+    may_have_others=False,
+)
+_ACCELERATE = _Launcher(
+    frozenset(
+        {
+            "--cpu",
+            "--debug",
+            "--downcast-bf16",
+            "--dynamo-use-dynamic",
+            "--dynamo-use-fullgraph",
+            "--dynamo-use-regional-compilation",
+            "--enable-cpu-affinity",
+            "--fp16",
+            "--fp8-use-autocast-during-eval",
+            "--help",
+            "--ipex",
+            "--multi-gpu",
+            "--no-python",
+            "--no-tpu-cluster",
+            "--quiet",
+            "--same-network",
+            "--tpu",
+            "--tpu-cluster",
+            "--tpu-use-sudo",
+            "--use-deepspeed",
+            "--use-fsdp",
+            "--use-megatron-lm",
+            "--use-mps-device",
+            "--use-parallelism-config",
+            "--use-xpu",
+            "-h",
+            "-q",
+        }
+    ),
+    ("--num-machines", ""),
+    ("--machine-rank", ""),
+    may_have_others=True,
+)
+"""Of accelerate 1.15, and of older versions."""
+
+
+@dataclass(frozen=True)
+class TrainingCommand:
+    """A command, taken apart."""
+
+    words: tuple[str, ...]  # the command, as it was given
+    # index of the word with which the Python script or `-m MODULE` begins; None if unknown, such
+    # as for a shell script
+    script: int | None
+    python: str | None  # the Python that runs it, if known
+    num_nodes: int | None = None  # torchrun's `--nnodes`; None if that is not one number
+    node: int | None = None  # torchrun's `--node-rank`; None if not given
+    uses_mpi: bool = False  # whether MPI starts it
+
+    @property
+    def is_instrumented(self) -> bool:
+        """The presence of `-m instrument` in the command."""
+        script = self.script
+        return script is not None and self.words[script : script + 2] == ("-m", "instrument")
+
+    def instrumented(self, options: Sequence[str] = ()) -> list[str]:
+        """Return the command with `-m instrument` before the script.
+
+        A command without a place for it, or that has it already, is unchanged.
+        """
+        words = list(self.words)
+        if self.script is None:
+            return words
+        if self.is_instrumented:
+            return [*words[: self.script + 2], *options, *words[self.script + 2 :]]
+        return [*words[: self.script], "-m", "instrument", *options, *words[self.script :]]
+
+
+def read_command(words: Sequence[str]) -> TrainingCommand:
+    """Read a command: Python, torchrun or accelerate, perhaps with mpirun or srun before it."""
+    uses_mpi = bool(words) and Path(words[0]).name in _MPI
+    for i, word in enumerate(words):
+        name = Path(word).name
+        if _PYTHON.match(name):
+            return _python(words, i, uses_mpi)
+        if name == "torchrun":
+            return _launched(_TORCHRUN, words, i + 1, _interpreter_of(word), uses_mpi)
+        if name == "accelerate" and tuple(words[i + 1 : i + 2]) == ("launch",):
+            return _launched(_ACCELERATE, words, i + 2, _interpreter_of(word), uses_mpi)
+        if name == "accelerate-launch":
+            return _launched(_ACCELERATE, words, i + 1, _interpreter_of(word), uses_mpi)
+    return TrainingCommand(tuple(words), None, None, uses_mpi=uses_mpi)
+
+
+def _python(words: Sequence[str], at: int, uses_mpi: bool) -> TrainingCommand:
+    python = shutil.which(words[at])
+    i = at + 1
+    while i < len(words) and words[i].startswith("-") and words[i] not in {"-m", "-c", "-"}:
+        i += 2 if words[i] in _PYTHON_WITH_VALUE else 1
+    if i + 1 < len(words) and words[i] == "-m" and words[i + 1] in _LAUNCHERS:
+        return _launched(_TORCHRUN, words, i + 2, python, uses_mpi)
+    if tuple(words[i : i + 2]) == ("-m", "accelerate.commands.launch"):
+        return _launched(_ACCELERATE, words, i + 2, python, uses_mpi)
+    if (
+        i >= len(words)
+        or words[i] in {"-c", "-"}
+        or (words[i].startswith("-m") and len(words) < i + 2)
+    ):
+        return TrainingCommand(tuple(words), None, python, uses_mpi=uses_mpi)
+    return TrainingCommand(tuple(words), i, python, uses_mpi=uses_mpi)
+
+
+def _launched(
+    launcher: _Launcher, words: Sequence[str], first: int, python: str | None, uses_mpi: bool
+) -> TrainingCommand:
+    """Read the options of a launcher up to the script."""
+    values: dict[str, str] = {}
+    i = first
+    while i < len(words) and words[i].startswith("-"):
+        name, equals, value = words[i].partition("=")
+        name = "--" + name.lstrip("-").replace("_", "-") if name.startswith("--") else name
+        if name in {"-m", "--module"}:
+            break
+        if name in launcher.alone:
+            values[name] = ""
+            i += 1
+        elif equals or (not name.startswith("--") and len(name) > 2):  # -r3
+            values[name] = value
+            i += 1
+        else:
+            values[name] = words[i + 1] if i + 1 < len(words) else ""
+            i += 2
+    runs_python = "--no-python" not in values and "--run-path" not in values
+    if i < len(words) and launcher.may_have_others:
+        names_module = words[i] in {"-m", "--module"} and i + 1 < len(words)
+        names_module = names_module and not words[i + 1].startswith("-")
+        runs_python &= names_module or words[i].endswith(".py")
+    nodes, node = (
+        values.get(option, os.environ.get(variable, ""))
+        for option, variable in (launcher.num_nodes, launcher.node)
+    )
+    return TrainingCommand(
+        tuple(words) if i >= len(words) or words[i] != "--module" else _with_short(words, i),
+        i if runs_python and i < len(words) else None,
+        python,
+        num_nodes=int(nodes or 1) if (nodes or "1").isdecimal() else None,
+        node=int(node) if node.isdecimal() else None,
+        uses_mpi=uses_mpi,
+    )
+
+
+def _with_short(words: Sequence[str], at: int) -> tuple[str, ...]:
+    return (*words[:at], "-m", *words[at + 1 :])
+
+
+def _interpreter_of(program: str) -> str | None:
+    """Return the Python in the first line of a script such as torchrun."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            first = file.readline(4096).decode(errors="replace")
+    except OSError:
+        return None
+    words = first.removeprefix("#!").split()
+    if not first.startswith("#!") or not words:
+        return None
+    name = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
+    return shutil.which(name) if _PYTHON.match(Path(name).name) else None
+
 
 # Variables of launchers of a process per rank or node: rank, number of ranks, rank on the machine.
-_LAUNCHERS = (
+_RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -42,7 +239,7 @@ class Job:
 def job_of(environment: Mapping[str, str], command: TrainingCommand) -> Job:
     """Return the job that the environment and the command describe."""
     host = file_stem(socket.gethostname())
-    for rank_variable, size_variable, local_variable in _LAUNCHERS:
+    for rank_variable, size_variable, local_variable in _RANK_VARIABLES:
         rank, size = (environment.get(name, "") for name in (rank_variable, size_variable))
         if not rank.isdecimal() or not size.isdecimal() or int(size) < 1:
             continue
@@ -65,3 +262,99 @@ def _is_one_a_node(environment: Mapping[str, str], num_tasks: int) -> bool:
     """Return whether `srun` started one task on each node, which starts the ranks itself."""
     nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES", "")
     return nodes.isdecimal() and int(nodes) == num_tasks
+
+
+MAX_WAIT_S = 600.0
+MAX_WAIT_ENDED_S = 20.0
+"""The wait for the others after a signal to end: its sender does not wait long."""
+
+_PAUSE_S = 0.2
+_PREFIX = ".recorded-"
+
+
+def begin(folder: Path, job: Job) -> None:
+    """Remove the marks that this recorder, and the one that analysed, left in an earlier job."""
+    for file in (_note(folder, job), folder / f"{_PREFIX}analysed"):
+        file.unlink(missing_ok=True)
+
+
+def done(folder: Path, job: Job, reports: Sequence[Path]) -> None:
+    """Mark this recorder's reports, perhaps none, as done, where others wait for them."""
+    if job.num_recorders == 1:
+        return
+    note = _note(folder, job)
+    partial = note.with_name(f"{note.name}.part")
+    try:
+        partial.write_text(json.dumps([report.name for report in reports]))
+        partial.replace(note)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def gather(
+    folder: Path,
+    job: Job,
+    reports: Sequence[Path],
+    *,
+    was_ended: Callable[[], bool],
+    say: Callable[[str], None],
+) -> list[Path] | None:
+    """Wait for the reports of all recorders and return them; None if another one analyses.
+
+    The first recorder analyses; if it is unknown which one is the first, the last one to finish.
+
+    Args:
+        folder: of all reports.
+        job: of this recorder.
+        reports: of this recorder.
+        was_ended: returns whether a signal has ended the job.
+        say: called with messages about the wait.
+    """
+    if job.num_recorders == 1:
+        return list(reports)
+    if job.index not in {0, None}:
+        return None
+    begin_s = time.monotonic()
+
+    def may_wait() -> bool:
+        max_s = MAX_WAIT_ENDED_S if was_ended() else MAX_WAIT_S
+        return time.monotonic() < begin_s + max_s
+
+    notes = _notes(folder)
+    if job.index == 0 and len(notes) < job.num_recorders:
+        say(f"waiting for {counted(job.num_recorders - len(notes), 'other report')} in {folder}")
+        while len(notes) < job.num_recorders and may_wait():
+            time.sleep(_PAUSE_S)
+            notes = _notes(folder)
+        if len(notes) < job.num_recorders:
+            say(f"{job.num_recorders - len(notes)} of {job.num_recorders} reports did not come")
+    if job.index is None and (len(notes) < job.num_recorders or not _claims(folder)):
+        return None
+    names = sorted({name for note in notes for name in json.loads(note.read_text())})
+    for note in notes:
+        note.unlink(missing_ok=True)
+    return [folder / name for name in names]
+
+
+def _note(folder: Path, job: Job) -> Path:
+    return folder / f"{_PREFIX}{job.name}"
+
+
+def _notes(folder: Path) -> list[Path]:
+    # Listed again: only then a network file system shows the files of other machines.
+    return [
+        path
+        for path in folder.iterdir()
+        if path.name.startswith(_PREFIX)
+        and path.suffix != ".part"
+        and path.name != f"{_PREFIX}analysed"
+    ]
+
+
+def _claims(folder: Path) -> bool:
+    """Return whether this recorder analyses, of several that see all reports."""
+    try:
+        os.close(os.open(folder / f"{_PREFIX}analysed", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

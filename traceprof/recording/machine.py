@@ -1,10 +1,21 @@
-"""Devices and permissions of this machine, read from files only."""
+"""Devices, permissions, cores and free space of this machine, read from its files."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from traceprof.run.machines import Cores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -17,7 +28,7 @@ class Machine:
     network_cards: tuple[str, ...]  # names of InfiniBand and RoCE cards
 
 
-def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
+def look_at_machine(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
     """Examine this machine.
 
     Args:
@@ -79,3 +90,188 @@ def read_text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+_RANKS_HERE = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_NTASKS_PER_NODE",
+)
+_NS_PER_US = 1000
+
+
+def look_at_cores(
+    num_gpus: int, root: Path = Path("/"), environment: Mapping[str, str] | None = None
+) -> Cores:
+    """Examine the cores of this process, which are those of the commands that it starts.
+
+    Args:
+        num_gpus: of the machine: as many ranks are expected where no launcher says how many.
+        root: of the file system; another one in tests.
+        environment: of this process; another one in tests.
+    """
+    environment = os.environ if environment is None else environment
+    allowed = sorted(os.sched_getaffinity(0))
+    groups = [*_groups(root)]
+    limits = [limit for folder in groups if (limit := _quota(folder)) is not None]
+    periods, throttled, throttled_ns = _throttled(groups)
+    return Cores(
+        num_cores=os.cpu_count() or len(allowed),
+        allowed=as_ranges(allowed),
+        num_allowed=len(allowed),
+        quota=min(limits, default=None),
+        num_periods=periods,
+        num_throttled=throttled,
+        throttled_ns=throttled_ns,
+        num_ranks=_num_ranks(environment) or num_gpus,
+        omp_num_threads=_number(environment.get("OMP_NUM_THREADS", "").partition(",")[0]),
+        numa_nodes=tuple(_numa_nodes(root)),
+    )
+
+
+def throttled_since(before: Cores, after: Cores) -> Cores:
+    """Return cores with what their counters of throttling rose by."""
+
+    def rise(first: int | None, last: int | None) -> int | None:
+        return None if first is None or last is None else max(last - first, 0)
+
+    return replace(
+        after,
+        num_periods=rise(before.num_periods, after.num_periods),
+        num_throttled=rise(before.num_throttled, after.num_throttled),
+        throttled_ns=rise(before.throttled_ns, after.throttled_ns),
+    )
+
+
+def as_ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as Linux lists them: `0-7,64-71`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control group, version 2 or 1, and of those above it."""
+    base = root / "sys/fs/cgroup"
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = base if not controllers else base / "cpu"
+        # In a container the path may be that outside, which is not there.
+        folder = top / path.strip("/")
+        while folder != top and folder.is_relative_to(top):
+            yield folder
+            folder = folder.parent
+        yield top
+
+
+def _quota(folder: Path) -> float | None:
+    """Return how many cores' time a group may use; None without a limit."""
+    words = read_text(folder / "cpu.max").split()
+    if not words:
+        words = [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    quota, period = (_number(word) for word in [*words, "", ""][:2])
+    return quota / period if quota and period else None
+
+
+def _throttled(groups: list[Path]) -> tuple[int | None, int | None, int | None]:
+    """Return how many periods passed, in how many a group was throttled, and for how long, ns."""
+    for folder in groups:
+        counters = dict(
+            line.split(maxsplit=1)
+            for line in read_text(folder / "cpu.stat").splitlines()
+            if " " in line
+        )
+        if "nr_throttled" in counters:
+            us, ns = (
+                _number(counters.get(name, "")) for name in ("throttled_usec", "throttled_time")
+            )
+            return (
+                _number(counters.get("nr_periods", "")),
+                _number(counters["nr_throttled"]),
+                ns if us is None else us * _NS_PER_US,
+            )
+    return None, None, None
+
+
+def _num_ranks(environment: Mapping[str, str]) -> int | None:
+    known = (_number(environment.get(name, "")) for name in _RANKS_HERE)
+    return next((number for number in known if number), None)
+
+
+def _numa_nodes(root: Path) -> Iterator[str]:
+    folder = root / "sys/devices/system/node"
+    try:
+        nodes = [path for path in folder.iterdir() if path.name.removeprefix("node").isdecimal()]
+    except OSError:
+        return
+    for node in sorted(nodes, key=lambda path: int(path.name.removeprefix("node"))):
+        yield read_text(node / "cpulist").strip()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() else None
+
+
+NO_SPACE = "no space left"
+_BYTES = 1 << 17
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
+
+@dataclass(frozen=True)
+class Space:
+    """Free bytes where a recording, and a training, need them."""
+
+    folder: str  # of the reports, as it was given
+    folder_bytes: int | None  # free there; None if unknown
+    may_write: bool  # whether this user may write there
+    temporary: str  # the folder in which nsys collects what it records
+    temporary_bytes: int | None  # free there; None if unknown
+    # the size of the shared memory through which ranks and workers of data loaders exchange data;
+    # None if unknown
+    shared_memory_bytes: int | None
+
+
+def look_for_space(folder: Path) -> Space:
+    """Return the space for a recording into a folder, which need not exist."""
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    temporary = tempfile.gettempdir()
+    shared = _usage(Path(_SHARED_MEMORY))
+    of_folder, of_temporary = _usage(existing), _usage(Path(temporary))
+    return Space(
+        str(folder),
+        of_folder and of_folder[1],
+        os.access(existing, os.W_OK | os.X_OK) and existing.is_dir(),
+        temporary,
+        of_temporary and of_temporary[1],
+        shared and shared[0],
+    )
+
+
+def is_full(folder: Path) -> bool:
+    """Return whether a small file does not fit into a folder any more, also by a quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return False
+
+
+def _usage(folder: Path) -> tuple[int, int] | None:
+    """Return size and free bytes of a folder's file system; None if unknown."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return usage.total, usage.free

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.recording import gathering
+from traceprof.recording import job
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.child import RunningCommand
-from traceprof.recording.disk import NO_SPACE, is_full
-from traceprof.recording.doctor import diagnose, store, store_throttling
-from traceprof.recording.flags import LINKS
-from traceprof.recording.plan import NSYS, Plan
-from traceprof.recording.versions import is_cuda_too_new
+from traceprof.recording.doctor import diagnose, is_cuda_too_new, store, store_throttling
+from traceprof.recording.machine import NO_SPACE, is_full
+from traceprof.recording.plan import LINKS, NSYS, Plan
 from traceprof.trace.nsight.conversion import export, find_nsys
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     """
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
-        gathering.begin(plan.folder, plan.job)
+        job.begin(plan.folder, plan.job)
     except OSError as error:
         why = error.strerror or str(error)
         raise UsageError(f"cannot write to {plan.folder}", why, "choose another -o") from error
@@ -84,11 +82,11 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         else:
             reports, is_whole = _of_torch(plan, before, say)
         try:
-            gathering.done(plan.folder, plan.job, reports)
+            job.done(plan.folder, plan.job, reports)
         except OSError as error:
             say(f"the other recorders do not see that this one is done: {error.strerror}")
             is_whole = False
-        all_reports = gathering.gather(
+        all_reports = job.gather(
             plan.folder, plan.job, reports, was_ended=lambda: child.ended_by is not None, say=say
         )
     if child.ended_by is not None and not status:  # nsys gives 0

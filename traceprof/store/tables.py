@@ -19,17 +19,34 @@ if TYPE_CHECKING:
 
     Row = tuple[str | int | float | bytes | None, ...]
 
-LISTS = ("reports", "ranks", "breakdown", "training", "steps", "collectives", "links", "kernels",
-         "findings")  # fmt: skip
+LISTS = (
+    "reports",
+    "ranks",
+    "breakdown",
+    "training",
+    "steps",
+    "collectives",
+    "links",
+    "kernels",
+    "findings",
+)
 """The lists that are tables; the document as a whole is kept, too."""
 _PLAIN = frozenset({NoneType, bool, int, float})
 _KERNELS = "rank_kernels"
 _HOST_COLUMNS: Mapping[str, type] = {"host": str, "gpu_id": str}  # of ranks, from elsewhere
 _RUNS: Mapping[str, type] = {
-    "id": int, "name": str, "labels": str, "git_commit": str, "recorded_utc": str,
-    "saved_utc": str, "hosts": str, "num_ranks": int, "step_ns": int,
-    "median_step_ns": int, "traceprof_version": str,
-}  # fmt: skip
+    "id": int,
+    "name": str,
+    "labels": str,
+    "git_commit": str,
+    "recorded_utc": str,
+    "saved_utc": str,
+    "hosts": str,
+    "num_ranks": int,
+    "step_ns": int,
+    "median_step_ns": int,
+    "traceprof_version": str,
+}
 
 
 def rows(document: Document, table: str) -> list[Row]:

@@ -12,9 +12,20 @@ from traceprof.findings import Count, Number
 
 
 @record(
-    "rank", "link", "direction", "peer", "peer_rank", "bytes", "busy_ns", "gb_per_s",
-    "peak_gb_per_s", "is_peak_assumed", "utilization", "source", "name",
-)  # fmt: skip
+    "rank",
+    "link",
+    "direction",
+    "peer",
+    "peer_rank",
+    "bytes",
+    "busy_ns",
+    "gb_per_s",
+    "peak_gb_per_s",
+    "is_peak_assumed",
+    "utilization",
+    "source",
+    "name",
+)
 class LinkUse(links.LinkUse, frozen=True, kw_only=True):
     """Traffic of a link in one direction."""
 
@@ -37,9 +48,17 @@ class Collective(OperationUse, frozen=True, kw_only=True):
 
 
 @record(
-    "rank", "operation", "communicator", "num_steps", "count", "bytes", "total_ns", "num_matched",
-    "wait_ns", "transfer_ns",
-)  # fmt: skip
+    "rank",
+    "operation",
+    "communicator",
+    "num_steps",
+    "count",
+    "bytes",
+    "total_ns",
+    "num_matched",
+    "wait_ns",
+    "transfer_ns",
+)
 class CommunicationTotals(OperationUse, frozen=True, kw_only=True):
     """The operations of one kind on one communicator of a rank, in the time that findings judge."""
 

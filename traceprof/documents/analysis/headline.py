@@ -15,9 +15,15 @@ from traceprof.run.steps.step_ranges import StepsSource
 
 
 @record(
-    "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", ..., "findings",
+    "step_ns",
+    "median_step_ns",
+    "step_kinds",
+    "left_out",
+    "steps_source",
+    ...,
+    "findings",
     "periods",
-)  # fmt: skip
+)
 class Headline(Savings, frozen=True, kw_only=True):
     """Summary of the run."""
 

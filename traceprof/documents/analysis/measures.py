@@ -100,11 +100,26 @@ class Compute(Struct, forbid_unknown_fields=True):
 
 
 @record(
-    "rank", "name", "category", "precision", "tensor_cores", ..., "per_steady_step_ns",
-    "steady_error_ns", "place", "operator", "module", "flops", "source",
-    "flops_per_s", "peak_flops_per_s", "moved_bytes", "gb_per_s", "peak_gb_per_s",
+    "rank",
+    "name",
+    "category",
+    "precision",
+    "tensor_cores",
+    ...,
+    "per_steady_step_ns",
+    "steady_error_ns",
+    "place",
+    "operator",
+    "module",
+    "flops",
+    "source",
+    "flops_per_s",
+    "peak_flops_per_s",
+    "moved_bytes",
+    "gb_per_s",
+    "peak_gb_per_s",
     without=("kind", "in_steady_step"),
-)  # fmt: skip
+)
 class Kernel(KernelUse, frozen=True, kw_only=True):
     """The kernels of one name on a rank, including communication kernels."""
 

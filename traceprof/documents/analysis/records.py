@@ -46,14 +46,35 @@ _link_row = maker(communication.LinkUse, "rank", "peer_rank")
 _clock_row = maker(reports.Clock, "report", "run")
 _beside_row = maker(measures.Beside, "rank")
 _kernel_row = maker(
-    measures.Kernel, "rank", "name", "category", "precision", "tensor_cores",
-    "per_steady_step_ns", "steady_error_ns", "place", "operator", "module", "flops", "source",
-    "flops_per_s", "peak_flops_per_s", "moved_bytes", "gb_per_s", "peak_gb_per_s",
-)  # fmt: skip
+    measures.Kernel,
+    "rank",
+    "name",
+    "category",
+    "precision",
+    "tensor_cores",
+    "per_steady_step_ns",
+    "steady_error_ns",
+    "place",
+    "operator",
+    "module",
+    "flops",
+    "source",
+    "flops_per_s",
+    "peak_flops_per_s",
+    "moved_bytes",
+    "gb_per_s",
+    "peak_gb_per_s",
+)
 _headline_row = maker(
-    Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
+    Headline,
+    "step_ns",
+    "median_step_ns",
+    "step_kinds",
+    "left_out",
+    "steps_source",
+    "findings",
     "periods",
-)  # fmt: skip
+)
 _lateness_row = maker(reports.Lateness, "rank", "host")
 
 
