@@ -53,7 +53,7 @@ def programs(
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("traceprof.recording.plan.look", lambda _: ALL)
+    monkeypatch.setattr("traceprof.recording.plan.look_at_machine", lambda _: ALL)
 
 
 def recorded(tmp_path: Path) -> tuple[Recorded, str, str]:

@@ -23,8 +23,16 @@ from traceprof.documents.analysis.records import TABLES, document
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
 from traceprof.store import runs as store_module
-from traceprof.store.runs import check, load, save, stored_runs
-from traceprof.store.tables import LISTS, columns, with_numbers, written_table
+from traceprof.store.runs import (
+    LISTS,
+    check,
+    columns,
+    load,
+    save,
+    stored_runs,
+    with_numbers,
+    written_table,
+)
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 DDP = SAMPLES / "ddp.sqlite"
@@ -172,7 +180,7 @@ def test_an_error_on_the_way_leaves_no_half_run(
     result: RunResult, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(path, result, "whole")
-    monkeypatch.setattr(store_module, "columns", lambda _: {"no_such_column": int})
+    monkeypatch.setattr(store_module, "columns", lambda _: {"name": str, "no_such_column": int})
     with pytest.raises(UsageError):
         save(path, result, "half")
     assert [run.name for run in stored_runs(path)] == ["whole"]

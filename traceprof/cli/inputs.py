@@ -21,9 +21,9 @@ class ReportPath(click.Path):
 
     def convert(
         self,
-        value: Any,
+        value: Any,  # noqa: ANN401
         param: click.Parameter | None,
-        ctx: click.Context | None,  # noqa: ANN401
+        ctx: click.Context | None,
     ) -> str:
         """Return the path."""
         del param, ctx

@@ -14,12 +14,10 @@ from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import check_allowed, comparable
 from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, judged, parse
-from traceprof.comparison.kernels import kernels
+from traceprof.comparison.kernels import kernels, modules
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
-from traceprof.comparison.modules import modules
-from traceprof.comparison.series import series
+from traceprof.comparison.series import series, why_unlike
 from traceprof.comparison.sides import LoadedSide, loaded
-from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError

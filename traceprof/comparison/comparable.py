@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from traceprof.comparison.steps_alike import why_unlike
+from traceprof.comparison.series import why_unlike
 from traceprof.documents.comparison import Comparable, Difference, Kind
 from traceprof.errors import UsageError
 from traceprof.run.session_clocks import UNNAMED_MACHINES

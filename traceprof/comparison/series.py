@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS, in_whole_ns, mean_step
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 
@@ -17,6 +18,27 @@ if TYPE_CHECKING:
     from traceprof.documents.analysis.measures import Step
     from traceprof.documents.analysis.model import Document
     from traceprof.intervals import Float64, Int64
+
+MAX_RATIO = 2.0
+"""Of the numbers of kernels: of periods that differ by more, one is a part of the other."""
+
+
+def why_unlike(before: Sequence[Document], after: Sequence[Document]) -> str | None:
+    """Return why periods of two sides cannot be compared; None if they can, or there are none."""
+    captures = [*before, *after]
+    sources = {capture.headline.steps_source for capture in captures}
+    if StepsSource.PERIOD not in sources:
+        return None
+    if len(sources) > 1:
+        return "a step is a period of the program on one side only"
+    periods = [capture.headline.periods for capture in captures]
+    if len({len(phases) for phases in periods}) > 1:
+        return "the programs have different numbers of phases"
+    for phases in zip(*periods, strict=True):
+        numbers = [phase.num_kernels for phase in phases]
+        if max(numbers) > MAX_RATIO * min(numbers):
+            return f"periods have {min(numbers)} and {max(numbers)} kernels"
+    return None
 
 
 class Series(Record, frozen=True):

@@ -16,8 +16,7 @@ from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_docume
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
-from traceprof.store.files import is_store
-from traceprof.store.runs import load_json, stored_runs
+from traceprof.store.runs import is_store, load_json, stored_runs
 from traceprof.trace.folder import reports_in
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
-from traceprof.frames.columns import Optional, TextColumn, names_at, names_of_kinds
+from traceprof.frames.results import Optional, TextColumn, names_at, names_of_kinds
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
 from traceprof.trace.grouping import is_in
@@ -17,7 +17,7 @@ from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from traceprof.frames.columns import Part
+    from traceprof.frames.results import Part
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
 from traceprof.frames import events
-from traceprof.frames.columns import frame
+from traceprof.frames.results import frame
 from traceprof.run import opening
 from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.host_clock import aligned
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-    from traceprof.frames.columns import Part
+    from traceprof.frames.results import Part
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
     from traceprof.trace.folder import AnyPath

@@ -4,29 +4,266 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import zlib
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
-from traceprof.documents.analysis.records import document
+from traceprof.documents.analysis.records import TABLES, document
 from traceprof.errors import TraceFileError, UsageError, one_line
-from traceprof.findings import Count  # noqa: TC001  (msgspec converts to it)
-from traceprof.store.files import connected, errors, has_tables, read, refused, version_of, written
-from traceprof.store.tables import LISTS, cell, columns, rows, with_numbers, written_table
+from traceprof.findings import Count  # noqa: TC001  (msgspec reads it)
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sqlite_utils import Database
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.documents.analysis.model import Document
     from traceprof.trace.folder import AnyPath
+
+    Row = tuple[str | int | float | bytes | None, ...]
+
+LISTS = (
+    "reports",
+    "ranks",
+    "breakdown",
+    "training",
+    "steps",
+    "collectives",
+    "links",
+    "kernels",
+    "findings",
+)
+"""The lists that are tables; the document as a whole is kept, too."""
+_PLAIN = frozenset({NoneType, bool, int, float})
+_KERNELS = "rank_kernels"
+_HOST_COLUMNS: Mapping[str, type] = {"host": str, "gpu_id": str}  # of ranks, from elsewhere
+_RUNS: Mapping[str, type] = {
+    "id": int,
+    "name": str,
+    "labels": str,
+    "git_commit": str,
+    "recorded_utc": str,
+    "saved_utc": str,
+    "hosts": str,
+    "num_ranks": int,
+    "step_ns": int,
+    "median_step_ns": int,
+    "traceprof_version": str,
+}
+
+
+def rows(document: Document, table: str) -> list[Row]:
+    """Return the rows of a table, without the column of the run."""
+    cells = [
+        tuple(cell(value) for value in msgspec.structs.astuple(record))
+        for record in getattr(document, table)
+    ]
+    if table != "ranks":
+        return cells
+    hosts = {rank.rank: (cell(rank.host), cell(rank.gpu_id)) for rank in document.run.ranks}
+    return [(*row, *hosts[rank.rank]) for row, rank in zip(cells, document.ranks, strict=True)]
+
+
+def cell(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as SQLite can hold it: lists and dicts as JSON."""
+    if value.__class__ in _PLAIN:
+        return value
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    return json.dumps(value, default=msgspec.structs.asdict)
+
+
+def columns(table: str) -> dict[str, type]:
+    """Return the columns of a table but `run`, by the fields of the document."""
+    if table == "runs":
+        return dict(_RUNS)
+    if table == _KERNELS:
+        kernels = columns("kernels").items()
+        return {"name_id" if name == "name" else name: kind for name, kind in kernels} | {
+            "name_id": int
+        }
+    types: dict[str, type] = {}
+    for field, kind in get_type_hints(TABLES[table].record).items():
+        kinds = {*(get_args(kind) or (kind,))} - {NoneType}
+        is_number = kinds <= {int, bool, float}
+        types[field] = (float if float in kinds else int) if is_number else str
+    return {**types, **(_HOST_COLUMNS if table == "ranks" else {})}
+
+
+def _create(store: Database) -> None:
+    """Make the tables of the first version."""
+    from sqlite_utils.db import ForeignKey  # noqa: PLC0415
+
+    store.table("kernel_names").create({"id": int, "name": str}, pk="id", not_null={"name"})
+    store.table("kernel_names").create_index(["name"], unique=True)
+    runs = store.table("runs").create(
+        {**_RUNS}, pk="id", not_null={"name", "labels", "saved_utc", "hosts", "num_ranks"}
+    )
+    runs.create_index(["name"], unique=True)
+    for table in ("documents", *map(written_table, LISTS)):
+        keys = [ForeignKey(table, "run", "runs", "id", on_delete="CASCADE")]
+        if table == _KERNELS:
+            keys.append(ForeignKey(table, "name_id", "kernel_names", "id"))
+        types = {"json_zlib": bytes} if table == "documents" else columns(table)
+        is_one = table == "documents"
+        created = store.table(table).create(
+            {"run": int, **types}, pk="run" if is_one else None, foreign_keys=keys
+        )
+        if not is_one:
+            created.create_index(["run"])
+
+
+# Each makes of a store of one version that of the next. Columns that only came are not among them.
+MIGRATIONS: Sequence[Callable[[Database], None]] = (_create,)
+
+
+def migrate(store: Database, version: int) -> None:
+    """Bring a store of some version, 0 if it is empty, to the form that is written today."""
+    for migration in MIGRATIONS[version:]:
+        migration(store)
+    for table in ("runs", *map(written_table, LISTS)):
+        there = store.table(table).columns_dict
+        for column, kind in columns(table).items():
+            if column not in there:
+                store.table(table).add_column(column, kind)
+    selected = (
+        "kernel_names.name" if column == "name" else f'{_KERNELS}."{column}"'
+        for column in ("run", *columns("kernels"))
+    )
+    store.create_view(
+        "kernels",
+        f"SELECT {', '.join(selected)} FROM {_KERNELS} JOIN kernel_names"  # noqa: S608  (ours)
+        f" ON kernel_names.id = {_KERNELS}.name_id",
+        replace=True,
+    )
+
+
+def written_table(name: str) -> str:
+    """Return the table that is written for a list: of kernels, one that names them by number.
+
+    Names of kernels have a thousand characters and more, and are the same on all ranks.
+    """
+    return _KERNELS if name == "kernels" else name
+
+
+def with_numbers(store: Database, kernels: Sequence[Row]) -> list[Row]:
+    """Return rows of kernels with the numbers of their names, which the store then has."""
+    place = [*columns("kernels")].index("name")
+    names = sorted({str(row[place]) for row in kernels})
+    store.table("kernel_names").insert_all(({"name": name} for name in names), ignore=True)
+    number = {
+        name: store.execute("SELECT id FROM kernel_names WHERE name = ?", [name]).fetchone()[0]
+        for name in names
+    }
+    return [(*row[:place], number[str(row[place])], *row[place + 1 :]) for row in kernels]
+
+
+_APPLICATION = int.from_bytes(b"trpf", "big")  # SQLite keeps it in the file's head
+_MARK = slice(68, 72)  # where SQLite keeps it there
+_MAX_WAIT_S = 120.0  # for others who write
+
+
+@contextmanager
+def written(path: AnyPath) -> Iterator[Database]:
+    """Yield a store, made or brought up to date, whose changes all happen at the end or never."""
+    from sqlite_utils import Database  # noqa: PLC0415  (it takes pandas with it)
+
+    with closing(connected(Path(path), "rwc")) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # waits for its turn before it reads anything
+        try:
+            store = Database(connection, execute_plugins=False, recursive_triggers=False)
+            version = version_of(connection, path)
+            migrate(store, version)
+            if version < len(MIGRATIONS):
+                store.execute(f"PRAGMA application_id = {_APPLICATION}")
+                store.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            yield store
+            connection.execute("COMMIT")
+        except BaseException:  # also where it is interrupted
+            connection.rollback()
+            raise
+
+
+@contextmanager
+def read(path: AnyPath) -> Iterator[sqlite3.Connection]:
+    """Yield a store that there is.
+
+    Raises:
+        TraceprofError: there is none.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise TraceFileError(f"cannot read {path}", "there is no such file", "check the path")
+    # What somebody who was interrupted has left must be undone, which takes more than reading.
+    mode = "rw" if os.access(source, os.W_OK) else "ro"
+    with errors(path), closing(connected(source, mode)) as connection:
+        if version_of(connection, path) == 0:
+            raise UsageError(f"cannot read {path}", "no run was saved there", "save one first")
+        yield connection
+
+
+def connected(path: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection with a mode of SQLite's: `ro`, `rw`, or `rwc`, which makes the file."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout=_MAX_WAIT_S, uri=True)
+
+
+@contextmanager
+def errors(path: AnyPath) -> Iterator[None]:
+    """Turn what SQLite says of a store into an error that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        remedy = "choose another file, or check the disk and the permissions"
+        raise refused(path, str(error), remedy) from error
+
+
+def is_store(path: AnyPath) -> bool:
+    """Say whether a file is marked as a store; whatever else it is, that is for others to find."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_MARK.stop)
+    except OSError:
+        return False
+    return head.startswith(b"SQLite format 3\0") and head[_MARK] == _APPLICATION.to_bytes(4, "big")
+
+
+def version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
+    """Return the version of a store, 0 of an empty file.
+
+    Raises:
+        UsageError: it is something else, or a newer traceprof wrote it.
+    """
+    [application], [version] = (
+        connection.execute(f"PRAGMA {name}").fetchone()
+        for name in ("application_id", "user_version")
+    )
+    if not has_tables(connection) and application in {0, _APPLICATION}:
+        return 0
+    if application != _APPLICATION:
+        raise refused(path, "it is a database of something else", "choose another file")
+    if version > len(MIGRATIONS):
+        why = f"a newer traceprof wrote it (version {version} of the store)"
+        raise refused(path, why, "update traceprof, or choose another file")
+    return int(version)
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    """Say whether there is anything in a database."""
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def refused(path: AnyPath, why: str, remedy: str) -> UsageError:
+    """Return the error for a file in which no run can be saved."""
+    return UsageError(f"cannot use {path} as a store of runs", why, remedy)
 
 
 # Set by programs for continuous integration.
