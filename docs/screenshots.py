@@ -19,7 +19,7 @@ from dashboards.asking.compare import CompareQuestion
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from traceprof.analysis import analyze
-from traceprof.cli.inputs import expand
+from traceprof.cli.options import expand
 from traceprof.execution.options import Options
 
 if TYPE_CHECKING:

@@ -180,7 +180,11 @@ def test_an_error_on_the_way_leaves_no_half_run(
     result: RunResult, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(path, result, "whole")
-    monkeypatch.setattr(store_module, "columns", lambda _: {"name": str, "no_such_column": int})
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(store_module, "with_numbers", fail)  # when half of it is written
     with pytest.raises(UsageError):
         save(path, result, "half")
     assert [run.name for run in stored_runs(path)] == ["whole"]

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import flops_option, judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
+from traceprof.cli.options import (
+    expand,
+    flops_option,
+    judging_options,
+    print_failures,
+    progress,
+    reports_argument,
+)
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import ReportPath, expand, progress
-from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.cli.options import ReportPath, expand, judging_options, progress
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError
 

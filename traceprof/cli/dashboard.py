@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import flops_option, judging_options
+from traceprof.cli.options import (
+    expand,
+    flops_option,
+    judging_options,
+    print_failures,
+    progress,
+    reports_argument,
+)
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:

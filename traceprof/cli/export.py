@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.groups import SuggestingGroup
-from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import flops_option, judging_options
+from traceprof.cli.options import (
+    expand,
+    flops_option,
+    judging_options,
+    print_failures,
+    progress,
+    reports_argument,
+)
 from traceprof.cli.output import check_folder, check_output, filled_folder, opened_output
 from traceprof.errors import MissingExtraError, one_line
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
+from traceprof.cli.options import expand, print_failures, progress, reports_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

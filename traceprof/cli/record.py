@@ -90,7 +90,7 @@ def command(
 def _analyze(plan: Plan, reports: list[Path]) -> bool:
     """Show the analysis, save it as a page, and list the files; return whether it holds a rank."""
     from traceprof.analysis import analyze_reports
-    from traceprof.cli.inputs import print_failures
+    from traceprof.cli.options import print_failures
     from traceprof.execution.options import Options
     from traceprof.reports import html, text
 

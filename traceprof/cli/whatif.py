@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.completion import assumptions
-from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import judging_options
+from traceprof.cli.options import (
+    expand,
+    judging_options,
+    print_failures,
+    progress,
+    reports_argument,
+)
 from traceprof.cli.output import check_output, output_options, write_output
 
 if TYPE_CHECKING:
