@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 from playwright.sync_api import sync_playwright
 
-from dashboards.asking.compare import CompareQuestion
 from dashboards.pages.registry import PAGES
+from dashboards.questions import CompareQuestion
 from dashboards.server.serving import DashboardServer
 from traceprof.analysis import analyze
 from traceprof.cli.options import expand

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.asking.questions import PendingAnswer, questions_about
 from dashboards.pages.timeline import COLORS
+from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
+from dashboards.widgets.charts import PARTS
 from dashboards.widgets.components import card, nothing, page
-from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.asking.compare import ComparedSide, ComparedSides
+    from dashboards.questions import ComparedSide, ComparedSides
     from traceprof.analysis import Analysis
     from traceprof.documents.comparison import Comparison, Parts
     from traceprof.reports.blocks import Table

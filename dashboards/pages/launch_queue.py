@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from dash import html
 
-from dashboards.figures import launch_queue as figures
-from dashboards.figures.launch_queue import QueueRow
 from dashboards.view import View
+from dashboards.widgets.charts import (
+    BLUE,
+    COMMUNICATION,
+    MAX_POINTS,
+    covered_share,
+    envelope,
+    offsets,
+    plots,
+    rounded,
+)
 from dashboards.widgets.components import (
     card,
     evidence_list,
@@ -17,30 +27,102 @@ from dashboards.widgets.components import (
     missing,
     nothing,
     page,
+    sorted_worst_first,
     time_note,
+    with_table,
+    worst_first,
 )
-from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import sorted_worst_first, with_table, worst_first
 from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
+from traceprof.intervals import even_limits
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     import numpy.typing as npt
     from dash.development.base_component import Component
 
     from dashboards.address import Address
+    from dashboards.clock import Clock
     from traceprof.analyses.launch_queue import LaunchQueueResult
     from traceprof.analysis import Analysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """The queue of one rank's process.
+
+    Attributes:
+        rank: the rank's number.
+        start_ns: the first nanosecond shown, in the rank's report as all times here.
+        end_ns: one past the last.
+        times_ns: int64[k], when the depth changed, ascending.
+        depth: int[k], how many launches were pending from then on.
+        blocked: when a launch for this rank was blocked.
+        cap: pending launches at which a launch blocks, None if that is unknown.
+        cap_scope: whether that is of one `stream` or of the whole `process`.
+    """
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    times_ns: Int64
+    depth: npt.NDArray[np.int32]
+    blocked: Intervals
+    cap: int | None
+    cap_scope: str | None
+
+
+def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
+    """Return the depth of each queue over time, one row each, with the stalls behind it."""
+    return {
+        "kind": "depth",
+        "axis": clock.title,
+        "base": str(clock.base_ns),
+        "rows": [_drawn_row(queue, clock) for queue in queues],
+    }
+
+
+def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
+    to_run = clock.rank(queue.rank).to_run
+    start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
+    limits = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
+    whose = "a stream" if queue.cap_scope == "stream" else "the process"
+    return {
+        "title": f"rank {queue.rank}",
+        "unit": "launches",
+        "color": BLUE,
+        "start": start - clock.base_ns,
+        "end": end - clock.base_ns,
+        "times": offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
+        "least": limits.least.tolist(),
+        "most": limits.most.tolist(),
+        "limit": queue.cap,
+        "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
+        "blocked": _blocked(queue, clock),
+        "blocked_color": COMMUNICATION,
+    }
+
+
+def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
+    """Return the pieces of time in which the host was blocked, and for which share of each."""
+    limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
+    share = covered_share(queue.blocked, limits)
+    hit = np.flatnonzero(share > 0)
+    to_run = clock.rank(queue.rank).to_run
+    return {
+        "starts": offsets(to_run(limits[hit]), clock.base_ns),
+        "ends": offsets(to_run(limits[hit + 1]), clock.base_ns),
+        "shares": rounded(share[hit], 6),
+    }
+
 
 PATH = "/launch-queue"
 TITLE = "Launch queue"
@@ -156,7 +238,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
         note += f" for at most {duration(blocked)}"
     chart = plots(
         "queue-depth",
-        figures.depth_over_time(queues, clock),
+        depth_over_time(queues, clock),
         "launches pending over time, and when the host was blocked, by rank",
     )
     return card("Depth over time", chart, note=note)

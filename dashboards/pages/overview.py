@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dash import html
+from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.view import View
-from dashboards.widgets.breakdown_table import TITLE as BREAKDOWN
-from dashboards.widgets.breakdown_table import breakdown_card
-from dashboards.widgets.components import card, folded, missing, nothing, page
-from dashboards.widgets.finding_card import finding_card
-from dashboards.widgets.headline import attribution_card, headline_card
-from dashboards.widgets.worst import MAX_DRAWN
+from dashboards.view import View, device_text
+from dashboards.widgets.charts import PARTS
+from dashboards.widgets.components import MAX_DRAWN, UNKNOWN, card, folded, missing, nothing, page
+from dashboards.widgets.findings import PART_MEANINGS, attribution_card, finding_card, headline_card
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
+from traceprof.reports.time_text import outside_the_training
 from traceprof.trace.model.parts import Part
-from traceprof.units import counted
+from traceprof.units import counted, duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,231 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analysis import Analysis
+
+_BREAKDOWN = "Where the time went"
+MAX_ROWS = 8
+"""Ranks that have a row of their own at once."""
+_HIDDEN = "comm. hidden (%)"
+_MAX_OUTLIERS = 3
+_MAX_MACHINES = 2  # of many ranks, that are not folded
+_MIN_AWAY = 0.02  # of the window, and three times the ranks' middle deviation
+_LOST = PARTS[1:]  # which are no compute
+
+
+class Outlier(NamedTuple):
+    """A rank that stands out.
+
+    Attributes:
+        rank: its number.
+        part: the name of the part of its time.
+        share: of that part in the judged time, 0 to 1.
+        middle: the median of all ranks.
+    """
+
+    rank: int
+    part: str
+    share: float
+    middle: float
+
+
+def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
+    """Return the parts of the time of ranks; there must be at least one rank."""
+    outside = [html.P(line, className="note") for line in outside_the_training(results)]
+    if view.address.chosen.has_range:
+        outside = []
+    if len(results) <= MAX_ROWS:
+        return card(_BREAKDOWN, _legend(), _scrolled(_table(view, results)), *outside)
+    worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
+    every = folded(f"All {len(worst)} ranks, those that lose most first", _grid(view, worst))
+    return card(
+        _BREAKDOWN, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
+    )
+
+
+def outliers(results: Sequence[BreakdownResult]) -> list[Outlier]:
+    """Return the ranks with a part of their time far from the median, the farthest first.
+
+    Far is over 2 % of the judged time, and over three times the median distance of the ranks.
+    """
+    ranks = []
+    for measure, name, _ in _LOST:
+        shares = [result.judged.fraction(measure) for result in results]
+        middle = median(shares)
+        away = max(_MIN_AWAY, 3 * 1.4826 * median(abs(share - middle) for share in shares))
+        ranks += [
+            Outlier(result.rank, name, share, middle)
+            for result, share in zip(results, shares, strict=True)
+            if abs(share - middle) > away
+        ]
+    return sorted(ranks, key=lambda outlier: (-abs(outlier.share - outlier.middle), outlier.rank))
+
+
+def _lost(measures: Measures) -> float:
+    return sum(measures.fraction(measure) for measure, *_ in _LOST)
+
+
+def _legend() -> Component:
+    return html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(className="swatch", style={"background": color}),
+                    html.Strong(name),
+                    f": {PART_MEANINGS[measure]}",
+                ]
+            )
+            for measure, name, color in PARTS
+        ],
+        className="legend",
+    )
+
+
+def _scrolled(table: Component) -> Component:
+    return html.Div(table, className="scroll")
+
+
+# -- many ranks -----------------------------------------------------------------------------------
+
+
+def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
+    by_machine: dict[str, list[BreakdownResult]] = {}
+    for result in results:
+        by_machine.setdefault(view.machines[result.rank], []).append(result)
+    groups = sorted(
+        by_machine.items(), key=lambda item: -median(_lost(result.judged) for result in item[1])
+    )
+    heads = ["machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank"]
+    head = html.Tr(
+        [html.Th(text, scope="col", className="number" if "(%)" in text else "") for text in heads]
+    )
+    rows = [_machine(view, name, group) for name, group in groups]
+    table = html.Table([html.Thead(head), html.Tbody(rows)], className="machines")
+    about = "medians over the ranks of each, the one that loses most first"
+    if len(results) > MAX_DRAWN and len(groups) > _MAX_MACHINES:
+        return folded(f"{len(groups)} machines: {about}", _scrolled(table))
+    return html.Div([html.P(f"Machines: {about}.", className="note"), _scrolled(table)])
+
+
+def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Component:
+    shares = [median(result.judged.fraction(part) for result in results) for part, *_ in PARTS]
+    worst = max(results, key=lambda result: (_lost(result.judged), -result.rank))
+    link = dcc.Link(f"rank {worst.rank}", href=view.rank_address(worst.rank).href())
+    return html.Tr(
+        [
+            html.Th(name, scope="row"),
+            html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
+            html.Td(_bar(shares), className="bar-cell"),
+            *(html.Td(f"{100 * share:.1f}", className="number") for share in shares),
+            html.Td([link, f", {percent(_lost(worst.judged))} lost"]),
+        ]
+    )
+
+
+def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
+    ranks = outliers(results)
+    if not ranks:
+        return [html.P("No rank stands out: each is near the middle in every part.")]
+    entries = [
+        html.Li(
+            [
+                dcc.Link(f"rank {outlier.rank}", href=view.rank_address(outlier.rank).href()),
+                f" ({view.machines[outlier.rank]}): {percent(outlier.share)} {outlier.part}",
+                f", against {percent(outlier.middle)} in the middle",
+            ]
+        )
+        for outlier in ranks[:_MAX_OUTLIERS]
+    ]
+    rest = len(ranks) - len(entries)
+    if rest > 0:
+        entries.append(html.Li(f"{rest} more"))
+    return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]
+
+
+def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
+    """Return a row for each of many ranks, of which the browser makes only those in sight."""
+    kind = breakdown.judged_kind(results)
+    several = len(view.analysis.run.traces) > 1
+    columns = (
+        Column("rank", "rank", IDENTIFIER, 60, leads=True),
+        Column("gpu", "GPU", None, 150, may_be_cut=True),
+        Column("report", "report", None, 150, is_hidden=not several, may_be_cut=True),
+        Column("window", f"{kind} (ms)", 3, 90),
+        *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
+        Column("hidden", _HIDDEN, 1, 80),
+    )
+    rows = [_values(view, result) for result in results]
+    return table("breakdown", columns, rows, "breakdown.csv")
+
+
+def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
+    rank, judged = view.rank(result.rank), result.judged
+    hidden = judged.hidden_fraction
+    return {
+        "rank": rank.rank,
+        "href": view.rank_address(rank.rank).href(),
+        "gpu": device_text(rank.device, rank.gpu),
+        "report": view.report_name(rank.report),
+        "window": judged.window_ns / 1e6,
+        **{measure: 100 * judged.fraction(measure) for measure, *_ in PARTS},
+        "hidden": None if hidden is None else 100 * hidden,
+    }
+
+
+# -- a row for each rank --------------------------------------------------------------------------
+
+
+def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
+    several = len(view.analysis.run.traces) > 1
+    heads = ["rank", "GPU", *(["report"] if several else []), ""]
+    kind = breakdown.judged_kind(results)
+    numbers = [f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN]
+    head = html.Tr(
+        [
+            *(html.Th(text, scope="col") for text in heads),
+            *(html.Th(text, scope="col", className="number") for text in numbers),
+        ]
+    )
+    rows = [_rank_row(view, result, several=several) for result in results]
+    return html.Table([html.Thead(head), html.Tbody(rows)], className="breakdown")
+
+
+def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Component:
+    judged, rank = result.judged, view.rank(result.rank)
+    hidden = judged.hidden_fraction
+    link = dcc.Link(f"rank {rank.rank}", href=view.rank_address(rank.rank).href())
+    cells: list[Component] = [
+        html.Th(link, scope="row"),
+        html.Td(device_text(rank.device, rank.gpu), className="name"),
+    ]
+    if several:
+        cells.append(html.Td(view.report_name(rank.report), className="name"))
+    shares = [judged.fraction(measure) for measure, *_ in PARTS]
+    lengths = [getattr(judged, measure) for measure, *_ in PARTS]
+    cells.append(html.Td(_bar(shares, lengths), className="bar-cell"))
+    texts = (
+        f"{judged.window_ns / 1e6:.3f}",
+        *(f"{100 * share:.1f}" for share in shares),
+        UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
+    )
+    return html.Tr([*cells, *(html.Td(text, className="number") for text in texts)])
+
+
+def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
+    """Return the identity as a bar: the parts of the time, each as wide as its share."""
+    long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
+    return html.Div(
+        [
+            html.Span(
+                style={"width": f"{100 * share:.4f}%", "background": color},
+                title=f"{name}: {length}{percent(share)}",
+            )
+            for share, length, (_, name, color) in zip(shares, long, PARTS, strict=True)
+        ],
+        className="bar",
+    )
+
 
 PATH = addresses.OVERVIEW
 TITLE = "Overview"
@@ -70,9 +293,9 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
     if results:
         return breakdown_card(view, results)
     if view.address.chosen.has_range:
-        return card(BREAKDOWN, nothing("The ranks chosen did nothing in the time chosen."))
+        return card(_BREAKDOWN, nothing("The ranks chosen did nothing in the time chosen."))
     return card(
-        BREAKDOWN,
+        _BREAKDOWN,
         nothing(
             "No report holds a GPU operation: there is no time to break down.",
             view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),

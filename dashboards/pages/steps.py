@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.figures import steps as figures
 from dashboards.view import View
-from dashboards.widgets.components import card, nothing, page
-from dashboards.widgets.palette import PARTS
-from dashboards.widgets.plots import plots
+from dashboards.widgets.charts import (
+    BLUE,
+    PARTS,
+    decimals_for,
+    group_starts,
+    offsets,
+    plots,
+    rounded,
+)
+from dashboards.widgets.components import (
+    card,
+    nothing,
+    page,
+    sorted_worst_first,
+    with_table,
+    worst_first,
+)
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import sorted_worst_first, with_table, worst_first
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
 from traceprof.reports.time_text import about_steps
@@ -28,9 +41,294 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.widgets.worst import Split
+    from dashboards.clock import Clock
+    from dashboards.widgets.components import Split
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
+    from traceprof.intervals import Float64, Int64
+
+MAX_BARS = 300  # of one rank: more would be thinner than three pixels
+_MAX_CELLS = 48_000  # of the grid of steps and ranks
+
+
+class StepBars(NamedTuple):
+    """The steps of one rank as bars, each of one step or of several that follow each other.
+
+    Attributes:
+        first: int64[n], index of the first step of each bar.
+        stop: int64[n], one past its last.
+        position: float64[n], on the axis.
+        label: n texts, the steps' numbers.
+        parts_ms: float64[n, 4], the mean over the bar's steps, in the order of `PARTS`.
+        longest_ms: float64[n], the longest step of each bar.
+        shortest_ms: float64[n], the shortest.
+    """
+
+    first: Int64
+    stop: Int64
+    position: Float64
+    label: list[str]
+    parts_ms: Float64
+    longest_ms: Float64
+    shortest_ms: Float64
+
+
+def step_bars(result: BreakdownResult) -> StepBars:
+    """Group the steps of a rank into at most MAX_BARS bars."""
+    steps = result.steps
+    numbers = np.array([step.number for step in steps], np.int64)
+    if (np.diff(numbers) <= 0).any():  # where numbers come again, the order counts
+        numbers = np.arange(len(numbers))
+    parts = np.array(
+        [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
+    ).reshape(-1, len(PARTS))
+    windows = np.array([step.measures.window_ns for step in steps], np.float64)
+    first = group_starts(len(steps), MAX_BARS)
+    stop = np.append(first[1:], len(steps))[: len(first)]
+    if len(first) == 0:
+        nothing = np.empty(0)
+        return StepBars(first, stop, nothing, [], parts, nothing, nothing)
+    label = [
+        f"step {steps[a].number}"
+        if b == a + 1
+        else f"mean of steps {steps[a].number}-{steps[b - 1].number}"
+        for a, b in zip(first.tolist(), stop.tolist(), strict=True)
+    ]
+    return StepBars(
+        first=first,
+        stop=stop,
+        position=(numbers[first] + numbers[stop - 1]) / 2,
+        label=label,
+        parts_ms=np.add.reduceat(parts, first) / (stop - first)[:, None] / 1e6,
+        longest_ms=np.maximum.reduceat(windows, first) / 1e6,
+        shortest_ms=np.minimum.reduceat(windows, first) / 1e6,
+    )
+
+
+def mean_bars(bars: Sequence[StepBars]) -> StepBars:
+    """Return the steps of several ranks as bars of their means, by place on the axis.
+
+    Args:
+        bars: of each rank, at least one.
+    """
+    position, of_bar = np.unique(
+        np.concatenate([rank.position for rank in bars]), return_inverse=True
+    )
+    number = np.bincount(of_bar, minlength=len(position))
+    parts = np.concatenate([rank.parts_ms for rank in bars])
+    total = np.stack([np.bincount(of_bar, part, len(position)) for part in parts.T], axis=1)
+    longest, shortest = np.zeros(len(position)), np.full(len(position), np.inf)
+    np.maximum.at(longest, of_bar, np.concatenate([rank.longest_ms for rank in bars]))
+    np.minimum.at(shortest, of_bar, np.concatenate([rank.shortest_ms for rank in bars]))
+    labels = dict(
+        zip(of_bar.tolist(), [label for rank in bars for label in rank.label], strict=True)
+    )
+    nothing = np.zeros(len(position), np.int64)
+    return StepBars(
+        first=nothing,
+        stop=nothing,
+        position=position,
+        label=[labels[at] for at in range(len(position))],
+        parts_ms=total / number[:, None],
+        longest_ms=longest,
+        shortest_ms=shortest,
+    )
+
+
+def stacked(
+    results: Sequence[BreakdownResult],
+    bars: Sequence[StepBars],
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: tuple[str, StepBars] | None = None,
+) -> dict[str, Any]:
+    """Return the steps of each rank as bars of the parts of their time, one row for each rank.
+
+    All rows have the same scale, so that ranks can be compared.
+
+    Args:
+        results: of the ranks.
+        bars: of each.
+        hrefs: an address for each rank, in which the browser puts the time of a bar.
+        clock: of the run.
+        others: a last row, of other ranks together: its title, and its bars.
+    """
+    most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
+    decimals = decimals_for(most)
+    band = [] if others is None else [_stack(others[0], None, others[1], decimals)]
+    return {
+        "kind": "stacks",
+        "unit": "ms",
+        "axis": "step",
+        "base": str(clock.base_ns),
+        # From the bottom: compute on top, so that what is lost stands on the axis.
+        "parts": [{"name": name, "color": color} for _, name, color in reversed(PARTS)],
+        "rows": [
+            *(
+                _stack(f"rank {result.rank}", href, rank_bars, decimals)
+                | _times(result, rank_bars.first, rank_bars.stop - 1, clock)
+                for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
+            ),
+            *band,
+        ],
+    }
+
+
+def _stack(title: str, href: str | None, bars: StepBars, decimals: int) -> dict[str, Any]:
+    return {
+        "title": title,
+        "href": href,
+        "x": bars.position.tolist(),
+        "labels": bars.label,
+        "parts": [
+            rounded(bars.parts_ms[:, part], decimals) for part in reversed(range(len(PARTS)))
+        ],
+        "least": rounded(bars.shortest_ms, decimals),
+        "most": rounded(bars.longest_ms, decimals),
+        "starts": [],
+        "ends": [],
+    }
+
+
+def _times(
+    result: BreakdownResult, first: Int64, last: Int64, clock: Clock
+) -> dict[str, list[int]]:
+    """Return from when to when steps ran, by their indices."""
+    own = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
+    length = np.array([step.measures.window_ns for step in result.steps], np.int64)
+    to_run = clock.rank(result.rank).to_run
+    begin, end = to_run(own), to_run(own + length)
+    return {
+        "starts": offsets(begin[first], clock.base_ns),
+        "ends": offsets(np.maximum(end[last], begin[first] + 1), clock.base_ns),
+    }
+
+
+class StepGrid(NamedTuple):
+    """The steps of several ranks in columns: of one step each, or of several that follow.
+
+    Attributes:
+        position: float64[columns], where on the axis: the step's number, or the steps' middle.
+        label: the steps of each column.
+        longest_ms: float64[ranks, columns], the longest step of each; NaN where there is none.
+        first: int64[ranks, columns], index of the rank's first step of each; -1 if none.
+        last: int64[ranks, columns], of the last.
+    """
+
+    position: Float64
+    label: list[str]
+    longest_ms: Float64
+    first: Int64
+    last: Int64
+
+
+def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
+    """Group the steps of ranks by number into at most MAX_BARS columns.
+
+    Many ranks have fewer columns, as a reply limits the number of all cells. If step numbers of a
+    rank repeat, they do not identify steps, and the order in which steps ran counts for all ranks.
+    """
+    numbers = [np.array([step.number for step in result.steps], np.int64) for result in results]
+    if any((np.diff(row) <= 0).any() for row in numbers):
+        numbers = [np.arange(len(row)) for row in numbers]
+    known = np.unique(np.concatenate(numbers))
+    most = min(MAX_BARS, max(_MAX_CELLS // len(results), 1))
+    starts = group_starts(len(known), most)
+    stops = np.append(starts[1:], len(known))[: len(starts)]
+    begin, end = known[starts], known[stops - 1]
+    shape = len(results), len(starts)
+    longest, first, last = np.full(shape, np.nan), np.full(shape, -1), np.full(shape, -1)
+    for row, (result, of_rank) in enumerate(zip(results, numbers, strict=True)):
+        column = np.searchsorted(begin, of_rank, side="right") - 1  # ascending, as the steps are
+        windows = np.array([step.measures.window_ns for step in result.steps], np.float64)
+        columns, place = np.unique(column, return_index=True)
+        first[row, columns] = place
+        last[row, columns] = np.append(place[1:], len(column)) - 1
+        longest[row, columns] = np.maximum.reduceat(windows, place) / 1e6
+    label = [
+        f"step {a}" if a == b else f"longest of steps {a}-{b}"
+        for a, b in zip(begin.tolist(), end.tolist(), strict=True)
+    ]
+    return StepGrid((begin + end) / 2, label, longest, first, last)
+
+
+def heat(
+    results: Sequence[BreakdownResult],
+    grid: StepGrid,
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: str = "",
+) -> dict[str, Any]:
+    """Return the time of each step, one row for each rank; the longest steps are dark.
+
+    Args:
+        results: of the ranks.
+        grid: of their steps, and below them those of other ranks.
+        hrefs: an address for each rank, in which the browser puts the time of a cell.
+        clock: of the run.
+        others: the title of a last row, the median of the other ranks; empty for none.
+    """
+    band: list[dict[str, Any]] = []
+    if others:
+        middle = _medians(grid.longest_ms[len(results) :])
+    low, high = color_range(grid.longest_ms)
+    decimals = decimals_for(float(np.nanmax(grid.longest_ms, initial=0)))
+    if others:
+        values = rounded(middle, decimals)
+        band = [
+            {"title": f"{others}, median", "href": None, "values": values, "starts": [], "ends": []}
+        ]
+    return {
+        "kind": "heat",
+        "unit": "ms",
+        "axis": "step",
+        "base": str(clock.base_ns),
+        "color": BLUE,
+        "low": low,
+        "high": high,
+        "x": grid.position.tolist(),
+        "labels": grid.label,
+        "rows": [
+            {
+                "title": f"rank {result.rank}",
+                "href": href,
+                "values": rounded(grid.longest_ms[row], decimals),
+                **_times(result, grid.first[row], grid.last[row], clock),
+            }
+            for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
+        ]
+        + band,
+    }
+
+
+def _medians(values: Float64) -> Float64:
+    """Return the median of each column, NaN where it holds no value."""
+    is_known = ~np.isnan(values).all(axis=0)
+    medians = np.full(values.shape[1], np.nan)
+    medians[is_known] = np.nanmedian(values[:, is_known], axis=0)
+    return medians
+
+
+def color_range(values: Float64) -> tuple[float, float]:
+    """Return the first and the last value of a colour scale.
+
+    These are the extremes, but none that lies further outside of the middle half of the values
+    than 1.5 times its width: one step that takes a hundred times as long would leave one colour to
+    all others. The scale is no narrower than 2 % of the median, or noise would look like much.
+
+    Args:
+        values: float64 of any shape; NaN is no value.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return 0.0, 1.0
+    lower, median, upper = np.percentile(known, (25, 50, 75))
+    margin = max(1.5 * (upper - lower), 0.01 * abs(median))
+    low = max(float(known.min()), lower - margin)
+    high = min(float(known.max()), upper + margin)
+    narrowest = 0.02 * abs(median)
+    return float(low), float(max(high, low + narrowest, np.nextafter(low, np.inf)))
+
 
 PATH = "/steps"
 TITLE = "Steps"
@@ -79,11 +377,11 @@ def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
     results, others = split
     if len(results) < 2:
         return None
-    grid = figures.step_grid([*results, *others])
-    heat = figures.heat(results, grid, _hrefs(view, results), view.clock, _others(split))
+    grid = step_grid([*results, *others])
+    shown = heat(results, grid, _hrefs(view, results), view.clock, _others(split))
     return card(
         "Step time by rank",
-        plots("steps-heat", heat, "how long each step took, by rank and step"),
+        plots("steps-heat", shown, "how long each step took, by rank and step"),
         note="; ".join(
             filter(
                 None,
@@ -104,14 +402,14 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
     results, rest = split.drawn, split.others
     if rest:  # bars take more room than cells
         results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
-    bars = [figures.step_bars(result) for result in results]
+    bars = [step_bars(result) for result in results]
     note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
     band = None
     if rest:
-        of_others = [figures.step_bars(result) for result in rest]
-        band = f"{counted(len(rest), 'other')}, the mean", figures.mean_bars(of_others)
+        of_others = [step_bars(result) for result in rest]
+        band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
-    stacks = figures.stacked(results, bars, _hrefs(view, results), view.clock, band)
+    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band)
     chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
     return card("Where each step's time went", chart, note=note)
 

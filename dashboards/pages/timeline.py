@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.timeline import kinds
+from dashboards.timeline import events
 from dashboards.view import View, device_text
-from dashboards.widgets import palette
+from dashboards.widgets import charts
 from dashboards.widgets.components import nothing, page
 from traceprof.trace.model.parts import Part
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.time_axis import Clock
+    from dashboards.clock import Clock
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
@@ -28,16 +28,16 @@ PATH = addresses.TIMELINE
 TITLE = "Timeline"
 
 COLORS = {
-    kinds.COMPUTE: palette.COMPUTE,
-    kinds.COMMUNICATION: palette.COMMUNICATION,
-    kinds.COPY: palette.COPY,
-    kinds.HOST: palette.HOST,
-    kinds.NVTX: palette.NVTX,
-    kinds.MARKS: palette.MARK,
-    kinds.STEPS: palette.IDLE,
-    kinds.COUNTER: palette.SELECTED,
-    kinds.OPERATORS: palette.GREY,
-    kinds.STALLS: palette.STALLED,
+    events.COMPUTE: charts.COMPUTE,
+    events.COMMUNICATION: charts.COMMUNICATION,
+    events.COPY: charts.COPY,
+    events.HOST: charts.HOST,
+    events.NVTX: charts.NVTX,
+    events.MARKS: charts.MARK,
+    events.STEPS: charts.IDLE,
+    events.COUNTER: charts.SELECTED,
+    events.OPERATORS: charts.GREY,
+    events.STALLS: charts.STALLED,
 }
 
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.asking.questions import PendingAnswer, questions_about
-from dashboards.asking.what_if import WhatIfQuestion
+from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
 from dashboards.view import View
+from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from dashboards.widgets.components import card, nothing, page
-from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS

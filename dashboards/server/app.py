@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
+from flask import request
+from flask_compress import Compress
 from werkzeug.exceptions import BadRequest
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.asking.questions import questions_about
-from dashboards.asking.what_if import WhatIfQuestion
-from dashboards.pages import compare, kernel_modules, kernels, overview, what_if
+from dashboards.pages import compare, kernels, overview, what_if
 from dashboards.pages.registry import PAGES, page_at
+from dashboards.questions import WhatIfQuestion, questions_about
 from dashboards.server import guard
-from dashboards.server.access import Access
-from dashboards.server.compression import compress
-from dashboards.server.kept_notes import Notes
+from dashboards.server.guard import Access
 from dashboards.server.modules import serve_modules
-from dashboards.server.notes import serve_notes
-from dashboards.server.progress import PROGRESS
-from dashboards.server.report_files import ANEW, FILES, ReportFiles
+from dashboards.server.notes import Notes, serve_notes
+from dashboards.server.state import ANEW, FILES, PROGRESS, ReportFiles
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
 from dashboards.widgets.components import nothing, page
@@ -33,9 +32,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dash.development.base_component import Component
+    from flask import Flask, Response
 
-    from dashboards.server.progress import AnalysisProgress
+    from dashboards.server.state import AnalysisProgress
     from traceprof.analysis import Analysis
+
+_OF_REQUESTS = {
+    "COMPRESS_MIMETYPES": ["application/json", "text/html"],
+    "COMPRESS_ALGORITHM": ["zstd", "gzip"],
+    "COMPRESS_LEVEL": 4,
+    "COMPRESS_MIN_SIZE": 2000,
+}
+_TEXTS = {
+    "application/javascript", "text/javascript", "text/css", "image/svg+xml",
+    "application/json", "application/source-map",
+}  # fmt: skip
+_MIN_BYTES = 1000
+_LEVEL = 9  # all of the first page take 80 ms, once
+
+
+def compress(server: Flask, programs: tuple[str, ...]) -> None:
+    """Compress the replies of a server.
+
+    Args:
+        server: the server.
+        programs: beginnings of the paths of files that do not change while the server runs.
+    """
+    known: dict[tuple[str, str | None], bytes] = {}
+
+    def compress_program(response: Response) -> Response:
+        accepts = request.accept_encodings["gzip"] > 0
+        if not request.path.startswith(programs) or response.mimetype not in _TEXTS:
+            return response
+        response.vary.add("Accept-Encoding")
+        if not accepts or response.status_code != 200 or response.headers.get("Content-Encoding"):
+            return response
+        key = request.path, response.get_etag()[0]
+        if key not in known:
+            response.direct_passthrough = False
+            data = response.get_data()
+            known[key] = gzip.compress(data, _LEVEL, mtime=0) if len(data) >= _MIN_BYTES else b""
+        if known[key]:
+            response.close()  # the file
+            response.direct_passthrough = False
+            response.set_data(known[key])
+            response.headers["Content-Encoding"] = "gzip"
+        return response
+
+    server.config.update(_OF_REQUESTS)
+    Compress(server)
+    server.after_request(compress_program)  # before what was registered earlier
 
 
 _MENU = [(module.PATH, module.TITLE) for module in PAGES]
@@ -204,7 +250,7 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
         view = View(analysis, parse(kernels.PATH, search))
         question = questions_about(analysis).comparison()
         is_over = question is None or question.is_over
-        return (kernel_modules.modules_card(view, question) if is_over else no_update), is_over
+        return (kernels.modules_card(view, question) if is_over else no_update), is_over
 
     register("modules", modules)
     register("what-if", what_if_answers)

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from dashboards.server.access import TOKEN, Access, is_loopback
-from dashboards.server.kept_notes import Notes
-from dashboards.server.progress import PROGRESS, AnalysisProgress
-from dashboards.server.report_files import ReportFiles
+from dashboards.server.guard import TOKEN, Access, is_loopback
+from dashboards.server.notes import Notes
+from dashboards.server.state import PROGRESS, AnalysisProgress, ReportFiles
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from dashboards.asking.compare import CompareQuestion
-    from dashboards.asking.questions import Ask
+    from dashboards.questions import Ask, CompareQuestion
     from traceprof.analysis import Analysis
 
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
@@ -129,7 +127,7 @@ class DashboardServer:
             ask: answers questions that take long; by default, this process answers.
             compared: the other side of the run's comparison.
         """
-        from dashboards.asking.questions import answer_by  # noqa: PLC0415  (with an analysis only)
+        from dashboards.questions import answer_by  # noqa: PLC0415  (with an analysis only)
 
         if ask is not None or compared is not None:
             answer_by(analysis, ask, compared)

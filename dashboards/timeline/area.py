@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.detail import event_id
-from dashboards.timeline.model import MARK, SOURCES
+from dashboards.timeline.events import MARK, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dashboards.timeline.model import RankTimeline, Track
+    from dashboards.timeline.tracks import RankTimeline, Track
     from traceprof.intervals import Int64
 
     Rows = Mapping[str, tuple[RankTimeline, Track]]

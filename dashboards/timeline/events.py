@@ -6,37 +6,28 @@ for each event here: a rank has millions of them.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.time_axis import OWN
-from dashboards.timeline.kinds import (
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    HOST,
-    MARKS,
-    NVTX,
-    OPERATORS,
-    STALLS,
-    STEPS,
-)
-from dashboards.timeline.message_labels import message_labels
-from dashboards.timeline.names import NameTable
+from dashboards.clock import OWN
+from traceprof.communication.messages import messages
+from traceprof.kernel_names import function_name
 from traceprof.trace.columns import pack
 from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.texts import Texts
+from traceprof.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dashboards.time_axis import RankClock
-    from dashboards.timeline.message_labels import MessageLabels
-    from dashboards.timeline.query import Query
+    from dashboards.clock import RankClock
     from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.communication.messages import Messages
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
@@ -46,6 +37,169 @@ if TYPE_CHECKING:
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import RangeTable
+
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER, OPERATORS, STALLS = (
+    "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter", "operators",
+    "stalls",
+)  # fmt: skip
+"""The content of a row, which determines its colour."""
+
+GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
+
+
+OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
+OPERATOR, STALL = "operator", "stall"
+"""The sources of events: see `dashboards.timeline.events`."""
+
+SOURCES = (STEP, OPERATION, CALL, RANGE, MARK, OPERATOR, STALL)
+"""Of events, in the order in which their rows stand on the screen; samples are no events."""
+
+_LABEL_CHARACTERS = 100
+
+
+class NameTable:
+    """Names by number; there can be a million.
+
+    Attributes:
+        names: in full, by number.
+    """
+
+    def __init__(self, names: Sequence[str], num_kernels: int = 0) -> None:
+        """Take names, of which so many, from the first on, are those of kernels."""
+        self.names = names
+        self._num_kernels = num_kernels
+        self._folded: Texts | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def label(self, number: int) -> str:
+        """Return the short form of a name, as drawn in an event: of a kernel, its function."""
+        return _label(self.names[number], is_kernel=number < self._num_kernels)
+
+    def matching(self, text: str) -> Int64:
+        """Return the numbers of the names that contain a text, in full or in short, ascending.
+
+        Args:
+            text: not empty; upper and lower case are equal.
+        """
+        if self._folded is None:
+            self._folded = self._in_one_case()
+        letters, wanted = np.frombuffer(self._folded.joined, np.uint8), _folded(text)
+        # Where the text begins, and of these places ever fewer at which it goes on.
+        at = np.flatnonzero(letters[: max(len(letters) - len(wanted) + 1, 0)] == wanted[0])
+        for index, letter in enumerate(wanted[1:], 1):
+            at = at[letters[at + index] == letter]
+        ends = self._folded.ends
+        name = np.searchsorted(ends, at, side="right")
+        is_within = at + len(wanted) <= ends[np.minimum(name, len(ends) - 1)]
+        return np.unique(name[is_within])
+
+    def _in_one_case(self) -> Texts:
+        """Return the names, of kernels also in short, without a difference of case."""
+        if isinstance(self.names, Texts) and self.names.joined.isascii():
+            return Texts.of(_folded(self.names.joined.decode("ascii")), self.names.ends)
+        return Texts(
+            _folded(f"{name} {self.label(number)}" if number < self._num_kernels else name)
+            for number, name in enumerate(self.names)
+        )
+
+
+def _folded(text: str) -> bytes:
+    return text.replace("\n", " ").lower().encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=4096)
+def _label(name: str, *, is_kernel: bool) -> str:
+    shown = function_name(name) if is_kernel else name
+    if is_kernel:
+        computed = _computed(name, shown)
+        shown = f"{computed} · {shown.removeprefix('at::native::')}" if computed else shown
+    return shown if len(shown) <= _LABEL_CHARACTERS else f"{shown[: _LABEL_CHARACTERS - 1]}…"
+
+
+# What PyTorch's elementwise and reducing kernels compute is a template's argument: a functor, the
+# operation of a reduction, or the function that a lambda is written in.
+_ARGUMENTS = re.compile(
+    r"\b(\w*[Ff]unctor\w*|[A-Z]\w*Ops)\b|\b(\w+?)(?:_kernel_cuda|_kernel_impl|_kernel)\("
+)
+_WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")  # of what they compute
+_GENERIC = re.compile(r"\bat::native::.*(?:elementwise_kernel|reduce_kernel)\b")
+
+
+def _computed(name: str, function: str) -> str:
+    """Return what a generic kernel of PyTorch computes; empty if its name does not show it."""
+    if _GENERIC.search(function) is None:
+        return ""
+    arguments = name.partition("<")[2]
+    computed = [match[1] or match[2] for match in _ARGUMENTS.finditer(arguments)]
+    computed = [word for word in computed if word not in _WRAPPERS and word != "gpu"]
+    return re.sub(r"^CUDAFunctor(?:OnSelf|OnOther)?_", "", computed[0]) if computed else ""
+
+
+_UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
+
+
+def label(records: Messages, place: int) -> str | None:
+    """Return the label of a kernel: `AllReduce 67 MB`; None if it is unknown.
+
+    Args:
+        records: of its rank.
+        place: of its message.
+    """
+    operation = records.operations[int(records.operation[place])]
+    if operation == _UNKNOWN:
+        return None
+    size = f" {size_text(int(records.bytes[place]))}" if records.bytes[place] >= 0 else ""
+    return f"{operation}{records.peer_text(place)}{size}"
+
+
+@dataclass(frozen=True, eq=False)
+class MessageLabels:
+    """The communication kernels of a rank with the texts by which they can be searched.
+
+    Attributes:
+        kernel: int64[n], indices into the rank's kernels, ascending.
+        alike: int64[n], the number of the text of each.
+        texts: in lower case: the label, the group, the bytes.
+    """
+
+    kernel: Int64
+    alike: Int64
+    texts: tuple[str, ...]
+
+    def matching(self, text: str) -> Int64:
+        """Return the kernels whose text contains this one, int64[k], ascending."""
+        wanted = text.lower()
+        hits = [number for number, known in enumerate(self.texts) if wanted in known]
+        return self.kernel[np.isin(self.alike, hits)]
+
+
+def message_labels(rank: Rank) -> MessageLabels:
+    """Return the texts by which a rank's communication kernels can be searched."""
+    records = messages(rank)
+    order = np.argsort(records.kernel, kind="stable")
+    columns = [records.operation, records.bytes, records.communicator, records.group, records.peer,
+               records.peer_in_communicator, records.root, records.direction]  # fmt: skip
+    alike = np.zeros(len(records), np.int64)
+    for column in columns:
+        _, value = np.unique(column, return_inverse=True)
+        _, alike = np.unique(alike * (len(records) + 1) + value, return_inverse=True)
+    _, first = np.unique(alike, return_index=True)
+    texts = tuple(_searched(records, place) for place in first.tolist())
+    return MessageLabels(records.kernel[order], alike[order], texts)
+
+
+def _searched(records: Messages, place: int) -> str:
+    size = int(records.bytes[place])
+    parts = [
+        label(records, place),
+        records.communicator_name(place),
+        records.description(place),
+        f"group={records.groups[int(records.group[place])]}" if records.group[place] >= 0 else None,
+        f"bytes={size} {size:,} bytes" if size >= 0 else None,
+    ]
+    return " · ".join(filter(None, parts)).lower()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,22 +262,6 @@ class EventPart:
     def known_labels(self) -> MessageLabels | None:
         """Further texts by which the events can be searched; None if there are none."""
         return None if self.labels is None else self.labels()
-
-    def fulfilling(self, query: Query, places: Int64) -> Int64:
-        """Return the events, among some, that fulfil a query's conditions, int64[k]."""
-        if query.streams:
-            of = None if self.streams is None else self.streams.at(places)
-            places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
-        if query.kinds:
-            communicates = False if self.communicates is None else self.communicates()[places]
-            kept = np.where(communicates, COMMUNICATION in query.kinds, self.kind in query.kinds)
-            places = places[np.broadcast_to(kept, len(places))]
-        if query.longer_ns is not None or query.shorter_ns is not None:
-            length = np.zeros(len(places)) if self.lengths is None else self.lengths(places)
-            over = -1.0 if query.longer_ns is None else query.longer_ns
-            under = np.inf if query.shorter_ns is None else query.shorter_ns
-            places = places[(length > over) & (length < under)]
-        return places
 
     def places(self, wanted: Int64, begin: int = 0, end: int | None = None) -> Int64:
         """Return which events have one of these names, int64[k], ascending.

@@ -1,10 +1,11 @@
-"""The search for events by name, label and conditions: the number of matches, and the next.
+"""The search for events: a text in names and labels, and conditions: `AllReduce rank:3 > 1 ms`.
 
-It reads the columns of the analysis, so that no rows need to be made for the search.
+It reads the columns of the analysis, so that no rows need to be made for it.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -12,19 +13,97 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.model import SOURCES
+from dashboards.timeline.events import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    HOST,
+    MARKS,
+    NVTX,
+    OPERATORS,
+    SOURCES,
+    STALLS,
+    STEPS,
+)
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.timeline.events import EventPart, Events
-    from dashboards.timeline.names import NameTable
-    from dashboards.timeline.query import Query
+    from dashboards.timeline.events import EventPart, Events, NameTable
     from traceprof.intervals import Int64, Mask
 
     RankEvents = Mapping[str, Events]
+
+KINDS = {
+    "compute": COMPUTE, "communication": COMMUNICATION, "copy": COPY, "copies": COPY,
+    "api": HOST, "call": HOST, "range": NVTX, "nvtx": NVTX, "mark": MARKS, "step": STEPS,
+    "operator": OPERATORS, "stall": STALLS,
+}  # fmt: skip
+"""Kinds of rows, by the words that choose them."""
+
+_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_LENGTH = re.compile(r"(?:^|(?<=\s))([<>])=?\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)(?=\s|$)")
+_NUMBERS = re.compile(r"(?:^|(?<=\s))(rank|stream):(\d{1,9}(?:,\d{1,9})*)(?=\s|$)")
+_KIND = re.compile(rf"(?:^|(?<=\s))kind:({'|'.join(KINDS)})(?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A search; empty conditions always hold.
+
+    Attributes:
+        text: in full or short names, or in labels; upper and lower case are equal.
+        ranks: the event must belong to one of them.
+        streams: the event must run on one of them; only GPU operations do.
+        kinds: the event's row must be of one of them.
+        longer_ns: the event must take longer.
+        shorter_ns: the event must take less time.
+    """
+
+    text: str
+    ranks: frozenset[int] = frozenset()
+    streams: frozenset[int] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    longer_ns: float | None = None
+    shorter_ns: float | None = None
+
+    @property
+    def has_conditions(self) -> bool:
+        """True if the text alone does not decide, or is empty."""
+        has_length = self.longer_ns is not None or self.shorter_ns is not None
+        return bool(self.streams or self.kinds) or has_length or not self.text
+
+
+def parsed(written: str) -> Query:
+    """Parse the text of the search field.
+
+    Args:
+        written: words of names, with `rank:0,3`, `stream:7`, `kind:copy`, `> 1 ms` and `< 20 us`
+            anywhere between them; everything else is text.
+    """
+    numbers: dict[str, set[int]] = {"rank": set(), "stream": set()}
+    lengths: dict[str, float | None] = {"<": None, ">": None}
+    for what, listed in _NUMBERS.findall(written):
+        numbers[what] |= set(map(int, listed.split(",")))
+    for sign, number, unit in _LENGTH.findall(written):
+        lengths[sign] = float(number) * _UNITS_NS[unit]
+    kinds = frozenset(KINDS[word] for word in _KIND.findall(written))
+    text = written
+    for pattern in (_LENGTH, _NUMBERS, _KIND):
+        text = pattern.sub(" ", text)
+    # Spaces within names stay as they are.
+    text = text if text == written else " ".join(text.split())
+    return Query(
+        text,
+        frozenset(numbers["rank"]),
+        frozenset(numbers["stream"]),
+        kinds,
+        lengths[">"],
+        lengths["<"],
+    )
+
 
 MAX_SECONDS = 0.3
 """Past which the number of a match among all is not counted to its end."""
@@ -299,9 +378,26 @@ def _matches_of(
     if not query.has_conditions and len(labelled) == 0:
         return numbers[named], count[named], None
     places = np.union1d(part.places(numbers[named]), labelled)
-    places = part.fulfilling(query, places)
+    places = _fulfilling(part, query, places)
     wanted, of_each = np.unique(part.numbers(places), return_counts=True)
     return wanted, of_each, places
+
+
+def _fulfilling(part: EventPart, query: Query, places: Int64) -> Int64:
+    """Return the events of a part, among some, that fulfil a query's conditions, int64[k]."""
+    if query.streams:
+        of = None if part.streams is None else part.streams.at(places)
+        places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
+    if query.kinds:
+        communicates = False if part.communicates is None else part.communicates()[places]
+        kept = np.where(communicates, COMMUNICATION in query.kinds, part.kind in query.kinds)
+        places = places[np.broadcast_to(kept, len(places))]
+    if query.longer_ns is not None or query.shorter_ns is not None:
+        length = np.zeros(len(places)) if part.lengths is None else part.lengths(places)
+        over = -1.0 if query.longer_ns is None else query.longer_ns
+        under = np.inf if query.shorter_ns is None else query.shorter_ns
+        places = places[(length > over) & (length < under)]
+    return places
 
 
 def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:

@@ -1,6 +1,6 @@
 """The replies to the timeline in the browser: rows, their tiles, one event.
 
-Every parameter is checked before it is used (`dashboards.timeline.asked`); each refused request is
+Every parameter is checked before it is used (`dashboards.timeline.server`); each refused request is
 logged in one line (`dashboards.server.guard`).
 """
 
@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flask import Blueprint, Response, abort, request
 
 from dashboards.address import WHOLE_PATH, Address
-from dashboards.asking.critical_path import PathQuestion
-from dashboards.asking.questions import questions_about
-from dashboards.timeline import asked
+from dashboards.questions import PathQuestion, questions_about
+from dashboards.timeline.across_ranks import collective, operation_id, step_at
+from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
-from dashboards.timeline.collective import collective, operation_id
-from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.detail import describe, summarize
-from dashboards.timeline.model import OPERATION
-from dashboards.timeline.other_side import OtherSide
-from dashboards.timeline.query import parsed
-from dashboards.timeline.search import Place, after, hits, namesake, place_of, search
-from dashboards.timeline.source import TimelineSource
-from dashboards.timeline.store import Timelines
-from dashboards.timeline.strips import strip
-from dashboards.timeline.tiles import tiles
+from dashboards.timeline.events import OPERATION, SOURCES
+from dashboards.timeline.search import Place, after, hits, namesake, parsed, place_of, search
+from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
+from dashboards.timeline.tiles import strip, tiles
 from dashboards.view import View
 from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
@@ -40,9 +35,111 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
+    from dashboards.timeline.tracks import RankTimeline, Track
     from traceprof.analysis import Analysis
 
     Answer = Callable[[Timelines], dict[str, Any] | str]
+
+MAX_COLUMNS = 8192  # more than any screen has pixels
+MAX_ROWS = 256
+MAX_RANKS = 1024  # asked for at once
+_MAX_TEXT = 200  # characters searched for
+_MAX_INDEX = (1 << 31) - 1
+
+
+def _refuse(name: str, why: str) -> NoReturn:
+    """Answer that a parameter is wrong."""
+    abort(400, f"{name}: {why}")
+
+
+def _text(name: str, longest: int = _MAX_TEXT) -> str:
+    """Return the value of a parameter, which must be given once."""
+    given = request.args.getlist(name)
+    if len(given) != 1:
+        _refuse(name, "it must be given once")
+    if not 0 < len(given[0]) <= longest:
+        _refuse(name, f"it must have 1 to {longest} characters")
+    return given[0]
+
+
+def _integer(name: str, least: int, most: int = BEYOND_NS) -> int:
+    """Return a parameter that is a whole number between two others."""
+    return _whole_number(name, _text(name), least, most)
+
+
+def _whole_number(name: str, digits: str, least: int, most: int = BEYOND_NS) -> int:
+    """Return the number in a part of a parameter."""
+    # `int` alone takes underscores, spaces and digits of other scripts.
+    if re.fullmatch(r"-?[0-9]{1,19}", digits) is None or not least <= int(digits) <= most:
+        _refuse(name, "it is not a whole number in range")
+    return int(digits)
+
+
+def _times() -> tuple[int, int]:
+    """Return the requested time span."""
+    start, end = (_integer(name, 1 - BEYOND_NS, BEYOND_NS - 1) for name in ("start", "end"))
+    if end <= start:
+        _refuse("end", "it is not after the start")
+    return start, end
+
+
+def _one_of(name: str, choices: tuple[str, ...]) -> str:
+    """Return a parameter that is one of some words."""
+    word = _text(name)
+    if word not in choices:
+        _refuse(name, f"it is none of {', '.join(choices)}")
+    return word
+
+
+def _asked_event(name: str) -> tuple[int, str, int]:
+    """Return the rank, the source and the number of an event."""
+    parts = _text(name).split(".")
+    if len(parts) != 3 or parts[1] not in SOURCES:
+        _refuse(name, "it is not an event")
+    return _whole_number(name, parts[0], 0), parts[1], _whole_number(name, parts[2], 0, _MAX_INDEX)
+
+
+def _known_rank(store: Timelines, number: int) -> int:
+    """Return a rank's number; 404 if the run has no such rank."""
+    if number not in store.numbers:
+        abort(404, f"there is no rank {number}")
+    return number
+
+
+def _asked_ranks(store: Timelines) -> list[int]:
+    """Return the requested ranks; all ranks if none is named."""
+    if "rank" not in request.args:
+        return list(store.numbers)
+    parts = _text("rank", 8 * MAX_RANKS).split(",")
+    if len(parts) > MAX_RANKS:
+        abort(400, f"more than {MAX_RANKS} ranks")
+    return [_known_rank(store, _whole_number("rank", part, 0)) for part in dict.fromkeys(parts)]
+
+
+def _asked_track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
+    """Return a row by its key, RANK.ROW; 404 if there is none."""
+    rank, _, number = key.partition(".")
+    timeline = store.gpu(_known_rank(store, _whole_number("rows", rank, 0)))
+    row = _whole_number("rows", number, 0)
+    if row >= len(timeline.tracks):
+        timeline = store.whole(timeline.rank.rank)
+    if row >= len(timeline.tracks):
+        abort(404, f"rank {rank} has no row {row}")
+    return timeline, timeline.tracks[row]
+
+
+def _event_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
+    """Return the requested rows of events by key; rows of samples are left out."""
+    return {key: row for key, row in _asked_rows(store).items() if row[1].samples is None}
+
+
+def _asked_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
+    """Return the requested rows by key."""
+    keys = _text("rows", 16 * MAX_ROWS).split(",")
+    if len(keys) > MAX_ROWS:
+        abort(400, f"more than {MAX_ROWS} rows")
+    return {key: _asked_track(store, key) for key in dict.fromkeys(keys)}
+
 
 BEFORE, AFTER = "timeline-before", "timeline"
 """Below which addresses the sides of a comparison are answered: what was before, and the run."""
@@ -75,14 +172,14 @@ def _rank(store: Timelines) -> dict[str, Any]:
 
     Those of its GPU come at once; with `part=host` all are there, which takes longer.
     """
-    part = asked.one_of("part", ("gpu", "host")) if "part" in request.args else "host"
-    number = asked.known(store, asked.integer("rank", 0))
+    part = _one_of("part", ("gpu", "host")) if "part" in request.args else "host"
+    number = _known_rank(store, _integer("rank", 0))
     return described(store, number, with_host=part == "host")
 
 
 def _steps(store: Timelines) -> dict[str, Any]:
     """Return the training steps of a rank; where it has none, all that is judged as one."""
-    number = asked.known(store, asked.integer("rank", 0))
+    number = _known_rank(store, _integer("rank", 0))
     clock = store.clock(number)
     steps = [
         (step.number, clock.at(step.measures.window_start_ns), step.measures.window_ns)
@@ -100,32 +197,32 @@ def _steps(store: Timelines) -> dict[str, Any]:
 
 def _tiles(store: Timelines) -> str:
     """Return what a screen so wide can show of some rows between two times."""
-    start, end = asked.times()
-    columns = asked.integer("columns", 1, asked.MAX_COLUMNS)
-    return tiles(asked.rows(store), start, end, columns)
+    start, end = _times()
+    columns = _integer("columns", 1, MAX_COLUMNS)
+    return tiles(_asked_rows(store), start, end, columns)
 
 
 def _strips(store: Timelines) -> dict[str, Any]:
     """Return how much of each column some ranks computed, communicated and copied."""
-    start, end = asked.times()
-    columns = asked.integer("columns", 1, asked.MAX_COLUMNS)
+    start, end = _times()
+    columns = _integer("columns", 1, MAX_COLUMNS)
     return {
-        str(number): strip(store.gpu(number), start, end, columns) for number in asked.ranks(store)
+        str(number): strip(store.gpu(number), start, end, columns) for number in _asked_ranks(store)
     }
 
 
 def _event(store: Timelines) -> dict[str, Any]:
     """Return what is known of one event."""
-    number, source, index = asked.event_id("id")
-    event = describe(store.whole(asked.known(store, number)), source, index)
+    number, source, index = _asked_event("id")
+    event = describe(store.whole(_known_rank(store, number)), source, index)
     return event if event is not None else abort(404, "there is no such event")
 
 
 def _neighbour(store: Timelines) -> dict[str, Any]:
     """Return the event after or before one in its row; none behind the last."""
-    number, source, index = asked.event_id("id")
-    step = 1 if asked.one_of("direction", ("next", "previous")) == "next" else -1
-    timeline = store.gpu(asked.known(store, number))
+    number, source, index = _asked_event("id")
+    step = 1 if _one_of("direction", ("next", "previous")) == "next" else -1
+    timeline = store.gpu(_known_rank(store, number))
     if source not in timeline.events:
         timeline = store.whole(number)
     if timeline.find(source, index) is None:
@@ -136,37 +233,37 @@ def _neighbour(store: Timelines) -> dict[str, Any]:
 
 def _namesake(store: Timelines) -> dict[str, Any]:
     """Return the event of the same name after or before one on its rank, going round."""
-    number, source, index = asked.event_id("id")
-    backwards = asked.one_of("direction", ("next", "previous")) == "previous"
-    ranks = {asked.known(store, number): store.events(number)}
+    number, source, index = _asked_event("id")
+    backwards = _one_of("direction", ("next", "previous")) == "previous"
+    ranks = {_known_rank(store, number): store.events(number)}
     event = namesake(number, ranks, source, index, backwards=backwards)
     return {"id": event} if event is not None else abort(404, "there is no such event")
 
 
 def _block(store: Timelines) -> dict[str, Any]:
     """Return what the events of one row are that lie between two times."""
-    timeline, track = asked.track(store, asked.text("row"))
-    return summarize(track, timeline, *asked.times())
+    timeline, track = _asked_track(store, _text("row"))
+    return summarize(track, timeline, *_times())
 
 
 def _area(store: Timelines) -> dict[str, Any]:
     """Return how long what ran in some rows between two times, by name."""
-    return statistics(asked.event_rows(store), *asked.times())
+    return statistics(_event_rows(store), *_times())
 
 
 def _events(store: Timelines) -> dict[str, Any]:
     """Return the events of some rows between two times one by one."""
-    return listed(asked.event_rows(store), *asked.times())
+    return listed(_event_rows(store), *_times())
 
 
 def _collective(store: Timelines) -> dict[str, Any]:
     """Return one collective on all of its ranks."""
-    number, source, index = asked.event_id("id")
+    number, source, index = _asked_event("id")
     if source != OPERATION:
         abort(404, "it is not a GPU operation")
     if store.source.analysis is None:
         abort(404, _NOT_ANALYSED)
-    members = collective(store, asked.known(store, number), index)
+    members = collective(store, _known_rank(store, number), index)
     return members if members is not None else abort(404, "it was not matched with other ranks")
 
 
@@ -176,12 +273,12 @@ def _path(store: Timelines) -> dict[str, Any]:
     It takes its time: a client that gets the state `asked` asks again.
     """
     if "step" in request.args:
-        text = asked.text("step")
-        step = None if text == WHOLE_PATH else asked.whole_number("step", text, 0)
+        text = _text("step")
+        step = None if text == WHOLE_PATH else _whole_number("step", text, 0)
     else:
-        number = asked.known(store, asked.integer("rank", 0))
+        number = _known_rank(store, _integer("rank", 0))
         step = step_at(
-            store.steps(number), store.clock(number).own(asked.integer("at", -BEYOND_NS, BEYOND_NS))
+            store.steps(number), store.clock(number).own(_integer("at", -BEYOND_NS, BEYOND_NS))
         )
     analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
     question = questions_about(analysis).about(PathQuestion(step))
@@ -198,11 +295,11 @@ def _search(store: Timelines) -> dict[str, Any]:
 
     `is_all` says whether calls and ranges are read already; if not, the client asks again.
     """
-    numbers = asked.ranks(store)
-    at = Place(asked.integer("at", -BEYOND_NS, BEYOND_NS))
-    backwards = asked.one_of("direction", ("next", "previous")) == "previous"
-    query = parsed(asked.text("text"))
-    start = asked.event_id("from") if "from" in request.args else None
+    numbers = _asked_ranks(store)
+    at = Place(_integer("at", -BEYOND_NS, BEYOND_NS))
+    backwards = _one_of("direction", ("next", "previous")) == "previous"
+    query = parsed(_text("text"))
+    start = _asked_event("from") if "from" in request.args else None
     ranks, is_all = store.searchable(numbers)
     if start is not None:
         if start[0] in numbers and start[1] not in ranks.get(start[0], {}):
@@ -216,10 +313,10 @@ def _search(store: Timelines) -> dict[str, Any]:
 
 def _hits(store: Timelines) -> dict[str, Any]:
     """Return the columns of a view in which something begins that is searched for."""
-    start, end = asked.times()
-    columns = asked.integer("columns", 1, asked.MAX_COLUMNS)
-    query = parsed(asked.text("text"))
-    ranks, is_all = store.searchable(asked.ranks(store))
+    start, end = _times()
+    columns = _integer("columns", 1, MAX_COLUMNS)
+    query = parsed(_text("text"))
+    ranks, is_all = store.searchable(_asked_ranks(store))
     return {"columns": hits(ranks, query, start, end, columns), "is_all": is_all}
 
 

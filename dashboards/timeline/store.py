@@ -6,13 +6,27 @@ a time reads a report, as its file has one reader.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import weakref
 from collections import OrderedDict, defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboards.timeline.event_reader import EventReader
+from dashboards.clock import Clock
+from dashboards.questions import questions_about, steps_by_rank
 from dashboards.timeline.events import (
+    CALL,
+    MARK,
+    OPERATION,
+    OPERATOR,
+    RANGE,
+    STALL,
+    STEP,
+    NameTable,
     call_events,
     mark_events,
     operation_events,
@@ -21,22 +35,123 @@ from dashboards.timeline.events import (
     stall_events,
     step_events,
 )
-from dashboards.timeline.gpu_rows import read_gpu
-from dashboards.timeline.host_rows import with_host
-from dashboards.timeline.model import CALL, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
-from dashboards.timeline.names import NameTable
+from dashboards.timeline.tracks import read_gpu, with_host
+from traceprof.errors import TraceprofError
+from traceprof.run import opening
+from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from dashboards.time_axis import RankClock
+    from dashboards.clock import RankClock
+    from dashboards.questions import ComparedSide, ComparedSides
     from dashboards.timeline.events import Events
-    from dashboards.timeline.model import RankTimeline
-    from dashboards.timeline.source import TimelineSource
+    from dashboards.timeline.tracks import RankTimeline
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.run.opening import Rank
+    from traceprof.analysis import Analysis
+    from traceprof.execution.options import Options
+    from traceprof.host.rank_stalls import RankStalls
+    from traceprof.run.opening import Rank, Run
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
+
+    Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TimelineSource:
+    """A run with open reports.
+
+    Attributes:
+        run: its ranks.
+        steps: their training steps, by number of the rank.
+        judged: start and end of the time that findings judge (ns of the rank's report), by rank.
+        clock: of the run; all times are drawn on it.
+        analysis: of the run; without it, there are no findings, collectives or critical paths.
+        stalls: of the threads that launch the work of ranks, by rank.
+    """
+
+    run: Run
+    steps: Mapping[int, Sequence[StepMeasures]]
+    judged: Mapping[int, Span]
+    clock: Clock
+    analysis: Analysis | None = None
+    stalls: Mapping[int, RankStalls] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> TimelineSource:
+        """Return the run of an analysis."""
+        results = analysis.result.breakdown
+        starts = {result.rank: result.judged.window_start_ns for result in results}
+        return cls(
+            analysis.run,
+            {result.rank: result.steps for result in results},
+            {
+                result.rank: (starts[result.rank], starts[result.rank] + result.judged.window_ns)
+                for result in results
+            },
+            Clock.of(analysis),
+            analysis,
+            {stalls.rank: stalls for stalls in analysis.result.measured.stalls},
+        )
+
+
+_log = logging.getLogger("traceprof.dashboard")
+
+
+class EventReader:
+    """Reads the events of ranks on its own thread, one rank after the other.
+
+    Args:
+        read: reads and keeps the events of a rank.
+    """
+
+    def __init__(self, read: Callable[[int], object]) -> None:
+        self._read = read
+        self._waiting: OrderedDict[int, None] = OrderedDict()
+        self._failed: dict[int, TraceprofError] = {}
+        self._changed = threading.Condition()
+        self._is_running = False
+
+    def finish(self, numbers: Iterable[int], timeout_s: float) -> bool:
+        """Wait at most this time until ranks are read; return whether all are.
+
+        Raises:
+            TraceprofError: one of them could not be read.
+        """
+        wanted = list(numbers)
+        with self._changed:
+            self._waiting.update(dict.fromkeys(wanted))
+            if self._waiting and not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._work, name="reading events", daemon=True).start()
+            is_read = self._changed.wait_for(
+                lambda: not any(number in self._waiting for number in wanted), timeout_s
+            )
+            for number in wanted:
+                if number in self._failed:
+                    raise self._failed[number]
+            return is_read
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                number = next(iter(self._waiting))
+            try:
+                self._read(number)
+            except TraceprofError as error:
+                self._failed[number] = error
+            except Exception:  # noqa: BLE001  (said in the page and in the log)
+                _log.exception("cannot read the events of rank %s", number)
+                why = "an internal error, which the terminal that runs traceprof shows"
+                self._failed[number] = TraceprofError("cannot search", why, "report it")
+            with self._changed:
+                del self._waiting[number]
+                self._changed.notify_all()
+
 
 MAX_WAIT_S = 0.2
 """Past which a search answers with what is read."""
@@ -214,3 +329,42 @@ class Timelines:
                 return None
             self._range_names[rank.report] = NameTable(named.names)
         return self._range_names[rank.report]
+
+
+class OtherSide:
+    """Opens the other side of a run's comparison."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._questions = questions_about(analysis)
+        self._timelines: Timelines | None = None
+        self._lock = threading.Lock()
+        self._open = ExitStack()
+        weakref.finalize(self, self._open.close)
+
+    def timelines(self) -> Timelines | None:
+        """Return the timelines of the other side; None while there is no comparison.
+
+        Raises:
+            TraceprofError: a report cannot be read any more.
+        """
+        question = self._questions.compared
+        if question is None:
+            return None
+        compared: ComparedSides | None = self._questions.about(question).answer
+        if compared is None or compared.before is None:
+            return None
+        with self._lock:
+            if self._timelines is None:
+                self._timelines = self._opened(compared.before, question.options)
+            return self._timelines
+
+    def _opened(self, side: ComparedSide, options: Options) -> Timelines:
+        with ExitStack() as stack:
+            traces = []
+            for path in side.reports:
+                traces.append(open_trace(Path(path)))
+                stack.callback(traces[-1].close)
+            run = opening.assemble_run(traces, [options.ranks_of(trace) for trace in traces])
+            self._open.push(stack.pop_all())
+        judged = {rank.rank: rank.judged for rank in side.ranks}
+        return Timelines(TimelineSource(run, steps_by_rank(side), judged, Clock(0)))

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline import viewport
-from dashboards.timeline.kinds import COMMUNICATION, MARKS
-from dashboards.timeline.message_labels import label
-from dashboards.timeline.model import OPERATION
+from dashboards.timeline import rows
+from dashboards.timeline.events import COMMUNICATION, MARKS, OPERATION, label
 from traceprof.communication.messages import messages
+from traceprof.intervals import even_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dashboards.timeline.model import RankTimeline, Track
-    from dashboards.timeline.viewport import Viewport
+    from dashboards.timeline.rows import Viewport
+    from dashboards.timeline.tracks import RankTimeline, Track
     from traceprof.intervals import Int64
 
 MAX_BYTES = 290_000
@@ -75,9 +74,9 @@ def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: 
     if row[1].samples is not None:
         return row[1].samples.view(start_ns, end_ns, columns)
     if row[1].kind == MARKS:
-        return viewport.moments(row[1].row, start_ns, end_ns, -(-columns // _SYMBOL_COLUMNS))
+        return rows.moments(row[1].row, start_ns, end_ns, -(-columns // _SYMBOL_COLUMNS))
     # Where events overlap, more of them may be long than there are columns.
-    return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
+    return rows.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
 
 
 def _guess(view: Viewport) -> int:
@@ -159,3 +158,23 @@ def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, s
         if written is not None:
             labels[str(event)] = written
     return labels
+
+
+def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> dict[str, Any]:
+    """Return the work of a rank between two times.
+
+    Args:
+        timeline: of its GPU.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last.
+        columns: of the screen.
+
+    Returns:
+        For each of `GPU_KINDS` that the rank did: its share of each column, in thousandths.
+    """
+    borders = even_limits(start_ns, end_ns, columns)
+    shares = {}
+    for kind, row in timeline.kind_rows.items():
+        covered = np.diff(row.covered_before(borders, row.started_before(borders)))
+        shares[kind] = (1000 * covered // np.diff(borders)).tolist()
+    return shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -14,10 +14,10 @@ from traceprof.findings import by_reason
 from traceprof.units import duration, ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dashboards.address import Address
-    from dashboards.time_axis import Clock
+    from dashboards.clock import Clock
     from traceprof.findings import Evidence, Finding, NotApplicable
 
     Child = Component | str
@@ -200,3 +200,63 @@ def _flat(children: Iterable[Children]) -> list[Child]:
         elif child is not None:
             flat += child
     return flat
+
+
+Item = TypeVar("Item")
+Cost = TypeVar("Cost", float, "tuple[float, ...]")
+
+MAX_DRAWN = 16
+"""Ranks that are drawn one by one."""
+
+
+class Split(NamedTuple, Generic[Item]):
+    """Ranks that are drawn one by one, and the others.
+
+    Attributes:
+        drawn: all ranks in their order; of many, only the worst, the worst first.
+        others: those that are drawn together, in their order.
+    """
+
+    drawn: list[Item]
+    others: list[Item]
+
+    def note(self, subject: str) -> str:
+        """Return a note on which ranks are drawn; empty if all are.
+
+        Args:
+            subject: by which they are the worst, such as `the longest steps`.
+        """
+        if not self.others:
+            return ""
+        num = len(self.drawn)
+        return f"the {num} ranks with {subject}, and the other {len(self.others)} together"
+
+
+def worst_first(
+    items: Sequence[Item], cost: Callable[[Item], Cost], most: int = MAX_DRAWN
+) -> Split[Item]:
+    """Split ranks into those to draw one by one and the others.
+
+    Args:
+        items: something of each rank.
+        cost: how bad each is.
+        most: the largest number of items drawn one by one.
+    """
+    if len(items) <= most:
+        return Split([*items], [])
+    order = sorted(range(len(items)), key=lambda at: cost(items[at]), reverse=True)
+    worst = set(order[:most])
+    return Split(
+        [items[at] for at in order[:most]],
+        [item for at, item in enumerate(items) if at not in worst],
+    )
+
+
+def sorted_worst_first(items: Sequence[Item], cost: Callable[[Item], Cost]) -> list[Item]:
+    """Return the rows of a table in their order; of many ranks, the worst first."""
+    return [*items] if len(items) <= MAX_DRAWN else sorted(items, key=cost, reverse=True)
+
+
+def with_table(table: Component, num_ranks: int) -> Component:
+    """Return the table of ranks below their chart; the table of many ranks is folded."""
+    return table if num_ranks <= MAX_DRAWN else folded(f"All {num_ranks} ranks", table)

@@ -23,7 +23,7 @@ from playwright.sync_api import (
     ViewportSize,
 )
 
-from dashboards.asking import questions
+from dashboards import questions
 from dashboards.server.serving import HOST
 from tests.support.needs import missing
 from tests.support.opened import analysis_of

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Page
 
 from dashboards.address import Address
+from dashboards.clock import Clock, RankClock
 from dashboards.pages import overview
 from dashboards.pages import timeline as timeline_page
 from dashboards.server.serving import DashboardServer
-from dashboards.time_axis import Clock, RankClock
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.serving import asking

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.timeline import store
-from dashboards.timeline.gpu_rows import read_gpu
-from dashboards.timeline.host_rows import with_host
-from dashboards.timeline.model import RankTimeline
+from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from traceprof.errors import TraceFormatError

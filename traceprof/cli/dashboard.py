@@ -22,7 +22,7 @@ from traceprof.cli.options import (
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from dashboards.asking.questions import Question
+    from dashboards.questions import Question
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
@@ -84,8 +84,8 @@ def command(
     for package in ("dash", "dash_ag_grid", "waitress"):
         if find_spec(package) is None:
             raise MissingExtraError.of("cannot start the dashboard", package, "dashboard")
-    from dashboards.asking.compare import CompareQuestion
-    from dashboards.server.kept_notes import Notes
+    from dashboards.questions import CompareQuestion
+    from dashboards.server.notes import Notes
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import analyze_in_child
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
@@ -131,7 +131,7 @@ def command(
 
 def _answer(analysis: Analysis, question: Question, progress: Progress) -> object:
     """Answer a slow question, in the process that analysed the run."""
-    from dashboards.asking.questions import answered
+    from dashboards.questions import answered
 
     return answered(analysis, question, progress)
 

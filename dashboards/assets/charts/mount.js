@@ -1,5 +1,5 @@
 // @ts-check
-// Makes charts of the elements that dashboards/widgets/plots.py makes: their attribute `data-plots`
+// Makes charts of the elements that dashboards/widgets/charts.py makes: their attribute `data-plots`
 // holds what to draw, and its `kind` names the chart.
 import { DEPTH } from "./depth.js";
 import { HeatChart } from "./heat.js";

@@ -12,15 +12,17 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
-from dashboards.asking.compare import (
+from dashboards.pages import compare
+from dashboards.questions import (
     ComparedSide,
     ComparedSides,
     CompareQuestion,
+    PendingAnswer,
     alike,
+    answer_by,
     compared_with,
+    questions_about,
 )
-from dashboards.asking.questions import PendingAnswer, answer_by, questions_about
-from dashboards.pages import compare
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from tests.support.browser import box_of

@@ -13,10 +13,15 @@ from msgspec import structs
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
-from dashboards.asking.compare import CompareQuestion
-from dashboards.asking.questions import PendingAnswer, Questions, answer_by, questions_about
 from dashboards.pages import kernels
-from dashboards.pages.kernel_modules import modules_card, modules_part
+from dashboards.pages.kernels import modules_card, modules_part
+from dashboards.questions import (
+    CompareQuestion,
+    PendingAnswer,
+    Questions,
+    answer_by,
+    questions_about,
+)
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder

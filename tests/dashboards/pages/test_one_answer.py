@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from dashboards.address import Address, parse
-from dashboards.asking.compare import CompareQuestion, compared_with
-from dashboards.asking.questions import PendingAnswer
-from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
-from dashboards.widgets.palette import PARTS
+from dashboards.questions import (
+    CompareQuestion,
+    PendingAnswer,
+    WhatIfQuestion,
+    compared_with,
+    replayed,
+)
+from dashboards.widgets.charts import PARTS
 from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.opened import analysis_of

@@ -12,10 +12,10 @@ import pytest
 from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages import overview, steps
+from dashboards.pages.overview import breakdown_card, outliers
 from dashboards.view import View, device_text
-from dashboards.widgets.breakdown_table import breakdown_card, outliers
-from dashboards.widgets.finding_card import metric_text, saving_text
-from dashboards.widgets.palette import PARTS
+from dashboards.widgets.charts import PARTS
+from dashboards.widgets.findings import metric_text, saving_text
 from tests.support.builders import TraceBuilder
 from tests.support.known import known
 from tests.support.opened import analysis_of

@@ -8,9 +8,15 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
-from dashboards.asking.questions import PendingAnswer, Questions, answer_by, questions_about
-from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import what_if
+from dashboards.questions import (
+    PendingAnswer,
+    Questions,
+    WhatIfQuestion,
+    answer_by,
+    questions_about,
+    replayed,
+)
 from tests.support.traces import CPU_SAMPLE, SAMPLE
 from tests.support.trees import named, text
 from tests.support.workers import until

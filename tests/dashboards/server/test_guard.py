@@ -17,9 +17,8 @@ from flask.testing import FlaskClient
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from dashboards.server.access import Access
 from dashboards.server.app import create_app
-from dashboards.server.guard import LINK
+from dashboards.server.guard import LINK, Access
 from dashboards.server.modules import serve_modules
 from tests.support.long import few_and_many, for_examples
 from tests.support.opened import analysis_of

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from dashboards.clock import Clock
 from dashboards.server.app import create_app
-from dashboards.server.kept_notes import SCHEMA, Note, Notes
-from dashboards.server.notes import described
+from dashboards.server.notes import SCHEMA, Note, Notes, described
 from dashboards.server.serving import DashboardServer
-from dashboards.time_axis import Clock
 from tests.support.cli import run
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE

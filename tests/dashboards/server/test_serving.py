@@ -21,10 +21,10 @@ import pytest
 from playwright.sync_api import Page
 
 from dashboards.server import app
-from dashboards.server.access import is_loopback
 from dashboards.server.app import create_app
-from dashboards.server.progress import AnalysisProgress
+from dashboards.server.guard import is_loopback
 from dashboards.server.serving import HOST, DashboardServer
+from dashboards.server.state import AnalysisProgress
 from tests.support.cli import run
 from tests.support.known import known
 from tests.support.long import long_after

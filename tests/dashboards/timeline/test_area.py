@@ -7,9 +7,9 @@ import pytest
 
 from dashboards.server.app import create_app
 from dashboards.timeline.area import listed, statistics
-from dashboards.timeline.model import RankTimeline, Track
-from dashboards.timeline.names import NameTable
-from dashboards.timeline.strips import strip
+from dashboards.timeline.events import NameTable
+from dashboards.timeline.tiles import strip
+from dashboards.timeline.tracks import RankTimeline, Track
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.timelines import timelines

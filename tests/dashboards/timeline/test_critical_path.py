@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from dashboards.timeline import critical_path as drawing
-from dashboards.timeline.critical_path import drawn, step_at
-from dashboards.timeline.source import TimelineSource
-from dashboards.timeline.store import Timelines
+from dashboards.timeline import across_ranks as drawing
+from dashboards.timeline.across_ranks import drawn_path as drawn
+from dashboards.timeline.across_ranks import step_at
+from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.builders import TraceBuilder
 from tests.support.known import known
 from tests.support.opened import analysis_of

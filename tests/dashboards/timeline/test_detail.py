@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import Events
-from dashboards.timeline.gpu_rows import read_gpu
-from dashboards.timeline.host_rows import with_host
-from dashboards.timeline.model import RankTimeline
-from dashboards.timeline.query import Query
-from dashboards.timeline.search import Place, after, place_of, search
+from dashboards.timeline.search import Place, Query, after, place_of, search
+from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
 from tests.support.builders import TraceBuilder
 from tests.support.known import known
 from tests.support.streams import record, wait

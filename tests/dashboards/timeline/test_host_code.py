@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.timeline.kinds import OPERATORS, STALLS
-from dashboards.timeline.model import OPERATOR, STALL
-from dashboards.timeline.source import TimelineSource
-from dashboards.timeline.store import Timelines
+from dashboards.timeline.events import OPERATOR, OPERATORS, STALL, STALLS
+from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.opened import analysis_of
 from tests.support.serving import asking
 from tests.support.traces import SAMPLE

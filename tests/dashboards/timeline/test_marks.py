@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.timeline import viewport
-from dashboards.timeline.row import Row
+from dashboards.timeline import rows
+from dashboards.timeline.rows import Row
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.serving import Ask, Serve, asking, serving
@@ -68,11 +68,11 @@ def test_a_name_is_sent_where_it_has_room(ask: Any, row: dict[str, Any]) -> None
 
 def test_marks_at_once_are_one_symbol() -> None:
     times = np.array([5, 5, 7, 40], np.int64)
-    seen = viewport.moments(Row.of(times, times), 0, 50, 50)
+    seen = rows.moments(Row.of(times, times), 0, 50, 50)
     assert seen.event.tolist() == [2, 3]
     assert (seen.column.tolist(), seen.count.tolist()) == ([5], [2])
     assert seen.num_events == 4
-    few = viewport.moments(Row.of(times, times), 0, 50, 2)
+    few = rows.moments(Row.of(times, times), 0, 50, 2)
     assert few.event.tolist() == [3]
     assert few.count.tolist() == [3]
 

@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboards.timeline.kinds import COMMUNICATION, COPY
-from dashboards.timeline.model import OPERATION
-from dashboards.timeline.query import Query, parsed
-from dashboards.timeline.search import hits
-from dashboards.timeline.source import TimelineSource
-from dashboards.timeline.store import Timelines
+from dashboards.timeline.events import COMMUNICATION, COPY, OPERATION
+from dashboards.timeline.search import Query, hits, parsed
+from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.opened import analysis_of
 from tests.support.serving import Ask, asking
 from tests.support.traces import SAMPLE

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.timeline.gpu_rows import read_gpu
-from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.tracks import read_gpu, with_host
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.timelines import drawn, timelines

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dashboards.timeline.samples import Samples
+from dashboards.timeline.rows import Samples
 from tests.support.opened import analysis_of
 from tests.support.serving import asking
 from tests.support.traces import SAMPLE

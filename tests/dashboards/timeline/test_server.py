@@ -16,8 +16,7 @@ from dashboards.server.app import create_app
 from dashboards.timeline import server as timeline_server
 from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
-from dashboards.timeline.source import TimelineSource
-from dashboards.timeline.store import Timelines
+from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.opened import analysis_of

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.timeline.row import Row
-from dashboards.timeline.viewport import Viewport, view
+from dashboards.timeline.rows import Row, Viewport, view
 from traceprof.intervals import even_limits
 
 Event = tuple[int, int]

@@ -9,18 +9,18 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from dashboards.address import Address
-from dashboards.figures import nccl as nccl_figures
-from dashboards.figures import steps as figures
-from dashboards.figures.overlap import gain_and_cost, is_cost_known
-from dashboards.figures.waits import wait_matrix
+from dashboards.pages import nccl as nccl_figures
 from dashboards.pages import overlap as overlap_page
 from dashboards.pages import ranks as ranks_page
+from dashboards.pages import steps as figures
 from dashboards.pages import steps as steps_page
+from dashboards.pages.overlap import gain_and_cost, is_cost_known
+from dashboards.pages.overview import breakdown_card
+from dashboards.pages.ranks import wait_matrix
 from dashboards.view import View
-from dashboards.widgets.breakdown_table import breakdown_card
-from dashboards.widgets.finding_card import finding_card
-from dashboards.widgets.palette import GREY
-from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
+from dashboards.widgets.charts import GREY
+from dashboards.widgets.components import MAX_DRAWN, sorted_worst_first, with_table, worst_first
+from dashboards.widgets.findings import finding_card
 from tests.support.known import known
 from tests.support.trees import charts, named, text
 from traceprof.analyses import breakdown, overlap_slowdown

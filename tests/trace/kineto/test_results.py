@@ -13,8 +13,7 @@ import traceprof
 from dashboards.address import Address
 from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
-from dashboards.timeline.gpu_rows import read_gpu
-from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.tracks import read_gpu, with_host
 from tests.support import profiler_events
 from tests.support.timelines import drawn
 from tests.support.trees import named, text

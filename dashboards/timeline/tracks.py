@@ -1,33 +1,42 @@
-"""The rows of one rank's host threads: marks, NVTX ranges and API calls, nested."""
+"""The rows of one rank: those of its GPU by stream and kind of work, and of its host threads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.clock import OWN
 from dashboards.timeline.events import (
-    call_events,
-    mark_events,
-    operator_events,
-    range_events,
-    stall_events,
-)
-from dashboards.timeline.kinds import COUNTER, HOST, MARKS, NVTX, OPERATORS, STALLS
-from dashboards.timeline.model import (
     CALL,
+    COUNTER,
+    GPU_KINDS,
+    HOST,
     MARK,
+    MARKS,
+    NVTX,
+    OPERATION,
     OPERATOR,
+    OPERATORS,
     RANGE,
     SAMPLE,
     STALL,
-    RankTimeline,
-    Track,
+    STALLS,
+    STEP,
+    STEPS,
+    NameTable,
+    call_events,
+    mark_events,
+    operation_events,
+    operator_events,
+    range_events,
+    stall_events,
+    step_events,
 )
-from dashboards.timeline.names import NameTable
-from dashboards.timeline.row import Row
-from dashboards.timeline.samples import Samples
+from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
@@ -38,7 +47,9 @@ from traceprof.trace.model.special_values import OPEN_END
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dashboards.time_axis import RankClock
+    from dashboards.clock import RankClock
+    from dashboards.timeline.events import Events
+    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
@@ -46,6 +57,171 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One row of the timeline.
+
+    Attributes:
+        group: to which it belongs, such as a thread or the GPU.
+        label: its name in the group; empty if it continues the row above.
+        kind: of its events: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
+            `COUNTER`, `OPERATORS` or `STALLS`.
+        source: of its events.
+        index: int32[n], the events in order of their start, as the source counts them.
+        row: their times.
+        is_folded: whether its group is folded at first.
+        samples: of a counter; None of events.
+    """
+
+    group: str
+    label: str
+    kind: str
+    source: str
+    index: Int32
+    row: Row
+    is_folded: bool = False
+    samples: Samples | None = None
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """The rows of one rank, and their events.
+
+    Attributes:
+        rank: the rank.
+        clock: of the rank: rows and events are on the run's clock.
+        tracks: its rows, from the top.
+        events: the events of the rows, by source.
+        ranges: its process's NVTX ranges; None if there are none, or the host is not read.
+        steps: its training steps on the GPU.
+        has_host: whether the rows of its host are included.
+    """
+
+    rank: Rank
+    clock: RankClock
+    tracks: tuple[Track, ...]
+    events: dict[str, Events]
+    ranges: RangeTable | None
+    steps: tuple[StepMeasures, ...]
+    has_host: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its rows in bytes."""
+        return sum(track.row.nbytes + track.index.nbytes for track in self.tracks)
+
+    @cached_property
+    def kind_rows(self) -> dict[str, Row]:
+        """The times at which its GPU did each kind of work, on any of its streams."""
+        rows = {}
+        for kind in GPU_KINDS:
+            of_kind = [track.row for track in self.tracks if track.kind == kind and len(track.row)]
+            if of_kind:
+                rows[kind] = of_kind[0] if len(of_kind) == 1 else merged(of_kind)
+        return rows
+
+    @cached_property
+    def extent_ns(self) -> tuple[int, int] | None:
+        """The first event's start and the last end; None without events."""
+        rows = [track.row for track in self.tracks if len(track.row) and track.samples is None]
+        if not rows:
+            return None
+        return (min(row.first_ns for row in rows), max(row.last_ns for row in rows))
+
+    def operation(self, index: int) -> tuple[int, int]:
+        """Return an operation's group in `RankOperations.groups`, and its index there."""
+        within = index
+        for number, group in enumerate(self.rank.operations.groups):
+            if within < len(group):
+                return number, within
+            within -= len(group)
+        return len(self.rank.operations.groups), within
+
+    def neighbour(self, source: str, index: int, step: int) -> tuple[str, int] | None:
+        """Return the event before or after one in its row, as source and index; None for none.
+
+        Args:
+            source: of the event.
+            index: its number there.
+            step: 1 for the next one, -1 for the one before.
+        """
+        location = self.find(source, index)
+        if location is None:
+            return None
+        number, place = location
+        track = self.tracks[number]
+        if not 0 <= place + step < len(track.row):
+            return None
+        return track.source, int(track.index[place + step])
+
+    def find(self, source: str, index: int) -> tuple[int, int] | None:
+        """Return the row of an event and its index in that row; None if there is no such event."""
+        for number, track in enumerate(self.tracks):
+            if track.source == source:
+                places = np.flatnonzero(track.index == index)
+                if len(places):
+                    return number, int(places[0])
+        return None
+
+
+def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
+    """Return the timeline of a rank without the rows of its host, which take longer to read.
+
+    Args:
+        rank: the rank.
+        steps: its training steps.
+        clock: of the rank.
+
+    Raises:
+        TraceFormatError: the report is damaged in a part that the analysis has not read.
+    """
+    events, tracks = {OPERATION: operation_events(rank, clock)}, []
+    if steps:
+        events[STEP] = step_events(steps, clock)
+        start = np.array([step.measures.window_start_ns for step in steps], np.int64)
+        length = np.array([step.measures.window_ns for step in steps], np.int64)
+        index = np.arange(len(steps), dtype=np.int32)
+        row = Row.of(clock.to_run(start), clock.to_run(start + length))
+        tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
+    tracks += _stream_tracks(rank, clock)
+    return RankTimeline(rank, clock, tuple(tracks), events, None, tuple(steps))
+
+
+def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
+    """Yield the rows of each stream: what computes, what communicates, what copies."""
+    kernels, copies, memsets, graphs = rank.operations.groups
+    compute, communication, copy = range(len(GPU_KINDS))
+    kinds = (
+        rank.is_communication_kernel.astype(np.int8),
+        np.where(rank.is_peer_copy, communication, copy),
+        np.full(len(memsets), copy),
+        np.full(len(graphs), compute),
+    )
+    pieces: dict[tuple[int, int], list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
+    first = 0
+    for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
+        stream, start, length = group.stream, group.starts.values, group.packed_length
+        for rows in groups(stream, kind) if len(group) else ():
+            key = int(stream[rows[0]]), int(kind[rows[0]])
+            begin = start[rows]
+            pieces[key].append(((rows + first).astype(np.int32), begin, begin + length.at(rows)))
+        first += len(group)
+    for key in sorted(pieces):
+        parts = pieces.pop(key)
+        index, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if len(parts) > 1:
+            order = np.argsort(start, kind="stable")
+            index, start, end = index[order], start[order], end[order]
+        number, name = key[0], GPU_KINDS[key[1]]
+        row = Row.of(clock.to_run(start), clock.to_run(end))
+        yield Track(_gpu_label(rank), f"stream {number} · {name}", name, OPERATION, index, row)
+
+
+def _gpu_label(rank: Rank) -> str:
+    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")
+
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
 _MAX_PACKED = 8

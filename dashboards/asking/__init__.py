@@ -1,1 +1,0 @@
-"""Slow questions of pages, answered in the background so that no page waits."""

@@ -1,0 +1,368 @@
+"""Questions about a run that take long to answer, and their answers so far."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from traceprof.analyses.breakdown import Measures, StepMeasures
+from traceprof.comparison.ask import compared
+from traceprof.comparison.sides import loaded
+from traceprof.errors import TraceprofError
+from traceprof.progress import UNHEARD
+from traceprof.replay.answers.answers import answer
+from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.assumptions.assumption import combined, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.analysis import Analysis
+    from traceprof.comparison.sides import LoadedSide
+    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.comparison import Comparison
+    from traceprof.execution.options import Options
+    from traceprof.progress import Progress
+    from traceprof.replay.answers.answers import WhatIf
+    from traceprof.replay.answers.critical_path import StepPath
+    from traceprof.run.opening import Run
+
+
+_MEASURED = tuple(name for name in Measures.__struct_fields__ if name != "window_start_ns")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class CompareQuestion:
+    """The other side of a comparison.
+
+    Attributes:
+        before: reports, folders, saved analyses and runs, as `traceprof compare` takes them.
+        options: how to analyse reports.
+    """
+
+    before: tuple[str, ...]
+    options: Options
+
+
+class ComparedRank(NamedTuple):
+    """A rank of a side that has a GPU.
+
+    Attributes:
+        rank: its number.
+        device: its GPU's.
+        gpu: the name of its GPU.
+        steps: its training steps, in the own time of its report.
+        judged: start and end of the time that findings judge.
+    """
+
+    rank: int
+    device: int
+    gpu: str | None
+    steps: tuple[StepMeasures, ...]
+    judged: Span
+
+
+class ComparedSide(NamedTuple):
+    """The recording of a side, to be drawn.
+
+    Attributes:
+        reports: its files, which are there.
+        ranks: those with a GPU, at least one.
+        rank: the number of the slowest.
+        step: its step in the middle; None if all that is judged is one step.
+    """
+
+    reports: tuple[str, ...]
+    ranks: tuple[ComparedRank, ...]
+    rank: int
+    step: int | None
+
+
+def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
+    """Return a side with the same rank as the other side, if it has that rank.
+
+    Args:
+        side: the side to return, with its slowest rank.
+        other: the other side.
+    """
+    same = [rank for rank in side.ranks if other is not None and rank.rank == other.rank]
+    if not same or other is None or side.rank == other.rank:
+        return side
+    numbers = {step.number for step in same[0].steps}
+    middle = _middle(same[0].steps)
+    step = other.step if other.step in numbers else None if middle is None else middle.number
+    return side._replace(rank=other.rank, step=step)
+
+
+class ComparedSides(NamedTuple):
+    """A comparison, and the recordings of its sides.
+
+    Attributes:
+        comparison: what changed.
+        before: the other side; None if its reports are missing, or belong to several recordings.
+        after: this run.
+    """
+
+    comparison: Comparison
+    before: ComparedSide | None
+    after: ComparedSide | None
+
+
+def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSides:
+    """Compare a run with another side.
+
+    Raises:
+        TraceprofError: the other side cannot be read.
+    """
+    before, after = loaded(question.before, question.options), loaded([analysis])
+    run = recording(after)
+    before_drawn = recording(before)
+    return ComparedSides(
+        compared(before, after), None if before_drawn is None else alike(before_drawn, run), run
+    )
+
+
+def recording(side: LoadedSide) -> ComparedSide | None:
+    """Return the recording of a side; None if its reports are missing."""
+    if len(side.captures) != 1:
+        return None
+    (capture,) = side.captures
+    reports = tuple(report.path for report in capture.reports)
+    ranks = tuple(_ranks(capture))
+    if not ranks or not all(Path(path).is_file() for path in reports):
+        return None
+    slowest = max(ranks, key=lambda rank: (_length(_middle(rank.steps), rank.judged), -rank.rank))
+    step = _middle(slowest.steps)
+    return ComparedSide(reports, ranks, slowest.rank, None if step is None else step.number)
+
+
+def _ranks(capture: Document) -> list[ComparedRank]:
+    steps: dict[int, list[StepMeasures]] = {}
+    judged: dict[int, Span] = {
+        whole.rank: (whole.window_start_ns, whole.window_start_ns + whole.window_ns)
+        for whole in capture.breakdown
+    }
+    judged |= {span.rank: (span.start_ns, span.end_ns) for span in capture.training}
+    for row in capture.steps:
+        parts = {name: getattr(row, name) for name in _MEASURED}
+        start, end = judged[row.rank]
+        measures = Measures(window_start_ns=row.start_ns, **parts)
+        is_training = start <= row.start_ns and row.end_ns <= end
+        steps.setdefault(row.rank, []).append(StepMeasures(row.step, measures, is_training))
+    return [
+        ComparedRank(
+            rank.rank, rank.device, rank.gpu, tuple(steps.get(rank.rank, ())), judged[rank.rank]
+        )
+        for rank in sorted(capture.ranks, key=lambda rank: rank.rank)
+        if rank.device is not None and rank.rank in judged
+    ]
+
+
+def _middle(steps: Sequence[StepMeasures]) -> StepMeasures | None:
+    """Return the step of median length, one of the training where there are some."""
+    chosen = [step for step in steps if step.is_training] or list(steps)
+    ordered = sorted(chosen, key=lambda step: step.measures.window_ns)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _length(step: StepMeasures | None, judged: Span) -> int:
+    return judged[1] - judged[0] if step is None else step.measures.window_ns
+
+
+def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
+    """Return the training steps of a side, by rank."""
+    return {rank.rank: rank.steps for rank in side.ranks}
+
+
+@dataclass(frozen=True, slots=True)
+class PathQuestion:
+    """The critical path: calls and operations that determine the length of a step.
+
+    Attributes:
+        step: the number of the step; None for the whole training.
+    """
+
+    step: int | None
+
+
+def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
+    """Return the critical path of a step; None if the dependencies are unknown.
+
+    Args:
+        analysis: of a run whose reports are open.
+        question: which step.
+    """
+    return step_path(analysis, question.step)
+
+
+class WhatIfQuestion(NamedTuple):
+    """The length of a step under assumptions, as a question.
+
+    Attributes:
+        assumed: in the form of `traceprof whatif --assume`; empty for each assumption alone.
+    """
+
+    assumed: tuple[str, ...]
+
+
+def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
+    """Replay a step under each assumption and, if there are several, under all together.
+
+    Args:
+        analysis: of a run whose reports are open.
+        question: what is assumed.
+        progress: receives the number of processes and assumptions that are replayed.
+
+    Raises:
+        UsageError: there is no such assumption.
+    """
+    chosen = [parse(text) for text in question.assumed]
+    if len(chosen) > 1:
+        chosen.append(combined(chosen))
+    return answer(analysis, chosen, progress)
+
+
+Ask = Callable[[Any, "Progress"], Any]  # a question in, its answer out
+Question = WhatIfQuestion | CompareQuestion | PathQuestion
+
+_log = logging.getLogger("traceprof.dashboard")
+_MAX_KEPT = 64  # answers
+_MAX_RUNS = 2
+
+
+def answered(analysis: Analysis, question: Question, progress: Progress) -> object:
+    """Answer a question about a run with open reports.
+
+    Args:
+        analysis: of the run.
+        question: about it.
+        progress: receives the progress of the answer, if it is known.
+
+    Raises:
+        TraceprofError: it cannot be answered.
+    """
+    if isinstance(question, CompareQuestion):
+        return compared_with(analysis, question)
+    if isinstance(question, PathQuestion):
+        return critical_path(analysis, question)
+    return replayed(analysis, question, progress)
+
+
+@dataclass
+class PendingAnswer:
+    """A question, and its answer once it is known.
+
+    Attributes:
+        answer: the answer; None before there is one.
+        error: the reason if there can be no answer.
+        is_over: whether there is an answer or an error.
+        done: the number of finished parts of the work.
+        expected: the number of all parts; 0 if unknown.
+    """
+
+    answer: Any = None
+    error: str | None = None
+    is_over: bool = False
+    done: int = 0
+    expected: int = 0
+
+    def expect(self, number: int) -> None:
+        """Add to the number of parts."""
+        self.expected += number
+
+    def advance(self, number: int) -> None:
+        """Add to the number of parts that are done."""
+        self.done += number
+
+
+class Questions:
+    """The questions about one run.
+
+    Args:
+        ask: answers a question; may take long.
+        compared: the other side of the run's comparison, if there is one.
+    """
+
+    def __init__(self, ask: Ask, compared: CompareQuestion | None = None) -> None:
+        self.compared = compared
+        self._ask = ask
+        self._asked: dict[Hashable, PendingAnswer] = {}
+        self._lock = threading.Lock()
+        self._one_by_one = threading.Lock()
+
+    def about(self, question: Hashable) -> PendingAnswer:
+        """Return the state of a question, and ask it if that is the first time."""
+        with self._lock:
+            pending = self._asked.get(question)
+            if pending is None:
+                pending = self._asked[question] = PendingAnswer()
+                while len(self._asked) > _MAX_KEPT:
+                    del self._asked[next(iter(self._asked))]
+                work = threading.Thread(
+                    target=self._answer, args=(question, pending), name="asking", daemon=True
+                )
+                work.start()
+        return pending
+
+    def comparison(self) -> PendingAnswer | None:
+        """Return the state of the comparison, and ask for it; None if there is no other side."""
+        return None if self.compared is None else self.about(self.compared)
+
+    def _answer(self, question: Hashable, pending: PendingAnswer) -> None:
+        with self._one_by_one:
+            try:
+                pending.answer = self._ask(question, pending)
+            except TraceprofError as error:
+                pending.error = f"{error.what}: {error.why}"
+            except Exception:  # noqa: BLE001  (said in the page and in the log)
+                _log.exception("cannot answer")
+                pending.error = "an internal error, which the terminal that runs traceprof shows"
+            finally:
+                pending.is_over = True
+
+
+_of_run: OrderedDict[int, tuple[Run, Questions]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def answer_by(analysis: Analysis, ask: Ask | None, compared: CompareQuestion | None = None) -> None:
+    """Let the process that analysed a run answer questions about it.
+
+    Args:
+        analysis: the run.
+        ask: answers a question; by default, this process answers.
+        compared: the other side of the run's comparison.
+    """
+    with _lock:
+        _keep(analysis.run, Questions(ask or _here(analysis), compared))
+
+
+def questions_about(analysis: Analysis) -> Questions:
+    """Return the questions about a run; this process answers if no other one does."""
+    with _lock:
+        run, questions = _of_run.get(id(analysis.run), (None, None))
+        if run is not analysis.run or questions is None:
+            questions = Questions(_here(analysis))
+            _keep(analysis.run, questions)
+        return questions
+
+
+def _here(analysis: Analysis) -> Ask:
+    def ask(question: Question, progress: Progress) -> object:
+        with analysis.run.in_use():
+            return answered(analysis, question, progress)
+
+    return ask
+
+
+def _keep(run: Run, questions: Questions) -> None:
+    _of_run[id(run)] = run, questions
+    while len(_of_run) > _MAX_RUNS:
+        _of_run.popitem(last=False)

@@ -1,0 +1,393 @@
+"""The times of one row of events, in as few bytes as they need: a rank has millions of events.
+
+Events stand in runs of 256. Of each run a base is kept, and of each event numbers above it, of one,
+two or four bytes; where those do not suffice, of eight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from dashboards.clock import OWN
+from traceprof import intervals
+from traceprof.intervals import even_limits
+from traceprof.trace.model.counters import PERCENT
+from traceprof.units import counted, three_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from dashboards.clock import RankClock
+    from traceprof.intervals import Float64, Int64
+    from traceprof.trace.model.counters import LinkSamples
+
+    Narrow = npt.NDArray[Any]
+
+_SHIFT = 8
+_RUN = 1 << _SHIFT
+_EVERY = slice(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """The times of n events in order of their start, with sums that make every view fast.
+
+    Attributes:
+        base_ns: int64[runs], the start of each run's first event.
+        start: [n], each event's start above its run's base.
+        length: [n], how long each event lasts, ns.
+        covered_base_ns: int64[runs'], how much the events before each run cover together; one more
+            than there are runs where the last run is full, as for `covered`.
+        covered: [n + 1], how much is covered by those events of the run that come before.
+        longest_ns: int64[runs], the longest event of each run.
+        reach_ns: int64[n], the latest end so far; None if no event begins before another's end.
+    """
+
+    base_ns: Int64
+    start: Narrow
+    length: Narrow
+    covered_base_ns: Int64
+    covered: Narrow
+    longest_ns: Int64
+    reach_ns: Int64 | None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def of(cls, start_ns: Int64, end_ns: Int64) -> Row:
+        """Return the row of n events given as two int64[n], ordered by start."""
+        length = end_ns - start_ns
+        firsts = np.arange(0, len(start_ns), _RUN)
+        longest = np.maximum.reduceat(length, firsts) if len(firsts) else length
+        packed_length, added, reach = _narrow(length), length, None
+        if (start_ns[1:] < end_ns[:-1]).any():
+            reach = np.maximum.accumulate(end_ns)
+            # What each event adds to the union of those before it.
+            begin = np.maximum(start_ns[1:], reach[:-1])
+            added = np.append(length[:1], np.maximum(end_ns[1:] - begin, 0))
+        covered = np.zeros(len(start_ns) + 1, np.int64)
+        np.cumsum(added, out=covered[1:])
+        covered_base = covered[::_RUN].copy()
+        base = start_ns[firsts]
+        return cls(
+            base,
+            _narrow(_above(start_ns, base)),
+            packed_length,
+            covered_base,
+            _narrow(_above(covered, covered_base)),
+            longest,
+            reach,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes, without its runs."""
+        reach = 0 if self.reach_ns is None else self.reach_ns.nbytes
+        return self.start.nbytes + self.length.nbytes + self.covered.nbytes + reach
+
+    @property
+    def start_ns(self) -> Int64:
+        """The start of each event, int64[n], made anew each time."""
+        return self.starts(_EVERY)
+
+    @property
+    def end_ns(self) -> Int64:
+        """The end of each event, int64[n], made anew each time."""
+        return self.ends(_EVERY)
+
+    @property
+    def first_ns(self) -> int:
+        """The first start; there must be an event."""
+        return int(self.base_ns[0])
+
+    @property
+    def last_ns(self) -> int:
+        """The last end; there must be an event."""
+        return int(self._reaches(np.array([len(self) - 1]))[0])
+
+    def starts(self, index: Int64 | slice) -> Int64:
+        """Return the starts of some events, int64[m]."""
+        if isinstance(index, slice):
+            index = np.arange(len(self))[index]
+        starts: Int64 = self.base_ns[index >> _SHIFT] + self.start[index]
+        return starts
+
+    def ends(self, index: Int64 | slice) -> Int64:
+        """Return the ends of some events, int64[m]."""
+        return self.starts(index) + self.length[index]
+
+    def started_before(self, times_ns: Int64) -> Int64:
+        """Return how many events began before each of some times, int64[m]."""
+        if len(self) == 0:
+            return np.zeros(len(times_ns), np.int64)
+        run = np.searchsorted(self.base_ns, times_ns) - 1  # the last that began before
+        above = times_ns - self.base_ns[np.maximum(run, 0)]
+        low = np.maximum(run, 0) << _SHIFT  # as many began before at least
+        high = np.minimum(low + _RUN, len(self))
+        for _ in range(_SHIFT + 1):
+            middle = (low + high) >> 1
+            is_open = low < high
+            began = is_open & (self.start[np.minimum(middle, len(self) - 1)] < above)
+            low = np.where(began, middle + 1, low)
+            high = np.where(is_open & ~began, middle, high)
+        return np.where(run < 0, 0, low)
+
+    def covered_before(self, times_ns: Int64, started: Int64) -> Int64:
+        """Return the time that events cover before each time: int64[m] ns.
+
+        Args:
+            times_ns: int64[m].
+            started: int64[m], how many events started before each.
+        """
+        covered: Int64 = self.covered_base_ns[started >> _SHIFT] + self.covered[started]
+        some = started > 0
+        # Those that started before a time and go on after it cover all up to the latest end.
+        covered[some] -= np.maximum(self._reaches(started[some] - 1) - times_ns[some], 0)
+        return covered
+
+    def in_view(self, start_ns: int, end_ns: int) -> tuple[Int64, slice]:
+        """Return the events of a view [start, end).
+
+        Returns:
+            Indices of events that started before the view and continue in it, int64[m]; and the
+            slice of events that start in it, also those without length.
+        """
+        if len(self) == 0:
+            return np.empty(0, np.int64), slice(0, 0)
+        first, stop = self.started_before(np.array([start_ns, end_ns])).tolist()
+        # All before these end before the view.
+        begin = max(first - 1, 0)
+        if self.reach_ns is not None:
+            begin = int(np.searchsorted(self.reach_ns[:first], start_ns, side="right"))
+        before = np.arange(begin, first)
+        return before[self.ends(before) > start_ns], slice(first, max(first, stop))
+
+    def at_least(self, events: slice, least_ns: int) -> Int64:
+        """Return the events of a slice that last at least this long, int64[m], in order."""
+        runs = slice(events.start >> _SHIFT, -(-events.stop // _RUN))
+        candidates = runs.start + np.flatnonzero(self.longest_ns[runs] >= least_ns)
+        indices = (candidates[:, None] * _RUN + np.arange(_RUN)).ravel()
+        indices = indices[(indices >= events.start) & (indices < events.stop)]
+        long: Int64 = indices[self.length[indices] >= least_ns]
+        return long
+
+    def _reaches(self, index: Int64) -> Int64:
+        return self.ends(index) if self.reach_ns is None else self.reach_ns[index]
+
+
+def merged(rows: Sequence[Row]) -> Row:
+    """Return the times at which at least one of these rows had an event."""
+    start = np.concatenate([row.start_ns for row in rows])
+    end = np.concatenate([row.end_ns for row in rows])
+    union = intervals.union(start, end)
+    return Row.of(union.start_ns, union.end_ns)
+
+
+def _above(values: Int64, base: Int64) -> Int64:
+    """Return values above the base of the run that each is in."""
+    above: Int64 = values - np.repeat(base, _RUN)[: len(values)]
+    return above
+
+
+def _narrow(values: Int64) -> Narrow:
+    """Return values that are not negative in the narrowest type that holds them all."""
+    most = int(values.max(initial=0))
+    for kind in (np.uint8, np.uint16, np.uint32):
+        if most <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Viewport:
+    """The part of a row that is shown.
+
+    Attributes:
+        edges_ns: int64[columns + 1], where the columns start and end.
+        event: int64[e], indices of the events that are shown one by one, in order of their start.
+        column: int64[b], the columns with a block, ascending.
+        covered_ns: int64[b], how much of each of these columns the row's events cover.
+        count: int64[b], how many events that are not shown one by one start in the column, or in
+            the first one go on in it; 0 if one from the column before is merely not over yet.
+    """
+
+    edges_ns: Int64
+    event: Int64
+    column: Int64
+    covered_ns: Int64
+    count: Int64
+
+    @property
+    def columns(self) -> int:
+        """The number of columns that the row was cut into."""
+        return len(self.edges_ns) - 1
+
+    @property
+    def num_events(self) -> int:
+        """The number of events in view."""
+        return len(self.event) + int(self.count.sum())
+
+    @property
+    def share(self) -> Int64:
+        """The covered share of each block, in thousandths, int64[b].
+
+        0 only where nothing is covered, 1000 only where everything is.
+        """
+        width = (self.edges_ns[1:] - self.edges_ns[:-1])[self.column]
+        share = np.round(self.covered_ns / width * 1000).astype(np.int64)
+        share = np.where(self.covered_ns > 0, np.maximum(share, 1), 0)
+        return np.where(self.covered_ns < width, np.minimum(share, 999), share)
+
+
+def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> Viewport:
+    """Return the view of a row whose events have no length.
+
+    Args:
+        row: the events.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last, after the start.
+        columns: of the screen; several events in one column become a block.
+    """
+    borders = intervals.even_limits(start_ns, end_ns, columns)
+    started = row.started_before(borders)
+    count = np.diff(started)
+    column = np.flatnonzero(count > 1)
+    covered = np.zeros(len(column), np.int64)
+    return Viewport(borders, started[:-1][count == 1], column, covered, count[column])
+
+
+def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> Viewport:
+    """Return the view of a row.
+
+    Args:
+        row: the events.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last, after the start.
+        columns: of the screen.
+        most_events: if more events than this were shown one by one, which only happens when events
+            of a row overlap, all are merged into blocks.
+    """
+    borders = intervals.even_limits(start_ns, end_ns, columns)
+    columns = len(borders) - 1
+    running, starting = row.in_view(start_ns, end_ns)
+    least_ns = -(-(end_ns - start_ns) // columns)
+    is_long = row.length[running] >= least_ns
+    event = np.concatenate((running[is_long], row.at_least(starting, least_ns)))
+    if len(event) > most_events:
+        event = event[:0]
+
+    started = row.started_before(borders)
+    covered = np.diff(row.covered_before(borders, started))
+    count = np.diff(started)
+    count[0] += len(running)
+    begin = row.starts(event)
+    of_event = np.searchsorted(borders, begin, side="right") - 1
+    count -= np.bincount(np.maximum(of_event, 0), minlength=columns)
+
+    alone = intervals.union(begin, row.ends(event))
+    by_event = np.diff(intervals.covered_before(alone, borders))
+    column = np.flatnonzero((count > 0) | (covered > by_event))
+    return Viewport(borders, event, column, covered[column], count[column])
+
+
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_WAYS = {"tx": "sent", "rx": "received"}
+_BYTES_PER_MS_A_GB_PER_S = 1e6
+_NO_EVENTS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The samples of one link in one direction.
+
+    Attributes:
+        of: the sampled counter, on the run's clock.
+        row: the times of the samples.
+    """
+
+    of: LinkSamples
+    row: Row
+
+    @classmethod
+    def sampled(cls, of: LinkSamples, clock: RankClock = OWN) -> Samples:
+        """Return the samples of a link on a rank's clock."""
+        start, end = clock.to_run(of.start_ns), clock.to_run(of.end_ns)
+        return cls(replace(of, start_ns=start, end_ns=end), Row.of(start, end))
+
+    @cached_property
+    def top(self) -> float:
+        """The value that fills the row: the link's peak, or the largest sample."""
+        return 100.0 if self.of.unit == PERCENT else float(max(self.of.value.max(initial=0), 1))
+
+    @property
+    def label(self) -> str:
+        """The counter and its scale: `NVLink, sent · to 100 %`."""
+        name = self.of.name or _NAMES.get(self.of.link, self.of.link)
+        way = _WAYS.get(self.of.direction, self.of.direction)
+        return f"{name}, {way} · to {self._text(self.top)}"
+
+    @cached_property
+    def _integral(self) -> Float64:
+        """The sum of value times length of the samples before each, float64[n + 1]."""
+        integral = np.zeros(len(self.of.value) + 1)
+        np.cumsum(self.of.value * (self.of.end_ns - self.of.start_ns), out=integral[1:])
+        return integral
+
+    def _until(self, times_ns: Int64) -> tuple[Float64, Int64]:
+        """Return the integral, and the sampled time, up to each of some times."""
+        started = self.row.started_before(times_ns)
+        integral, sampled = self._integral[started], self.row.covered_before(times_ns, started)
+        last = started - 1
+        beyond = np.where(started > 0, np.maximum(self.of.end_ns[last] - times_ns, 0), 0)
+        return integral - self.of.value[last] * beyond, sampled
+
+    def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
+        """Return the mean in each column of a view, as a share of `top`.
+
+        Args:
+            start_ns: the first nanosecond in view.
+            end_ns: one past the last.
+            columns: of the screen.
+        """
+        borders = even_limits(start_ns, end_ns, columns)
+        integral, sampled = self._until(borders)
+        time = np.diff(sampled)
+        mean = np.diff(integral) / np.maximum(time, 1)
+        width = np.diff(borders)
+        filled = np.round(np.minimum(mean / self.top, 1) * width).astype(np.int64)
+        column = np.flatnonzero(time)
+        count = np.diff(self.row.started_before(borders))
+        return Viewport(borders, _NO_EVENTS, column, filled[column], count[column])
+
+    def summary(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """Describe the samples between two times in words.
+
+        Returns:
+            `count` of the samples and `said`: lines of text.
+        """
+        running, starting = self.row.in_view(start_ns, end_ns)
+        inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
+        if len(inside) == 0:
+            return {"count": 0, "num_names": 0, "names": [], "said": ["nothing was sampled here"]}
+        integral, sampled = self._until(np.array([start_ns, end_ns]))
+        mean = float(np.diff(integral)[0] / max(int(np.diff(sampled)[0]), 1))
+        values = self.of.value[inside]
+        least, most = self._text(float(values.min())), self._text(float(values.max()))
+        said = [
+            f"{self._text(mean)} in the mean",
+            f"{counted(len(inside), 'sample')} of {least} to {most}",
+        ]
+        return {"count": len(inside), "num_names": 0, "names": [], "said": said}
+
+    def _text(self, value: float) -> str:
+        if self.of.unit == PERCENT:
+            return f"{value:.3g} %"
+        return f"{three_digits(value / _BYTES_PER_MS_A_GB_PER_S)} GB/s"

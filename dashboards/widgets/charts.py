@@ -1,0 +1,252 @@
+"""Colours of kinds of work, the same on every page, which colour-blind readers can distinguish.
+
+M. Okabe, K. Ito: Color Universal Design, https://jfly.uni-koeln.de/color/.
+Surfaces, text and lines differ between light and dark: they are variables of `assets/style.css`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from dash import html
+
+from traceprof import intervals
+from traceprof.intervals import even_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Float64, Int64, Intervals
+
+    Values = list[float | None]
+
+GREEN = "#009E73"
+VERMILLION = "#D55E00"
+ORANGE = "#E69F00"
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+PURPLE = "#CC79A7"
+YELLOW = "#F0E442"
+GREY = "#999999"  # not one of the eight, for what is absent
+
+COMPUTE = GREEN
+COMMUNICATION = VERMILLION
+COPY = ORANGE
+IDLE = GREY
+HOST = SKY
+NVTX = PURPLE
+MARK = YELLOW
+SELECTED = BLUE
+STALLED = VERMILLION
+
+PARTS: tuple[tuple[str, str, str], ...] = (
+    ("compute_ns", "compute", COMPUTE),
+    ("exposed_communication_ns", "exposed communication", COMMUNICATION),
+    ("exposed_copy_ns", "exposed copy", COPY),
+    ("idle_ns", "idle", IDLE),
+)
+"""The parts of a window that add up to it: field of `Measures`, name, colour."""
+
+CATEGORIES = {
+    "matmul": BLUE, "attention": PURPLE, "convolution": SKY, "normalization": YELLOW,
+    "elementwise": GREEN, "reduction": "#8C6D31", "optimizer": ORANGE, "communication": VERMILLION,
+    "other": GREY,
+}  # fmt: skip
+"""Colours of kernels by what they do."""
+
+
+def plots(name: str, data: Mapping[str, Any], label: str) -> html.Figure:
+    """Return a chart.
+
+    Args:
+        name: its id in the page.
+        data: for the module of `assets/charts` named by its `kind`.
+        label: its content in words, for screen readers.
+    """
+    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    attributes: dict[str, Any] = {"data-plots": written, "data-label": label}
+    return html.Figure(html.Div(id=name, className="plots", **attributes))
+
+
+def rounded(values: Float64, decimals: int) -> Values:
+    """Return numbers for JSON: rounded to this many decimals, null for NaN."""
+    return [None if value != value else value for value in np.round(values, decimals).tolist()]  # noqa: PLR0124
+
+
+def decimals_for(most: float) -> int:
+    """Return the decimals for numbers up to this one, so that there are a million levels.
+
+    Even if one warm-up step takes a hundred times as long, the others keep enough levels.
+    """
+    return max(0, 6 - int(np.floor(np.log10(most)))) if most > 0 else 0
+
+
+def offsets(times_ns: Int64, base_ns: int) -> list[int]:
+    """Return times as distances from a base, which JavaScript's numbers hold exactly."""
+    after: list[int] = (times_ns - base_ns).tolist()
+    return after
+
+
+MAX_POINTS = 1500
+"""About as many as a wide chart has pixels across."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The least and the greatest value of a series in each of n pieces of time.
+
+    Attributes:
+        start_ns: int64[n], where each piece begins; the next one's start is its end.
+        least: [n].
+        most: [n].
+    """
+
+    start_ns: Int64
+    least: npt.NDArray[Any]
+    most: npt.NDArray[Any]
+
+
+def envelope(
+    times_ns: Int64, values: npt.NDArray[Any], start_ns: int, end_ns: int, num: int = MAX_POINTS
+) -> Envelope:
+    """Return the extremes of a step function within each piece of a window.
+
+    Args:
+        times_ns: int64[k], ascending, the time from which each value holds.
+        values: [k]; the first one also holds before the first time.
+        start_ns: of the window.
+        end_ns: its end.
+        num: the largest number of pieces.
+    """
+    first = max(int(np.searchsorted(times_ns, start_ns, side="right")) - 1, 0)
+    stop = max(int(np.searchsorted(times_ns, end_ns, side="left")), first + 1)
+    times, values = times_ns[first:stop], values[first:stop]
+    if len(times) == 0 or end_ns <= start_ns:
+        return Envelope(times[:0], values[:0], values[:0])
+    if len(times) <= num:
+        times = np.maximum(times, start_ns)
+        return Envelope(times, values, values)
+    limits = even_limits(start_ns, end_ns, num)
+    # Of each piece the value that holds as it begins, and those that come before it ends.
+    held = np.maximum(np.searchsorted(times, limits[:-1], side="right") - 1, 0)
+    until = np.searchsorted(times, limits[1:], side="left")
+    slices = np.stack((held, np.maximum(until, held + 1)), axis=1).ravel()
+    padded = np.append(values, values[-1])  # the last slice may end where the values do
+    return Envelope(
+        limits[:-1],
+        np.minimum.reduceat(padded, slices)[::2],
+        np.maximum.reduceat(padded, slices)[::2],
+    )
+
+
+def covered_share(covered: Intervals, limits: Int64) -> Float64:
+    """Return the share of each piece that is covered, 0 to 1, float64[m] for m + 1 limits."""
+    length = np.diff(limits)
+    within = intervals.covered_within(covered, limits[:-1], limits[1:])
+    share: Float64 = within / np.maximum(length, 1)
+    return share
+
+
+def group_starts(count: int, most: int) -> Int64:
+    """Return the starts of groups of almost equal size, int64[min(count, most)]."""
+    num = min(count, most)
+    starts: Int64 = np.arange(num, dtype=np.int64) * count // max(num, 1)
+    return starts
+
+
+Mark = Literal["bar", "dot", "ring", "tick", "diamond"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row.
+
+    Attributes:
+        title: its name beside the axis.
+        name: its full name, for the note beside the pointer.
+        href: the target of a click; None for none.
+    """
+
+    title: str
+    name: str
+    href: str | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """Bars or points of one kind.
+
+    Attributes:
+        name: its name in the legend.
+        mark: the shape of each.
+        color: of all marks; None for the colour of text.
+        rows: the row's index of each mark.
+        x: the value of each mark.
+        notes: the lines of each mark's note, below the row's name.
+    """
+
+    name: str
+    mark: Mark
+    color: str | None
+    rows: list[int] = field(default_factory=list)
+    x: list[float] = field(default_factory=list)
+    notes: list[list[str]] = field(default_factory=list)
+
+    def add(self, row: int, x: float, *notes: str) -> None:
+        """Add a bar or a point."""
+        self.rows.append(row)
+        self.x.append(x)
+        self.notes.append([*notes])
+
+
+def lanes(
+    axis: str,
+    rows: Sequence[Lane],
+    series: Sequence[Series],
+    *,
+    row_height: int,
+    scale: Literal["linear", "log"] = "linear",
+    joins: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return a chart of lanes.
+
+    Args:
+        axis: its title, with its unit.
+        rows: from top to bottom.
+        series: bars and points in the rows.
+        row_height: in pixels.
+        scale: of the axis.
+        joins: lines from one value of a `row` to another one: `from`, `to` and `color`.
+    """
+    return {
+        "kind": "lanes",
+        "axis": axis,
+        "scale": scale,
+        "row_height": row_height,
+        "rows": [{"title": row.title, "name": row.name, "href": row.href} for row in rows],
+        "series": [
+            {
+                "name": layer.name,
+                "mark": layer.mark,
+                "color": layer.color,
+                "rows": layer.rows,
+                "x": layer.x,
+                "notes": layer.notes,
+            }
+            for layer in series
+        ],
+        "joins": [*joins],
+    }
+
+
+def shortened(name: str, most: int = 42) -> str:
+    """Shorten a name to this many characters by leaving out its middle."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
