@@ -45,6 +45,24 @@ def test_a_report_says_from_where_to_where_a_step_goes(
     assert "No range marks steps" not in without
 
 
+def test_one_kernel_more_in_the_last_iteration_but_one(
+    tmp_path: Path, traceprof: Command
+) -> None:
+    body = [f"kernel_{number}" for number in range(24)]
+    builder = solver(8, body)
+    begin = 8 * (20 + 24 * 32) * US
+    solver(1, [*body[:12], "norm", *body[12:]], builder=builder, begin_ns=begin)
+    solver(1, body, builder=builder, begin_ns=begin + (20 + 25 * 32) * US)
+    path = builder.write(tmp_path)
+    assert document(traceprof, path)["headline"]["periods"] == [
+        {"kernel": "kernel_0", "num_kernels": 24, "is_only": True}
+    ]
+    assert "10 training steps, which no range marks" in traceprof("info", path)
+    assert json.loads(traceprof("whatif", path, "--format", "json"))["baseline"]["num_steps"] == 9
+    traceprof("compare", path, solver(10, body).write(tmp_path / "before.sqlite"))
+    traceprof("export", "perfetto", path, "-o", tmp_path / "trace.json.gz")
+
+
 def test_json(tmp_path: Path, traceprof: Command) -> None:
     path = solver(30).write(tmp_path)
     found = document(traceprof, path)

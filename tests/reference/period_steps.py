@@ -12,8 +12,9 @@ Shares no code with ``traceprof``.
   for 90 % of its returns from the first such distance to the last. Of all of those (of ones with
   most returns, within 5 %) that with the longest gap before it, in the median. Where none does, the
   operations with the one before them, then with the three before, ... are looked at.
-* The last period ends with the last of its operations that the period before has anywhere; where
-  over 10 % differ from those one lag before them, before the first that does.
+* The last period ends with the last of its operations that the latest period of `lag` operations
+  has anywhere (the one before, where none has as many); where over 10 % differ from those at the
+  same places of that one, before the first that does.
 * A phase takes 2 % of the time. The longest counts; and others of ten returns that begin with an
   operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
 * Phases cover 80 % of the operations' time, at least four returns each.
@@ -170,13 +171,14 @@ def _phase(items: list[Operation], names: Int64, first: int, stop: int, lag: int
     begins = [first + place for place in begins]
     same = [names[place] == names[place - lag] if place - lag >= first else False
             for place in range(first, stop)]  # fmt: skip
+    usual = next((a for a, b in reversed([*pairwise(begins)]) if b - a == lag), begins[-2])
     last = range(begins[-1], min(begins[-1] + lag, stop))
-    others = [place for place in last if not same[place - first]]
+    others = [place for place in last if names[place] != names[usual + place - begins[-1]]]
     if len(others) > 0.1 * len(last):
         end = others[0]
     else:
-        before = set(names[begins[-1] - lag : begins[-1]].tolist())
-        end = max(place for place in last if int(names[place]) in before) + 1
+        of_usual = set(names[usual : usual + lag].tolist())
+        end = max(place for place in last if int(names[place]) in of_usual) + 1
     returns = sum(bool(same[place + lag - first]) for place in range(begins[0], begins[-1])
                   if place + lag < stop)  # fmt: skip
     begin = begins[0]

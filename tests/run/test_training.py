@@ -93,7 +93,32 @@ def by_optimizer(name: str) -> TraceBuilder:
     return trace
 
 
+_BODY = [f"kernel_{number}" for number in range(24)]
+
+
+def one_more(iteration: int, place: int, name: str = "norm") -> TraceBuilder:
+    """Ten iterations of 24 kernels that nobody marked, one of them with a kernel more.
+
+    Kernels take 1 ms, with 1 ms between them and 5 ms before an iteration.
+    """
+    trace, start = TraceBuilder(), 0
+    for number in range(10):
+        body = [*_BODY]
+        if number == iteration:
+            body.insert(place, name)
+        start += 4 * MS
+        for kernel in body:
+            trace.kernel(start, start + MS, kernel, launch=(start - MS, start))
+            start += 2 * MS
+    return trace
+
+
 MADE = {
+    "one kernel more in the last iteration but one": one_more(8, 12),
+    "one more at its end": one_more(8, 24),
+    "the first one twice": one_more(8, 1, _BODY[0]),
+    "one more in the last iteration": one_more(9, 12),
+    "one more in the last but two": one_more(7, 12),
     "steps": marked(kernels("a", "b", "c"), 3, 4, 5),
     "optimizer": by_optimizer("optimizer step"),
     "torch optimizer": by_optimizer("Optimizer.step#AdamW.step"),
@@ -122,6 +147,7 @@ MADE = {
 
 
 KNOWN_MS = {
+    "one kernel more in the last iteration but one": (4, 443),
     "steps": (10, 35), "optimizer": (20, 75), "by name": (20, 35), "by time": (20, 45),
     "warm-up": (30, 35), "all warm-up": (10, 25), "steps of warm-up": (20, 35),
     "distorted": (20, 35), "no compute": (1, 6),

@@ -79,6 +79,26 @@ def test_an_insertion_makes_one_period_longer() -> None:
     assert begins(found) == [(40, [40, 42])]
 
 
+@pytest.mark.parametrize("num", [1, 2])
+def test_operations_more_or_less_in_any_iteration(num: int) -> None:
+    """Whatever the last period looks like, it has operations, and none of the next phase."""
+    body = [*range(10, 50)]
+    for iteration in (0, 15, 26, 27, 28, 29):
+        for place in (0, 1, 20, 39):
+            at = 40 * iteration + place
+            whole = body * 30
+            for changed in (
+                [*whole[:at], *[99] * num, *whole[at:]],
+                [*whole[:at], *whole[at : at + num] * 2, *whole[at + num :]],
+                [*whole[:at], *whole[at + num :]],
+            ):
+                (phase,) = known(find_periods(items(changed))).phases
+                assert phase.lag == 40
+                assert phase.begins[-1] < phase.stop <= len(changed)
+                if iteration < 29:
+                    assert phase.stop >= len(changed) - num
+
+
 def test_what_comes_between_is_one_long_period() -> None:
     found = find_periods(items([*[1] * 100, *[2] * 30, *[1] * 100, *[2] * 30]))
     assert begins(found) == [(1, [1, 31])]

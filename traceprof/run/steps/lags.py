@@ -50,6 +50,11 @@ class Repeat(Record, frozen=True):
     first: int
     stop: int
 
+    @property
+    def length(self) -> int:
+        """The number of its elements."""
+        return self.stop - self.first
+
 
 def best_lag(names: Names) -> int | None:
     """Return the period of a sequence, the number of its elements; None if it has none.
@@ -83,19 +88,16 @@ def best_lag(names: Names) -> int | None:
 
 
 def longest_run(names: Names) -> Repeat | None:
-    """Return the longest part of a sequence that repeats itself; None if none does."""
-    best: Repeat | None = None
-    for lag, share in [*candidate_lags(names).items()][:_NUM_TRIED_IN_PARTS]:
-        if share < _MIN_PART:
-            break
-        run = _longest_run(names, lag)
-        if run is None or run.stop - run.first < _MIN_PERIODS * lag:
-            continue
-        length = 0 if best is None else best.stop - best.first
-        is_as_long = run.stop - run.first >= (1 - _NEAR_BEST) * length
-        if run.stop - run.first > length or (is_as_long and best is not None and lag < best.lag):
-            best = run
-    return best
+    """Return the longest part of a sequence that repeats itself; None if none does.
+
+    Of parts that are nearly as long it is the one with the shortest lag.
+    """
+    tried = [*candidate_lags(names).items()][:_NUM_TRIED_IN_PARTS]
+    found = [_longest_run(names, lag) for lag, share in tried if share >= _MIN_PART]
+    runs = [run for run in found if run is not None and run.length >= _MIN_PERIODS * run.lag]
+    longest = max((run.length for run in runs), default=0)
+    as_long = [run for run in runs if run.length >= (1 - _NEAR_BEST) * longest]
+    return min(as_long, key=lambda run: run.lag, default=None)
 
 
 def candidate_lags(names: Names) -> dict[int, float]:

@@ -157,7 +157,7 @@ def _phase(items: Items, first: int, stop: int) -> Phase | None:
     if begins is None:
         return None
     same = signature[lag:] == signature[:-lag]
-    begin, last = int(begins[0]), _end_of_last(signature, int(begins[-1]), lag)
+    begin, last = int(begins[0]), _end_of_last(signature, begins, lag)
     match = float(same[begin : int(begins[-1])].mean())
     earlier = max(begin - lag, 0)
     if earlier < begin and same[earlier:begin].mean() >= _MIN_REGULAR:
@@ -165,14 +165,19 @@ def _phase(items: Items, first: int, stop: int) -> Phase | None:
     return Phase(lag, first + begin, first + begins, first + last, match)
 
 
-def _end_of_last(names: Names, begin: int, lag: int) -> int:
-    """Return where the last period ends: at the latest where only something else runs."""
-    stop = min(begin + lag, len(names))
-    before, last = names[begin - lag : begin], names[begin:stop]
-    is_other = last != before[: len(last)]
+def _end_of_last(names: Names, begins: Int64, lag: int) -> int:
+    """Return where the last period ends: at the latest where only something else runs.
+
+    It is compared with the latest whole period: one with an insertion has its operations elsewhere.
+    """
+    begin = int(begins[-1])
+    is_whole = np.diff(begins) == lag
+    whole = int(begins[np.flatnonzero(is_whole)[-1] if is_whole.any() else -2])
+    usual, last = names[whole : whole + lag], names[begin : begin + lag]
+    is_other = last != usual[: len(last)]  # never the first, at which both begin
     if is_other.mean() > 1 - _MIN_REGULAR:
         return begin + int(is_other.argmax())
-    return begin + int(np.flatnonzero(is_in(last, before))[-1]) + 1
+    return begin + int(np.flatnonzero(is_in(last, usual))[-1]) + 1
 
 
 def _begins(part: Items, lag: int) -> Int64 | None:
