@@ -45,9 +45,7 @@ def test_a_report_says_from_where_to_where_a_step_goes(
     assert "No range marks steps" not in without
 
 
-def test_one_kernel_more_in_the_last_iteration_but_one(
-    tmp_path: Path, traceprof: Command
-) -> None:
+def test_one_kernel_more_in_the_last_iteration_but_one(tmp_path: Path, traceprof: Command) -> None:
     body = [f"kernel_{number}" for number in range(24)]
     builder = solver(8, body)
     begin = 8 * (20 + 24 * 32) * US

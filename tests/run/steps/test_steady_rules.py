@@ -67,6 +67,15 @@ def test_a_first_or_last_step_with_too_few_kernels_is_cut(
     assert uses([100] * 10, kernels) == expected
 
 
+@pytest.mark.parametrize("num", [3, 6, 10])
+def test_where_each_step_is_cut_all_count(num: int) -> None:
+    is_cut = np.arange(num) < num - 1  # by exceptions; and no step follows the last one
+    lengths, kernels = np.full(num, 100), np.full(num, 10)
+    assert not step_uses(lengths, kernels, ends_early=True, is_cut=is_cut).any()
+    found = step_uses(lengths, kernels, ends_early=False, is_cut=is_cut)
+    assert found.tolist() == [StepUse.CUT] * (num - 1) + [StepUse.STEADY]
+
+
 def test_a_rare_step_is_long_and_something_else_ran_in_it() -> None:
     lengths = [*[100] * 19, 301, *[100] * 20]
     rare = "." * 19 + "r" + "." * 20

@@ -80,6 +80,8 @@ def step_uses(
         is_short = num_kernels[end] < MIN_KERNELS * median_of(num_kernels)
         if is_short and (others <= num_kernels[end]).mean() <= _MAX_AS_FEW:
             uses[end] = StepUse.CUT
+    if (uses == StepUse.CUT).all():
+        return np.zeros(len(lengths), np.int8)  # nothing else tells what a step takes
     left = np.flatnonzero(uses == StepUse.STEADY)
     if len(lengths) >= MIN_STEPS_OF_AN_OPENING:
         uses[left[: _num_opening(lengths[left])]] = StepUse.OPENING
