@@ -37,11 +37,10 @@ all-tests: $(VENV)/installed-test
 verify: $(VENV)/installed-test $(VENV)/otava/installed $(VENV)/trackers/installed docs  ## Run the long tests: fuzzing, statistics, more real exports
 	$(BIN)/pytest -n auto -m long --part $(PART)
 
-lint: $(VENV)/installed-test  ## Lint, check the formatting, imports and words
+lint: $(VENV)/installed-test  ## Lint, check the formatting and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/python docs/words.py
 	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
@@ -60,11 +59,11 @@ validation: $(VENV)/installed  ## Write docs/validation.md from the recordings i
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json
-	$(BIN)/traceprof simulate ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
+	$(BIN)/python -m sample_traces.simulator ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
-	$(BIN)/traceprof simulate gloo -o sample_traces/gloo.sqlite
-	for name in $$($(BIN)/python -c 'from traceprof.simulate import SCENARIOS; print(*(n for n, s in SCENARIOS.items() if s.is_sample))'); do \
-		$(BIN)/traceprof simulate $$name -o sample_traces/$$name.sqlite || exit 1; \
+	$(BIN)/python -m sample_traces.simulator gloo -o sample_traces/gloo.sqlite
+	for name in $$($(BIN)/python -c 'from sample_traces.simulator import SCENARIOS; print(*(n for n, s in SCENARIOS.items() if s.is_sample))'); do \
+		$(BIN)/python -m sample_traces.simulator $$name -o sample_traces/$$name.sqlite || exit 1; \
 	done
 
 screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)

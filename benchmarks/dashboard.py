@@ -34,8 +34,8 @@ from rich.table import Table
 from werkzeug.serving import make_server
 
 from dashboards.timeline import server as timeline_server
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from traceprof.analysis import analyze
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

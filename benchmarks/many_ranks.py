@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from traceprof.simulate import simulate_run
+from sample_traces.simulator import simulate_run
 
 SCENARIO, BLOCK = "straggler-upstream", 8
 PAIRS = BLOCK // 2

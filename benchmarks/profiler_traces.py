@@ -2,7 +2,7 @@
 
     python benchmarks/profiler_traces.py [--mb 200] [--runs 3] [--hta PYTHON]
 
-The trace is that of one rank, written by `traceprof simulate ddp`: with operators and flows as
+The trace is that of one rank, written by the simulator's `ddp`: with operators and flows as
 Kineto writes them. Against it: `orjson.loads` of the file, in a process that does nothing else, and
 HolisticTraceAnalysis' loading with its temporal breakdown. That needs an environment of its own:
 
@@ -73,7 +73,7 @@ def simulated(folder: Path, mb: int) -> Path:
         "-o": folder / "trace.json",
     }
     words = [str(word) for option in options.items() for word in option]
-    command = [sys.executable, "-m", "traceprof", "simulate", "ddp", *words]
+    command = [sys.executable, "-m", "sample_traces.simulator", "ddp", *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "trace-rank0.json"
 

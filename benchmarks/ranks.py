@@ -19,8 +19,8 @@ from pathlib import Path
 import click
 import numpy as np
 
+from sample_traces.simulator import RUN_SCENARIOS, simulate_run
 from traceprof.analysis import analyze
-from traceprof.simulate import RUN_SCENARIOS, simulate_run
 
 
 class Tally:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sample_traces.simulator import simulate_ddp
 from tests.support.known import known
 from tests.support.traces import SAMPLE
 from traceprof import analysis
@@ -14,7 +15,6 @@ from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analysis import analyze, analyze_reports
 from traceprof.execution import open_reports
 from traceprof.progress import Progress
-from traceprof.simulate import simulate_ddp
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Of the formats: how to record, to export and to simulate is theirs to say. The command line says
+# Of the formats: how to record and to export is theirs to say. The command line says
 # in its help what may be given.
-KNOW_FORMATS = ("trace", "simulate", "recording", "cli")
+KNOW_FORMATS = ("trace", "recording", "cli")
 NAMES = re.compile(r"\bnsys\b|Nsight", re.IGNORECASE)
 
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-PACKAGES = ("dashboards", "instrument")
+# Where the subjects of a folder of tests stand, if not in `traceprof`.
+BESIDE = {
+    **dict.fromkeys(("dashboards", "instrument", "docs"), ROOT),
+    "simulator": ROOT / "sample_traces",
+}
 # The references' own tests, those of the scripts in dashboards/assets, and what only a GPU shows.
 OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
 SHARED = ("tests.support", "tests.reference", "tests.gpu.changes")  # the last by another program
@@ -40,7 +44,7 @@ def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:
     assert folders
     wrong = []
     for folder in sorted(folders):
-        beside = ROOT if folder.parts[0] in (*PACKAGES, "docs") else ROOT / "traceprof"
+        beside = BESIDE.get(folder.parts[0], ROOT / "traceprof")
         if folder not in OF_NO_PACKAGE and not (beside / folder).is_dir():
             wrong.append(str(folder))
     assert wrong == []

@@ -11,6 +11,7 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks as page
+from sample_traces.simulator import RUN_SCENARIOS, simulate_run
 from tests.support import trees
 from tests.support.builders import TraceBuilder
 from tests.support.databases import query
@@ -24,7 +25,6 @@ from traceprof.ranks import arrivals
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-from traceprof.simulate import RUN_SCENARIOS, simulate_run
 
 pytestmark = pytest.mark.slow
 

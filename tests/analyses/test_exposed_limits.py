@@ -16,6 +16,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from sample_traces.simulator.scenarios import SCENARIOS
 from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
 from tests.support.changes import faster_links, recorded, step_ns
@@ -24,7 +25,6 @@ from traceprof.analyses.exposed_communication import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, Saving
 from traceprof.replay.answers.ask import whatif
-from traceprof.simulate.scenarios import SCENARIOS
 
 NUM_STEPS = 8
 SAME = 2_000  # ns by which a replay's steps end elsewhere

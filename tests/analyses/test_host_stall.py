@@ -10,6 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from sample_traces.simulator.event_model.actions import Busy, Pop, Push
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.machine import DEFAULT_DOMAIN
+from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.idle_gaps import os_call, switched
@@ -21,12 +27,6 @@ from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, 
 from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores
-from traceprof.simulate.event_model.actions import Busy, Pop, Push
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.machine import DEFAULT_DOMAIN
-from traceprof.simulate.profiler_traces import write_traces
-from traceprof.simulate.scenarios import stalls as planted
-from traceprof.simulate.scenarios.setup import Setup
 
 US, MS = 1_000, 1_000_000
 ID = "host-stall"

@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from sample_traces.simulator import SCENARIOS, kernels
+from sample_traces.simulator.event_model import lost_time
+from sample_traces.simulator.event_model.actions import Call
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.machine import DEFAULT_DOMAIN
+from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.scenarios.setup import Setup, idle
 from tests.support.changes import recorded
 from tests.support.opened import closed_analysis
 from traceprof.findings import Finding
-from traceprof.simulate import SCENARIOS, kernels
-from traceprof.simulate.event_model import lost_time
-from traceprof.simulate.event_model.actions import Call
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.gpu import Latencies
-from traceprof.simulate.event_model.program_writer import Host
-from traceprof.simulate.machine import DEFAULT_DOMAIN
-from traceprof.simulate.profiler_traces import write_traces
-from traceprof.simulate.scenarios.setup import Setup, idle
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.program_writer import Host, Rates
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.scenarios.training import optimize, programs, reduce_beside
 from tests.reference import gpu_programs as second
 from tests.reference.gpu_machine import US, Steps, Thread
 from tests.support.builders import TraceBuilder
@@ -20,10 +24,6 @@ from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.training import optimize, programs, reduce_beside
 
 MIB = 1 << 20
 

@@ -10,6 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.fleet import Node
+from sample_traces.simulator.event_model.program_writer import Host, Rates
+from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded
 from tests.support.long import long_after
@@ -20,13 +27,6 @@ from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.actions import Communicator
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.fleet import Node
-from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.scenarios.pipelines import Plan, pipeline
-from traceprof.simulate.scenarios.setup import Setup
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))

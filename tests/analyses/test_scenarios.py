@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
+from sample_traces.simulator import SCENARIOS, schema_layouts, simulate_scenario
 from tests.support.long import in_turn
 from tests.support.opened import analysis_of, closed_analysis
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analysis import Analysis
 from traceprof.findings import Severity
-from traceprof.simulate import SCENARIOS, simulate_scenario
-from traceprof.trace.nsight import schema_layouts
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import RUN_SCENARIOS
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from tests.support.claims import only_gap
@@ -23,7 +24,6 @@ from traceprof.analyses.straggler import StragglerResult
 from traceprof.analysis import Analysis
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-from traceprof.simulate import RUN_SCENARIOS
 from traceprof.trace.nsight import schema as schema_names
 
 pytestmark = pytest.mark.slow

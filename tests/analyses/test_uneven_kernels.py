@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.scenarios import uneven
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
@@ -32,8 +34,6 @@ from traceprof.findings import Finding, NotApplicable
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.session_clocks import Clocks, MachineClock
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.scenarios import uneven
 from traceprof.trace.columns import pack
 from traceprof.units import duration, percent
 

@@ -9,6 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.fleet import Node
+from sample_traces.simulator.event_model.program_writer import Host, Rates
+from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.databases import change, query
 from tests.support.long import long_after, rows_long_after
@@ -18,14 +26,6 @@ from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import Analysis, analyze
 from traceprof.ranks.unnamed_messages import named
 from traceprof.run.pipeline_orders import ORDERS
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.actions import Communicator
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.fleet import Node
-from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.profiler_traces import write_traces
-from traceprof.simulate.scenarios.pipelines import Plan, pipeline
-from traceprof.simulate.scenarios.setup import Setup
 
 _TEXT = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
 _MESSAGES = f"{_TEXT} GLOB 'send *' OR {_TEXT} GLOB 'recv *' OR {_TEXT} GLOB 'nccl*'"

@@ -141,7 +141,7 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["simulate"], "Missing command"),
+        (["export"], "Missing command"),
         (["no-such-command"], "No such command 'no-such-command'"),
         (["analyze"], "Missing argument 'REPORT...'"),
         (["analyze", "--no-such-option", SAMPLE], "No such option"),
@@ -168,7 +168,6 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
         (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
         (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
         (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
-        (["simulate", "ddp", "--gpus", "0", "-o", "/nowhere/x.sqlite"], "gpus"),
     ],
 )
 def test_usage_errors_take_one_line(
@@ -183,7 +182,7 @@ def test_usage_errors_take_one_line(
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["simulate", "ddp"], *([name] for name in cli.list_commands(Context(cli)))]
+    "command", [[], ["export", "csv"], *([name] for name in cli.list_commands(Context(cli)))]
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     assert run(*command, "--help") == EXIT_DONE
@@ -279,10 +278,3 @@ def test_no_garbage_is_collected_of_a_small_report() -> None:
     printed = output_of(sys.executable, "-c", code)
     assert printed.count("collection") == 2  # the start and the end of the one asked for
     assert json.loads(printed[printed.index("\n{") :])["ranks"]
-
-
-def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = idle.read_bytes()
-    assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR
-    assert idle.read_bytes() == before
-    assert "it exists already" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from traceprof.cli.main import EXIT_DONE
         ("traceprof explain gpu", {"gpu-idle"}),
         ("traceprof analyze --only host-s", {"host-stall", "host-sync"}),
         ("traceprof analyze --skip gpu-idle,host-sy", {"gpu-idle,host-sync"}),
-        ("traceprof simulate data", {"data-loading"}),
+        ("traceprof export par", {"parquet"}),
     ],
 )
 def test_a_word_is_completed(

@@ -55,7 +55,7 @@ def test_missing_parents_are_refused_alike(
 
 
 @pytest.mark.parametrize(
-    "command", [f"export csv {MISSING}", f"export parquet {MISSING}", "simulate training", "record"]
+    "command", [f"export csv {MISSING}", f"export parquet {MISSING}", "record"]
 )
 def test_several_files_are_not_written_to_stdout(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

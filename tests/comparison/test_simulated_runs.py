@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from tests.support.known import known
 from tests.support.stretched import stretch
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
 OPTIONS = Options(savings=False)
 

@@ -16,6 +16,7 @@ from dashboards.pages import overview
 from dashboards.pages import timeline as timeline_page
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
+from sample_traces.simulator import simulate_run
 from tests.support.builders import TraceBuilder
 from tests.support.serving import asking
 from tests.support.timeline_page import Timeline, attributes_of
@@ -26,7 +27,6 @@ from traceprof.communication.messages import messages
 from traceprof.findings import by_id, worst_of
 from traceprof.reports import text
 from traceprof.run.session_clocks import Clocks, MachineClock
-from traceprof.simulate import simulate_run
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from tests.support.needs import missing
 from tests.support.processes import output_of
 from tests.support.stretched import stretch
 from traceprof.analysis import Options, analyze_reports
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.store.runs import save
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trends.md").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import simulate_ddp
 from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
@@ -26,7 +27,6 @@ from traceprof.execution import measuring, sections
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport
-from traceprof.simulate import simulate_ddp
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from tests.support.listening import RowCount
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
@@ -19,7 +20,6 @@ from traceprof.execution import children, measuring, sections
 from traceprof.execution import measure_rank as runner
 from traceprof.progress import Progress
 from traceprof.reports import json
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.trace.nsight.export import NsightTrace
 
 pytestmark = [

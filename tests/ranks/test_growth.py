@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import simulate_run
 from tests.support.long import long_after
 from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analyses.verdict.judging import judge
@@ -17,7 +18,6 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
 from traceprof.ranks.arrivals import Arrivals, PackedArrivals
-from traceprof.simulate import simulate_run
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import simulate_scenario
 from tests.reference import mpi as reference
 from tests.support.arrivals import arrivals
 from tests.support.builders import TraceBuilder, global_tid
@@ -14,7 +15,6 @@ from tests.support.long import long_after
 from traceprof.analyses import gpu_idle
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.ranks.matching import match
-from traceprof.simulate import simulate_scenario
 from traceprof.trace.model.communication_calls import BARRIER
 from traceprof.trace.model.mpi_calls import MpiCalls
 from traceprof.trace.open import open_trace

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from sample_traces.simulator import simulate_scenario
 from tests.support.long import long_after
 from tests.support.split import split_by_process
 from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-from traceprof.simulate import simulate_scenario
 
 SAME = ("waits", "lateness", "matched", "unmatched")
 WITH_WAITS = ["compute-stream-collective", "ddp", "nccl-serialization"]

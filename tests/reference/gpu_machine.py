@@ -1,6 +1,6 @@
 """A second simulator: hosts, streams and links as processes that wait for signals.
 
-Written from the description of the hardware, without a look at `traceprof/simulate` or
+Written from the description of the hardware, without a look at `sample_traces/simulator` or
 `traceprof/replay`, so that an error in one is none in the other. Everything that takes time is a
 Python generator: a host thread, a stream, an operation on it. It yields how many ns it needs, or
 the `Signal` that it waits for; `Machine.run` goes from one moment to the next.
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
+from sample_traces.simulator.nsight_writer import NsightWriter
 from tests.support.builders import add_rows, global_pid, global_tid
 from traceprof import labels
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.writer import NsightWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

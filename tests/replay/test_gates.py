@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import SCENARIOS
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changed_programs import PAIRS
 from tests.support.changes import recorded
 from tests.support.damage import DAMAGES, damaged
 from tests.support.long import long_after
 from traceprof.replay.answers.answers import Answer, WhatIf
 from traceprof.replay.answers.ask import whatif
-from traceprof.simulate import SCENARIOS
-from traceprof.simulate.scenarios.setup import Setup
 
 Build = Callable[[np.random.Generator], Setup]
 

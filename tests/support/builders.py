@@ -12,9 +12,10 @@ from contextlib import closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from sample_traces.simulator import schema_layouts
+from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof import labels
-from traceprof.trace.nsight import schema, schema_layouts
-from traceprof.trace.nsight.writer import NsightWriter
+from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from traceprof.trace.nsight.writer import Column, Scalar
+    from sample_traces.simulator.nsight_writer import Column, Scalar
 
     Row = dict[str, Scalar]
 

@@ -7,6 +7,22 @@ from functools import partial
 
 import numpy as np
 
+from sample_traces.simulator import SCENARIOS, kernels
+from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.engine import Result
+from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.event_model.program_writer import Host, Rates
+from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
+from sample_traces.simulator.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.scenarios.stages import (
+    NUM_MICRO_BATCHES,
+    NUM_STAGES,
+    Send,
+    nccl_pipeline,
+)
+from sample_traces.simulator.scenarios.training import WORLD, programs, reduce_beside
 from tests.support.changes import (
     each_on_its_own_stream,
     faster_kernels,
@@ -22,17 +38,6 @@ from tests.support.changes import (
 )
 from tests.support.stalled_runs import all_ranks, few_cores
 from traceprof.run.pipeline_orders import ORDERS, one_forward_one_backward
-from traceprof.simulate import SCENARIOS, kernels
-from traceprof.simulate.event_model.actions import Communicator
-from traceprof.simulate.event_model.engine import Result
-from traceprof.simulate.event_model.gpu import Latencies
-from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.scenarios import stalls as planted
-from traceprof.simulate.scenarios.pipelines import Plan, pipeline
-from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
-from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.stages import NUM_MICRO_BATCHES, NUM_STAGES, Send, nccl_pipeline
-from traceprof.simulate.scenarios.training import WORLD, programs, reduce_beside
 
 Build = Callable[[np.random.Generator], Setup]
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traceprof.intervals import Float64, Int64
-from traceprof.run.steps.steady_rules import StepUse, step_uses
-from traceprof.simulate.event_model.actions import (
+from sample_traces.simulator.event_model.actions import (
     Action,
     Busy,
     Call,
@@ -26,14 +24,16 @@ from traceprof.simulate.event_model.actions import (
     Stream,
     Wait,
 )
-from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.engine import Result
-from traceprof.simulate.event_model.program_writer import COMPUTE
-from traceprof.simulate.event_model.records import Records
-from traceprof.simulate.machine import HOST_TABLES, Machine
-from traceprof.simulate.scenarios.setup import Setup
-from traceprof.trace.nsight.schema_layouts import PRODUCTS
-from traceprof.trace.nsight.writer import NsightWriter
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.engine import Result
+from sample_traces.simulator.event_model.program_writer import COMPUTE
+from sample_traces.simulator.event_model.records import Records
+from sample_traces.simulator.machine import HOST_TABLES, Machine
+from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.schema_layouts import PRODUCTS
+from traceprof.intervals import Float64, Int64
+from traceprof.run.steps.steady_rules import StepUse, step_uses
 
 Change = Callable[[Sequence[Action]], list[Action]]
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from sample_traces.simulator.event_model.engine import Result
+from sample_traces.simulator.event_model.fleet import Capture, Node, seen
+from sample_traces.simulator.event_model.records import Records
+from sample_traces.simulator.machine import HOST_TABLES, SESSION_START_NS, Machine
+from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.schema_layouts import PRODUCTS
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis
-from traceprof.simulate.event_model.engine import Result
-from traceprof.simulate.event_model.fleet import Capture, Node, seen
-from traceprof.simulate.event_model.records import Records
-from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
-from traceprof.simulate.scenarios.setup import Setup
-from traceprof.trace.nsight.schema_layouts import PRODUCTS
-from traceprof.trace.nsight.writer import NsightWriter
 
 
 def recorded_apart(

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sample_traces.simulator import simulate_run
 from tests.support.opened import closed_analysis
 from traceprof.analysis import Analysis
-from traceprof.simulate import simulate_run
 
 
 def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from itertools import count
 
 import numpy as np
 
-from traceprof.simulate.event_model.actions import Call
-from traceprof.simulate.event_model.program_writer import Host
-from traceprof.simulate.scenarios import stalls as planted
-from traceprof.simulate.scenarios.setup import Setup
+from sample_traces.simulator.event_model.actions import Call
+from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios.setup import Setup
 
 US, MS = 1_000, 1_000_000
 _RANGE_NS = 250  # to open or close a range, in the simulation

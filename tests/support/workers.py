@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sample_traces.simulator import simulate_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
-from traceprof.simulate import simulate_run
 
 # No test waits so long; a busy machine keeps a program waiting for many seconds.
 MAX_WAIT_S = 120

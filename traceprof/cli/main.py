@@ -38,7 +38,7 @@ class _Commands(SuggestingGroup):
 
     _MODULES = (
         *("record", "doctor", "analyze", "compare", "whatif", "info", "dashboard"),
-        *("simulate", "explain", "runs", "export"),
+        *("explain", "runs", "export"),
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -6,6 +6,8 @@ from shutil import copyfile
 
 import pytest
 
+from sample_traces.simulator import simulate_scenario
+from sample_traces.simulator.profiler_traces import write_traces
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
 from tests.support.long import rows_long_after
@@ -16,8 +18,6 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.communication.no_communication import looks_like_communication
 from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
-from traceprof.simulate import simulate_scenario
-from traceprof.simulate.profiler_traces import write_traces
 from traceprof.trace.nsight import schema
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

@@ -29,6 +29,7 @@ from dashboards.pages.ranks import wait_matrix
 from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
+from sample_traces.simulator import simulate_run
 from tests.support.opened import analysis_of
 from tests.support.traces import GPU_SAMPLES
 from tests.support.trees import charts, components, named, text
@@ -40,7 +41,6 @@ from traceprof.analysis import Analysis, analyze
 from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
-from traceprof.simulate import simulate_run
 
 WITHOUT_STEPS = {"mpi-wait"}
 WITHOUT_NCCL = {

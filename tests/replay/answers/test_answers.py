@@ -9,6 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import SCENARIOS, kernels, simulate_scenario
+from sample_traces.simulator.event_model.actions import Stream
+from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.machine import MPI_POINT_TO_POINT
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changed_programs import PAIRS
 from tests.support.changes import (
@@ -38,12 +44,6 @@ from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.reports.plain_text import plain
 from traceprof.reports.whatif_text import report
 from traceprof.run.opening import Rank
-from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
-from traceprof.simulate.event_model.actions import Stream
-from traceprof.simulate.event_model.program_writer import COMPUTE, Host
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
-from traceprof.simulate.machine import MPI_POINT_TO_POINT
-from traceprof.simulate.scenarios.setup import Setup
 
 _MS = 1_000_000
 

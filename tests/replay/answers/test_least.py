@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import traceprof
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.program_writer import SIDE, Host
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.databases import change
 from tests.support.known import known
@@ -24,9 +27,6 @@ from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.answers.gates import floor_gate, why_not
 from traceprof.run.steps.steady_rules import StepUse
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.program_writer import SIDE, Host
-from traceprof.simulate.scenarios.setup import Setup
 
 _MUCH_NS = 10**12
 

@@ -12,6 +12,8 @@ import pytest
 from msgspec.structs import astuple
 
 import traceprof
+from sample_traces.simulator import SCENARIOS, simulate_scenario
+from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from tests.reference.gpu_programs import PROGRAMS
 from tests.reference.spans import length, union
 from tests.reference.streams import Rank, read
@@ -41,8 +43,6 @@ from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, Sample, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.reports.text import render
 from traceprof.run.steps.steady_rules import StepUse
-from traceprof.simulate import SCENARIOS, simulate_scenario
-from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.units import duration
 
 _NO_REPLAY = Options(savings=False)

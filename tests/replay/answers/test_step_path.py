@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sample_traces.simulator import simulate_scenario
 from tests.support.known import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
@@ -13,7 +14,6 @@ from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.answers.critical_path import StepPath
 from traceprof.replay.answers.step_path import step_path
-from traceprof.simulate import simulate_scenario
 
 _NO_REPLAY = Options(savings=False)
 _QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import traceprof
+from sample_traces.simulator.scenarios import uneven
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.known import known
 from tests.support.long import long_after
-from traceprof.simulate.scenarios import uneven
-from traceprof.simulate.scenarios.setup import Setup
 
 
 def step_ns(path: Path) -> int:

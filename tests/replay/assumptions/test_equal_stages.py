@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 import traceprof
+from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded, step_ns
 from tests.support.known import known
@@ -23,7 +24,6 @@ from traceprof.replay.answers.checked_replay import CheckedReplay, checked_repla
 from traceprof.replay.assumptions.assumption import Way, parse
 from traceprof.replay.assumptions.equal_work import equal_stages, stage_factors
 from traceprof.reports.text import render
-from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.units import duration, percent
 
 _NO_REPLAY = Options(savings=False)

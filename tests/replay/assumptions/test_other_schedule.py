@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import traceprof
+from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from tests.support.changes import recorded, step_ns
 from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
@@ -17,7 +18,6 @@ from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import WhatIf
 from traceprof.replay.assumptions.assumption import Assumption
 from traceprof.run.pipeline_orders import ORDERS
-from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 
 _PLAN = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 4)
 _MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)

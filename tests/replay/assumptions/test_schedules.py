@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.program_writer import Host, Rates
+from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.scenarios.stages import RECEIVES, SENDS, pair
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.long import long_after
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.kernels import Kernel
-from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.stages import RECEIVES, SENDS, pair
 
 _NUM_STAGES, _NUM_MICRO_BATCHES = 4, 8
 _BYTES = 48 << 20

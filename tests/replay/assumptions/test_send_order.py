@@ -9,6 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator.scenarios.stages import (
+    NUM_MICRO_BATCHES,
+    NUM_STAGES,
+    Send,
+    copying_pipeline,
+    nccl_pipeline,
+    sends_of,
+)
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.long import long_after
 from traceprof.analysis import Analysis, Options, analyze
@@ -28,14 +36,6 @@ from traceprof.replay.assumptions.sends import SendName
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
 from traceprof.run.pipeline_orders import one_forward_one_backward
-from traceprof.simulate.scenarios.stages import (
-    NUM_MICRO_BATCHES,
-    NUM_STAGES,
-    Send,
-    copying_pipeline,
-    nccl_pipeline,
-    sends_of,
-)
 
 Orders = dict[int, list[Send]]
 _SEND = 1

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.program_writer import SIDE, Host
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.damage import damaged
 from traceprof.analysis import Options, analyze
@@ -16,9 +19,6 @@ from traceprof.replay.graph.held_out import halves, held_out_latencies, held_out
 from traceprof.replay.graph.process_facts import ProcessFacts
 from traceprof.replay.graph.process_graph import Process
 from traceprof.replay.graph.run_graph import run_graph
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.program_writer import SIDE, Host
-from traceprof.simulate.scenarios.setup import Setup
 
 
 def program(num: int, between: Callable[[Host, np.random.Generator], None]) -> Setup:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Call, CopyWork
+from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import middle_step_ns, recorded, without_waits
 from tests.support.known import known
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.replay.answers.ask import whatif
-from traceprof.simulate import kernels
-from traceprof.simulate.event_model.actions import Call, CopyWork
-from traceprof.simulate.event_model.program_writer import Host
-from traceprof.simulate.scenarios.setup import Setup
 
 _KIB, _MS = 1 << 10, 1_000_000
 _HALO = 32 * _KIB

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import simulate_ddp
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.process_part import Kept
 from traceprof.replay.graph.run_graph import run_graph
-from traceprof.simulate import simulate_ddp
 from traceprof.structs import Record
 
 

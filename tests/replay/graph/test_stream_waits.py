@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator import SCENARIOS
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.long import long_after
@@ -15,7 +16,6 @@ from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits
 from traceprof.replay.graph.stream_waits import possible_waits, queued_communication
 from traceprof.run.opening import Rank
-from traceprof.simulate import SCENARIOS
 
 
 def held_until(

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from traceprof.simulate import simulate_scenario
-from traceprof.simulate.profiler_traces import write_traces
+from sample_traces.simulator import simulate_scenario
+from sample_traces.simulator.profiler_traces import write_traces
 from traceprof.trace.open import open_trace
 
 Damage = Callable[[bytearray, random.Random], None]

@@ -14,11 +14,11 @@ from dashboards.address import Address
 from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
 from dashboards.timeline.tracks import read_gpu, with_host
+from sample_traces.simulator import simulate_scenario
+from sample_traces.simulator.profiler_traces import write_traces
 from tests.support import profiler_events
 from tests.support.timelines import drawn
 from tests.support.trees import named, text
-from traceprof.simulate import simulate_scenario
-from traceprof.simulate.profiler_traces import write_traces
 
 
 @pytest.fixture(scope="module")

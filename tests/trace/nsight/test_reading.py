@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sample_traces.simulator import schema_layouts
 from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.listening import RowCount
@@ -23,7 +24,7 @@ from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.limits import MAX_BYTES, MAX_SUM_NS
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.nsight import schema, schema_layouts
+from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.layout import Layout

@@ -11,7 +11,7 @@ from traceprof.trace.model.special_values import NULL
 # Kineto's names, such as `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)`.
 _COPY = re.compile(r"\w+ (?P<kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<destination>[\w ]+)\))?")
 _SET = re.compile(r"\w+ \((?P<destination>[\w ]+)\)")
-_KINDS = {
+COPY_KINDS = {
     "HtoD": CopyKind.HOST_TO_DEVICE,
     "DtoH": CopyKind.DEVICE_TO_HOST,
     "HtoA": CopyKind.HOST_TO_ARRAY,
@@ -23,7 +23,7 @@ _KINDS = {
     "HtoH": CopyKind.HOST_TO_HOST,
     "PtoP": CopyKind.PEER_TO_PEER,
 }
-_MEMORY = {
+MEMORY_KINDS = {
     "Pageable": MemoryKind.PAGEABLE,
     "Pinned": MemoryKind.PINNED,
     "Device": MemoryKind.DEVICE,
@@ -47,22 +47,9 @@ def copy_facts(name: str) -> CopyFacts:
     match = _COPY.fullmatch(name)
     if match is not None:
         return CopyFacts(
-            _KINDS.get(match["kind"], CopyKind.UNKNOWN),
-            _MEMORY.get(match["source"] or "", NULL),
-            _MEMORY.get(match["destination"] or "", NULL),
+            COPY_KINDS.get(match["kind"], CopyKind.UNKNOWN),
+            MEMORY_KINDS.get(match["source"] or "", NULL),
+            MEMORY_KINDS.get(match["destination"] or "", NULL),
         )
     match = _SET.fullmatch(name)
-    return CopyFacts(destination_memory=_MEMORY.get(match[1], NULL) if match else NULL)
-
-
-def copy_name(kind: int, source_memory: int, destination_memory: int) -> str:
-    """Return the name of a copy; of a memory set, whose kind is NULL, that of one."""
-    source, destination = map(_MEMORY_NAMES.get, (source_memory, destination_memory))
-    if kind == NULL:
-        return f"Memset ({destination or 'Unknown'})"
-    ends = f"{source or 'Unknown'} -> {destination or 'Unknown'}"
-    return f"Memcpy {_KIND_NAMES.get(kind, 'Unknown')} ({ends})"
-
-
-_KIND_NAMES: dict[int, str] = {kind: name for name, kind in _KINDS.items()}
-_MEMORY_NAMES: dict[int, str] = {memory: name for name, memory in _MEMORY.items()}
+    return CopyFacts(destination_memory=MEMORY_KINDS.get(match[1], NULL) if match else NULL)

@@ -1,0 +1,1 @@
+"""Sample traces with known answers, and the simulator that writes them."""

@@ -1,0 +1,307 @@
+"""Actions, the parts of the programs of simulated host threads.
+
+A program is a sequence of actions: API calls, work of the host's own, NVTX ranges and marks. A
+call puts entries into streams: operations, records of events, and waits for events. Times are ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sample_traces.simulator.kernels import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of a process, which runs its entries in order.
+
+    Attributes:
+        process: number of the process, which is the rank if each has one device.
+        device: the CUDA ordinal.
+        id: in the export.
+    """
+
+    process: int
+    device: int
+    id: int
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """A CUDA event that is recorded once; waiting for it before that is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A NCCL communicator.
+
+    Attributes:
+        id: the hash that is equal on all of its members.
+        group: the name of its process group.
+        processes: its members in the order of their ranks inside it.
+    """
+
+    id: int
+    group: str
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """A compute kernel; `work_ns` is its time with the device to itself."""
+
+    kernel: Kernel
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationWork:
+    """One member's kernel of a NCCL operation.
+
+    Attributes:
+        kernel: as Nsight records it.
+        communicator: its operations run one after the other.
+        members: the participating processes, all of which leave together.
+        transfer_ns: from the arrival of the last one until they leave.
+        bytes: the size of one rank's message.
+    """
+
+    kernel: Kernel
+    communicator: Communicator
+    members: tuple[int, ...]
+    transfer_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWork:
+    """A copy of memory.
+
+    Attributes:
+        kind: of `schema.COPY_KINDS`.
+        bytes: copied.
+        work_ns: its time with the link to itself.
+        engine: runs one copy after the other; None within a device, and where copies share it.
+        link: shared by concurrent copies; None within a device.
+        source_kind: the kind of memory, as in `MEMCPY.srcKind`.
+        destination_kind: the kind of memory, as in `MEMCPY.dstKind`.
+        source: the device, of peer copies only.
+        destination: the other device, of peer copies only.
+    """
+
+    kind: int
+    bytes: int
+    work_ns: int
+    engine: str | None
+    link: str | None
+    source_kind: int
+    destination_kind: int
+    source: int | None = None
+    destination: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemsetWork:
+    """A memory set of device memory."""
+
+    bytes: int
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry that records an event."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An entry that blocks its stream until the event has been reached."""
+
+    event: Event
+
+
+Work = KernelWork | CommunicationWork | CopyWork | MemsetWork
+Entry = Work | Record | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An API call.
+
+    Attributes:
+        api: its name.
+        cost_ns: its duration without waits.
+        entries: the entries that it puts into streams.
+        until: it returns when this event, or all work so far in this stream, is done.
+        device_wide: it returns when all work so far on the device of the stream `until` is done.
+        blocking: it returns when its own entries are done.
+    """
+
+    api: str
+    cost_ns: int
+    entries: tuple[tuple[Stream, Entry], ...] = ()
+    until: Stream | Event | None = None
+    device_wide: bool = False
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Work of the host's own.
+
+    Attributes:
+        duration_ns: of it.
+        function: the innermost function of samples, and its library; None for the main program.
+    """
+
+    duration_ns: int
+    function: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Time off the CPU."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Open an NVTX range on this thread.
+
+    Attributes:
+        name: of the range.
+        domain: number in `machine.DOMAINS`, or of a kind that is not a domain of NVTX.
+        payload: name of the payload's schema and its fields, None without one.
+    """
+
+    name: str
+    domain: int
+    payload: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """Close the range that was opened last."""
+
+
+@dataclass(eq=False, slots=True)
+class Rendezvous:
+    """An operation of ranks without a GPU, which ends some time after its last member arrives.
+
+    Attributes:
+        num_members: the number of participants.
+        transfer_ns: from the arrival of the last one to its end.
+        arrived_ns: the arrivals of members so far, by process.
+        over_ns: its end; -1 until the last member has arrived.
+    """
+
+    num_members: int
+    transfer_ns: int = 0
+    arrived_ns: dict[int, int] = field(default_factory=dict)
+    over_ns: int = -1
+
+
+Leaving = tuple[Rendezvous, int]
+"""A rendezvous, and the delay of a member after its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Take part in a rendezvous from now on; the thread continues."""
+
+    rendezvous: Rendezvous
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Block until the process has left a rendezvous."""
+
+    leaving: Leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Open an NVTX range that does not nest, and ends when the process has left all rendezvous.
+
+    Attributes:
+        name: of the range.
+        domain: number in `machine.DOMAINS`.
+        until: one rendezvous or more.
+    """
+
+    name: str
+    domain: int
+    until: tuple[Leaving, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An NVTX mark at this moment.
+
+    Attributes:
+        name: of the mark.
+        domain: number in `machine.DOMAINS`.
+    """
+
+    name: str
+    domain: int
+
+
+Action = Call | Busy | Sleep | Push | Pop | Arrive | Await | Start | Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread: its process, and its number in it, 0 for the main one."""
+
+    process: int
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """Time that a thread slept, or spent in a named function."""
+
+    thread: Thread
+    action: Busy | Sleep
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """A mark that a thread made."""
+
+    thread: Thread
+    action: Mark
+    time_ns: int
+
+
+@dataclass(eq=False, slots=True)
+class CallRecord:
+    """An API call that was made.
+
+    Attributes:
+        thread: the caller.
+        action: the call.
+        correlation: unique in the process, in the order of starts.
+        start_ns: of the call.
+        end_ns: of the call; -1 while it lasts.
+        stall_ns: start and end of its wait for room in the launch queue; None without a wait.
+        depth: operations of the process that were launched and not over at its start.
+    """
+
+    thread: Thread
+    action: Call
+    correlation: int
+    start_ns: int
+    end_ns: int = -1
+    stall_ns: tuple[int, int] | None = None
+    depth: int = 0

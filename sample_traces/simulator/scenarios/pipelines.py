@@ -1,0 +1,300 @@
+"""Pipelines of any number of stages, in any order of their passes, and the truth about bubbles.
+
+The truth comes from running the same program again: with equal stages and links that take no time,
+with its own stages, and with its own links. What each adds to the gap before a pass is a part of
+that gap; the rest is lateness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator, KernelWork, Stream
+from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
+from sample_traces.simulator.scenarios.setup import Setup, finding
+from traceprof.run.pipeline_orders import ORDERS, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sample_traces.simulator.event_model.actions import Event
+    from sample_traces.simulator.event_model.answers import Ranks
+    from sample_traces.simulator.event_model.engine import Result
+    from sample_traces.simulator.kernels import Kernel
+    from sample_traces.simulator.scenarios.setup import Finding
+
+    Interval = tuple[int, int]
+
+_BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
+_OPTIMIZER = kernels.ADAM
+_SENDS, _RECEIVES = (24, 26), 25  # stream ids: activations and gradients are sent side by side
+_USUAL, _NO_TIME = Rates(), Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
+PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline.
+
+    Attributes:
+        order: of its passes, a key of `ORDERS`.
+        num_stages: at least 2.
+        num_micro_batches: of a step.
+        work: of each stage, how many times as much as usual it computes; empty for equal stages.
+        num_steps: how often it is repeated.
+        late_ns: how long the first stage waits for data before each step.
+        is_copying: stages are GPUs of one process that copy, without NCCL.
+        is_prefetching: receives are posted as soon as the one before is over, else when the
+            stage has computed what comes before.
+        is_labelled: whether the ranges of `instrument` are there.
+        rates: of the links.
+        is_even: whether all passes of a kind are equal: no kernel varies.
+        num_bytes: of a message.
+    """
+
+    order: str = "1f1b"
+    num_stages: int = 4
+    num_micro_batches: int = 8
+    work: tuple[float, ...] = ()
+    num_steps: int = 4
+    late_ns: int = 0
+    is_copying: bool = False
+    is_prefetching: bool = False
+    is_labelled: bool = True
+    rates: Rates = _USUAL
+    is_even: bool = False
+    num_bytes: int = 96 << 20
+
+    @property
+    def num_chunks(self) -> int:
+        """Parts of the model that each stage has."""
+        return 2 if self.order == "interleaved" else 1
+
+    def passes(self, stage: int) -> list[Pass]:
+        """Return the passes of a stage in a step, in order."""
+        return ORDERS[self.order](stage, self.num_stages, self.num_micro_batches)
+
+    def source(self, stage: int, pass_: Pass) -> tuple[int, Pass] | None:
+        """Return the stage and the pass that make the input of a pass; None if it needs none."""
+        return self._beside(stage, pass_, -1 if pass_.is_forward else 1)
+
+    def destination(self, stage: int, pass_: Pass) -> tuple[int, Pass] | None:
+        """Return the stage and the pass that need the result of a pass; None if none does."""
+        return self._beside(stage, pass_, 1 if pass_.is_forward else -1)
+
+    def _beside(self, stage: int, pass_: Pass, distance: int) -> tuple[int, Pass] | None:
+        part = pass_.chunk * self.num_stages + stage + distance
+        if not 0 <= part < self.num_stages * self.num_chunks:
+            return None
+        chunk, other = divmod(part, self.num_stages)
+        return other, structs.replace(pass_, chunk=chunk)
+
+    def kernels(self, stage: int, pass_: Pass) -> list[Kernel]:
+        """Return the kernels of a pass."""
+        scale = (self.work[stage] if self.work else 1.0) / self.num_chunks
+        return [
+            replace(kernel, duration_ns=round(kernel.duration_ns * scale))
+            for kernel in (kernels.FORWARD if pass_.is_forward else _BACKWARD)
+        ]
+
+
+def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
+    """Return a pipeline; its truth is the bubbles of its stages."""
+    seed = int(rng.integers(1 << 32))
+
+    def build(changed: Plan) -> Setup:
+        make = _copying if plan.is_copying else _sending
+        return make(changed, np.random.default_rng(seed))
+
+    def truth(ranks: Ranks) -> list[Finding]:
+        mean = sum(plan.work) / len(plan.work) if plan.work else 1.0
+        equal = replace(plan, work=(mean,) * plan.num_stages, rates=_NO_TIME, late_ns=0)
+        levels = [
+            build(changed).run()
+            for changed in (
+                replace(equal, is_even=True),
+                replace(plan, rates=_NO_TIME, late_ns=0),
+                replace(plan, late_ns=0),
+            )
+        ]
+        return bubbles(plan, [*levels, ranks.result])
+
+    return replace(build(plan), findings=truth)
+
+
+def bubbles(plan: Plan, levels: list[Result]) -> list[Finding]:
+    """Return the bubble of each stage, and its parts.
+
+    Args:
+        plan: of the pipeline.
+        levels: the runs: with equal stages and no time between them, with its own stages, with
+            its own links, and as it is.
+    """
+    gaps = [_gaps(plan, result) for result in levels]
+    findings = []
+    for stage in range(plan.num_stages):
+        parts = [0] * len(PARTS)
+        for lengths in zip(*(of_run[stage] for of_run in gaps), strict=True):
+            done = 0
+            for place, length in enumerate(lengths):
+                level = max(done, min(length, lengths[-1]))
+                parts[place] += level - done
+                done = level
+        findings.append(
+            finding(
+                "pipeline-bubble",
+                stage,
+                bubble_ns=sum(parts),
+                **dict(zip(PARTS, parts, strict=True)),
+                num_stages=plan.num_stages,
+                num_micro_batches=plan.num_micro_batches,
+                ideal_fraction=(plan.num_stages - 1) / (plan.num_micro_batches * plan.num_chunks),
+            )
+        )
+    return findings
+
+
+def _gaps(plan: Plan, result: Result) -> list[list[int]]:
+    """Return by stage the gaps before passes that need an input, and the one at the end."""
+    spans = [_spans(plan, result, stage) for stage in range(plan.num_stages)]
+    begin = min(start for of_stage in spans for start, *_ in of_stage)
+    end = max(end for of_stage in spans for _, end, _ in of_stage)
+    gaps = []
+    for of_stage in spans:
+        reached, lengths = begin, []
+        for start, stop, needs_input in of_stage:
+            if needs_input:
+                lengths.append(start - reached)
+            reached = stop
+        gaps.append([*lengths, end - reached])
+    return gaps
+
+
+def _spans(plan: Plan, result: Result, stage: int) -> list[tuple[int, int, bool]]:
+    """Return the start and end of each pass and optimizer of a stage; whether it needs input."""
+    device = stage
+    computed = sorted(
+        (operation.start_ns, operation.end_ns)
+        for operation in result.operations
+        if isinstance(operation.work, KernelWork) and operation.stream.device == device
+    )
+    spans, place = [], 0
+    for _ in range(plan.num_steps):
+        for pass_ in [*plan.passes(stage), None]:
+            num = 1 if pass_ is None else len(kernels.FORWARD if pass_.is_forward else _BACKWARD)
+            inside = computed[place : place + num]
+            place += num
+            needs_input = pass_ is not None and plan.source(stage, pass_) is not None
+            spans.append((inside[0][0], inside[-1][1], needs_input))
+    return spans
+
+
+# -- programs -------------------------------------------------------------------------------------
+
+
+def _sending(plan: Plan, rng: np.random.Generator) -> Setup:
+    """Return a pipeline with a process for each stage, which send by NCCL."""
+    hosts = tuple(_host(plan, stage, rng) for stage in range(plan.num_stages))
+    for stage, host in enumerate(hosts):
+        receives = host.stream(_RECEIVES)
+        for step in range(plan.num_steps):
+            if stage == 0:
+                _load(host, plan)
+            with host.step(step):
+                for pass_ in plan.passes(stage):
+                    _send_and_receive(host, plan, stage, pass_, receives)
+                with host.range("optimizer step"):
+                    host.operator(host.compute, "aten::_fused_adamw_", _OPTIMIZER)
+                host.synchronize(host.compute)
+    return Setup(hosts, lambda _: [])
+
+
+def _send_and_receive(host: Host, plan: Plan, stage: int, pass_: Pass, receives: Stream) -> None:
+    """Add a pass of a stage, with its messages."""
+    source, destination = plan.source(stage, pass_), plan.destination(stage, pass_)
+    if source is not None:
+        way = _way(source[0], stage, pass_)
+        after = None if plan.is_prefetching else host.compute
+        host.send_recv("recv", source[0], way, receives, plan.num_bytes, after=after)
+        host.follow(host.compute, receives)
+    _compute(host, host.compute, plan, stage, pass_)
+    if destination is not None:
+        way = _way(stage, destination[0], pass_)
+        sends = host.stream(_SENDS[pass_.is_forward])
+        host.send_recv("send", destination[0], way, sends, plan.num_bytes, after=host.compute)
+
+
+def _way(source: int, destination: int, pass_: Pass) -> Communicator:
+    """Return the communicator of the activations or gradients from one stage to another."""
+    low, high = sorted((source, destination))
+    number = 0x5EED_0000_0000_1000 + 256 * source + 2 * destination + pass_.is_forward
+    return Communicator(number, f"pp{source}{destination}{'bf'[pass_.is_forward]}", (low, high))
+
+
+def _copying(plan: Plan, rng: np.random.Generator) -> Setup:
+    """Return a pipeline on the GPUs of one process, with a copy engine for each peer."""
+    host = _host(plan, 0, rng)
+    compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(plan.num_stages)]
+    for step in range(plan.num_steps):
+        _load(host, plan)
+        with host.step(step):
+            sent: dict[tuple[int, Pass], Event] = {}
+            for stage, pass_ in _in_launch_order(plan):
+                if (stage, pass_) in sent:
+                    host.wait(compute[stage], sent[stage, pass_])
+                _compute(host, compute[stage], plan, stage, pass_)
+                destination = plan.destination(stage, pass_)
+                if destination is not None:
+                    copies = Stream(0, stage, COPY + 20 * (stage + 1) + pass_.is_forward)
+                    host.follow(copies, compute[stage])
+                    host.peer_copy(copies, plan.num_bytes, stage, destination[0])
+                    sent[destination] = host.record(copies)
+            with host.range("optimizer step"):
+                for stream in compute:
+                    host.operator(stream, "aten::_fused_adamw_", _OPTIMIZER)
+            for stream in compute:
+                host.synchronize(stream)
+    return Setup((host,), lambda _: [], devices=(tuple(range(plan.num_stages)),))
+
+
+def _in_launch_order(plan: Plan) -> list[tuple[int, Pass]]:
+    """Return the passes of all stages, each after its input, as one thread launches them."""
+    left = [plan.passes(stage) for stage in range(plan.num_stages)]
+    launched: dict[tuple[int, Pass], None] = {}
+    while any(left):
+        for stage, passes in enumerate(left):
+            if passes and plan.source(stage, passes[0]) in (None, *launched):
+                launched[stage, passes.pop(0)] = None
+    return list(launched)
+
+
+def _host(plan: Plan, process: int, rng: np.random.Generator) -> Host:
+    make = EvenHost if plan.is_even else Host
+    return make(process, rng, plan.rates, is_labelled=plan.is_labelled)
+
+
+def _load(host: Host, plan: Plan) -> None:
+    """Wait for data."""
+    if plan.late_ns:
+        with host.range("data loading"), host.purpose("data_loading_ns"):
+            host.sleep(plan.late_ns, "poll", spread=0)
+
+
+def _compute(host: Host, stream: Stream, plan: Plan, stage: int, pass_: Pass) -> None:
+    operator = "aten::linear" if pass_.is_forward else "aten::mm"
+    if not plan.is_labelled:
+        host.launch(stream, *plan.kernels(stage, pass_))
+        return
+    with host.range("forward" if pass_.is_forward else "backward"):
+        host.operator(stream, operator, *plan.kernels(stage, pass_))
+
+
+def scenario(plan: Plan) -> Callable[[np.random.Generator], Setup]:
+    """Return the builder of a pipeline."""
+    return lambda rng: pipeline(rng, plan)

@@ -1,0 +1,183 @@
+"""Data-parallel training on several machines, with one late rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator, Stream
+from sample_traces.simulator.event_model.program_writer import (
+    COMPUTE,
+    COPY,
+    NCCL,
+    SIDE,
+    Host,
+    Rates,
+)
+from sample_traces.simulator.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from sample_traces.simulator.kernels import Kernel
+
+NODES, RANKS_PER_NODE, STEPS = 4, 2, 30
+NUM_RANKS = NODES * RANKS_PER_NODE
+WORLD = Communicator(0x5EED_0000_0000_0008, "0", tuple(range(NUM_RANKS)))
+PAIRS = tuple(
+    Communicator(0x5EED_0000_0000_0100 + rank, f"{rank // 2 + 1}", (rank, rank + 1))
+    for rank in range(0, NUM_RANKS, 2)
+)
+_SCALE = 10  # steps of 30 to 40 ms: long enough to show the drift of clocks
+_MIB = 1 << 20
+_DELAY_NS = 5_000_000
+_SLOWER = 1.3
+_QUEUE_LIMIT = 320
+NCCL_RATES = Rates(nccl_latency_ns=40_000)
+
+
+def _long(*launched: Kernel) -> tuple[Kernel, ...]:
+    return tuple(replace(kernel, duration_ns=_SCALE * kernel.duration_ns) for kernel in launched)
+
+
+_FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+_BACKWARD = _long(kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD)
+_SHORT = replace(kernels.ADD, duration_ns=60_000)
+"""Fills the launch queue: 170 kernels beyond its limit take 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The deviation of one rank from the others.
+
+    Attributes:
+        cause: as in the finding; None for a balanced run.
+        delay: adds the delay to the program of the rank.
+        slower: factor on the durations of its kernels.
+        upstream: whether the rank is late because it waits for its late neighbour.
+    """
+
+    cause: str | None
+    delay: Callable[[Host], None] | None = None
+    slower: float = 1.0
+    upstream: bool = False
+
+
+def stream(host: Host, number: int) -> Stream:
+    """Return a stream of the device that the host's process drives on its machine."""
+    return Stream(host.process, host.process % RANKS_PER_NODE, number)
+
+
+def training(
+    rng: np.random.Generator,
+    plan: Deviation,
+    late: int,
+    *,
+    is_labelled: bool,
+    num_steps: int = STEPS,
+) -> Setup:
+    """Return a run of eight ranks on four machines.
+
+    Args:
+        rng: for variations of durations.
+        plan: of the late rank.
+        late: the rank.
+        is_labelled: whether the ranges of `instrument` are in it.
+        num_steps: of the run.
+    """
+    hosts = tuple(Host(rank, rng, NCCL_RATES, is_labelled=is_labelled) for rank in range(NUM_RANKS))
+    for host in hosts:
+        slower = plan.slower if host.process == late else 1.0
+        forward, backward = (_slowed(part, slower) for part in (_FORWARD, _BACKWARD))
+        delay = plan.delay if host.process == late else None
+        for step in range(num_steps):
+            with host.step(step):
+                _step(host, forward, backward, delay, is_upstream=plan.upstream)
+    devices = tuple((rank % RANKS_PER_NODE,) for rank in range(NUM_RANKS))
+    return Setup(hosts, lambda _: [], devices=devices, queue_limit=_QUEUE_LIMIT)
+
+
+def _step(
+    host: Host,
+    forward: tuple[Kernel, ...],
+    backward: tuple[Kernel, ...],
+    delay: Callable[[Host], None] | None,
+    *,
+    is_upstream: bool,
+) -> None:
+    compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+    with host.range("data loading"):
+        host.busy(200_000)
+    host.to_device(stream(host, COPY), 2 * _MIB)
+    with host.range("forward"):
+        host.operator(compute, "aten::linear", *forward)
+        if delay is not None:
+            delay(host)
+        if is_upstream:
+            pair = PAIRS[host.process // 2]
+            host.collective("all_reduce", pair, stream(host, SIDE), 4 * _MIB, after=compute)
+            host.follow(compute, stream(host, SIDE))
+            if host.process % 2 == 0:  # it works a little longer, so that it arrives last
+                host.operator(compute, "aten::linear", *forward[:1])
+        host.operator(compute, "aten::linear", *forward)
+    with host.range("backward"):
+        for size in (48, 48, 24):
+            host.operator(compute, "aten::mm", *backward)
+            host.collective("all_reduce", WORLD, nccl, size * _MIB, after=compute)
+        host.follow(compute, nccl)
+    with host.range("optimizer"):
+        host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
+        host.collective("all_reduce", WORLD, nccl, 4096, after=compute)
+        host.follow(compute, nccl)
+    host.synchronize(compute)
+
+
+def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
+    return tuple(
+        replace(kernel, duration_ns=round(times * kernel.duration_ns)) for kernel in launched
+    )
+
+
+# -- delays of a rank ------------------------------------------------------------------------------
+
+
+def _starved(host: Host) -> None:
+    """Let the GPU finish and idle for some time, without a call that waits for it."""
+    ahead = sum(kernel.duration_ns for kernel in _FORWARD)
+    host.busy(ahead + _DELAY_NS, spread=0.02)
+
+
+def _synchronizing(host: Host) -> None:
+    host.item(stream(host, COMPUTE))
+    host.busy(_DELAY_NS, spread=0.02)
+
+
+def _loading(host: Host) -> None:
+    with host.range("dataloader next"):
+        _starved(host)
+
+
+def _copying(host: Host) -> None:
+    compute = stream(host, COMPUTE)
+    host.to_device(compute, 30 * _MIB, pageable=True)
+
+
+def _flooding(host: Host) -> None:
+    """Fill the launch queue from another stream, ahead of the communication."""
+    host.launch(stream(host, SIDE), *[_SHORT] * (_QUEUE_LIMIT + 170))
+
+
+STRAGGLERS: dict[str, Deviation] = {
+    "balanced": Deviation(None),
+    "slow-kernels": Deviation("slower kernels", slower=_SLOWER),
+    "launch-queue": Deviation("launch queue full", _flooding),
+    "host": Deviation("launch", _starved),
+    "sync": Deviation("sync", _synchronizing),
+    "copy": Deviation("blocking copy", _copying),
+    "data-loading": Deviation("data loading", _loading),
+    "upstream": Deviation("launch", _starved, upstream=True),
+}
+"""Runs by what is planted: one rank is late, but in the first."""

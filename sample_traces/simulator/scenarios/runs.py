@@ -1,0 +1,322 @@
+"""Runs on several machines, one report for each machine or each rank, and the truth about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sample_traces.simulator.boards import A100
+from sample_traces.simulator.event_model.actions import CommunicationWork
+from sample_traces.simulator.event_model.fleet import MEDIAN_EARLY_NS, Capture, Node, seen
+from sample_traces.simulator.event_model.records import Records
+from sample_traces.simulator.machine import SESSION_START_NS, Machine
+from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.scenarios.cpu_runs import CPU_PLANS, cpu_training
+from sample_traces.simulator.scenarios.ranks import (
+    NCCL_RATES,
+    NODES,
+    NUM_RANKS,
+    PAIRS,
+    RANKS_PER_NODE,
+    STRAGGLERS,
+    WORLD,
+    training,
+)
+from sample_traces.simulator.truth import check_at_least, check_is_free, write_truth
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sample_traces.simulator.boards import Board
+    from sample_traces.simulator.event_model.actions import Communicator
+    from sample_traces.simulator.event_model.engine import Result
+
+# NTP keeps machines within a few ms, sometimes tens; crystals drift by tens of ppm.
+_AHEAD_NS, _DRIFT_PPB = 20_000_000, 50_000
+# Sessions start before the program, up to so much apart.
+_SESSION_NS, _SESSION_SPREAD_NS = 200_000_000, 900_000_000
+# Captures miss up to this share of the run at either end.
+_CUT = 0.15
+# Planted delays are much longer; shorter ones come from varied durations.
+_LATE_NS = 500_000
+# Without GPUs, members leave up to 1 ms apart, and so arrive at the next operation as far apart.
+_LATE_WITHOUT_GPU_NS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunScenario:
+    """A run of several reports.
+
+    Attributes:
+        summary: one line for `--help`.
+        plan: a key of `STRAGGLERS`, or of `CPU_PLANS`.
+        has_gpu: whether the ranks have GPUs.
+    """
+
+    summary: str
+    plan: str
+    has_gpu: bool = True
+
+
+RUN_SCENARIOS: dict[str, RunScenario] = {
+    "ranks-balanced": RunScenario("Eight ranks on four machines, none of them late.", "balanced"),
+    **{
+        f"straggler-{plan}": RunScenario(f"The same, and one rank is late: {why}.", plan)
+        for plan, why in {
+            "slow-kernels": "its kernels take longer",
+            "launch-queue": "its launch queue is full",
+            "host": "its host launches late",
+            "sync": "it reads numbers within the step",
+            "copy": "it copies from pageable memory",
+            "data-loading": "it waits for data",
+            "upstream": "it waits for its late neighbour",
+        }.items()
+    },
+    "cpu-ranks-balanced": RunScenario(
+        "Eight ranks without a GPU on four machines, none of them late.", "balanced", has_gpu=False
+    ),
+    **{
+        f"cpu-straggler-{plan}": RunScenario(
+            f"The same, and one rank is late: {why}.", plan, has_gpu=False
+        )
+        for plan, why in {
+            "slow-compute": "its forward takes longer",
+            "data-loading": "it waits for data",
+            "unnamed": "no range shows why",
+            "upstream": "it waits for its late neighbour",
+        }.items()
+    },
+}
+
+
+def simulate_run(
+    name: str,
+    folder: Path,
+    *,
+    seed: int = 0,
+    per_rank: bool = False,
+    is_labelled: bool = True,
+    schema_version: str = "3.25.0",
+) -> Path:
+    """Write the reports of a run, and the truth about it.
+
+    Args:
+        name: a key of `RUN_SCENARIOS`.
+        folder: of the reports; created if missing.
+        seed: of everything that varies: durations, clocks, cuts, the late rank.
+        per_rank: a report for each rank (`rank_0.sqlite`), not for each machine (`node_0.sqlite`).
+        is_labelled: whether the ranges of `instrument` are in it; NCCL's payloads always are in
+            the latest schema.
+        schema_version: of the exports.
+
+    Returns:
+        The path of `truth.json`: `reports` with the clock of each: `offset_ns` and `drift` bring
+        times by the session's start to those of the first report's machine, at `at_ns` after
+        the first session's start; `straggler`, the late rank, or null; and with GPUs `all_reduce`,
+        what one of all ranks takes at the median of its members: `latency_ns`, and
+        `rate_gb_per_s` beyond it.
+
+    Raises:
+        UsageError: there is no such scenario or schema version, or one of the files exists.
+        TraceFileError: the disk is full.
+    """
+    if name not in RUN_SCENARIOS:
+        known = ", ".join(RUN_SCENARIOS)
+        raise UsageError(f"cannot simulate {name!r}", "there is no such run", f"try {known}")
+    check_at_least("seed", seed, 0)
+    truth_path = folder / "truth.json"
+    check_is_free(truth_path)
+    scenario, rng = RUN_SCENARIOS[name], np.random.default_rng(seed)
+    how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
+    command = " ".join(
+        [f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}", *how]
+    )
+    if not (is_labelled or scenario.has_gpu):
+        raise UsageError(
+            f"cannot simulate {name} without labels",
+            "ranks without a GPU have no other events",
+            "remove --no-labels",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    output = _Output(folder, command, schema_version, per_rank)
+    if scenario.has_gpu:
+        captures, facts = _with_gpus(scenario.plan, rng, output, is_labelled=is_labelled)
+    else:
+        captures, facts = _without_gpus(scenario.plan, rng, output)
+    arguments = {
+        "seed": seed,
+        "per_rank": per_rank,
+        "is_labelled": is_labelled,
+        "schema_version": schema_version,
+    }
+    reports = [
+        _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
+    ]
+    return write_truth(truth_path, name, arguments, {"reports": reports, **facts})
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The output of a run.
+
+    Attributes:
+        folder: of the reports.
+        command: that reproduces them.
+        schema_version: of the exports.
+        per_rank: a report for each rank, not for each machine.
+    """
+
+    folder: Path
+    command: str
+    schema_version: str
+    per_rank: bool
+
+    def writer(self, stem: str) -> NsightWriter:
+        """Return the writer of a report."""
+        return NsightWriter(self.folder / f"{stem}.sqlite", self.schema_version)
+
+
+def _with_gpus(
+    key: str, rng: np.random.Generator, output: _Output, *, is_labelled: bool
+) -> tuple[dict[str, Capture], dict[str, Any]]:
+    """Write the reports of a run, and return the captures and the truth."""
+    plan = STRAGGLERS[key]
+    # Of a pair, the first one waits for the second.
+    late = int(rng.integers(NUM_RANKS)) | plan.upstream
+    setup = training(rng, plan, late, is_labelled=is_labelled)
+    result = setup.run()
+    first = min(operation.start_ns for operation in result.operations)
+    captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
+    for stem, capture in captures.items():
+        machine = _machine(output, capture, A100, setup.devices_of_processes)
+        with output.writer(stem) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    members = PAIRS[late // 2] if plan.upstream else WORLD
+    return captures, {
+        "all_reduce": {
+            # Members leave before the time of the model, by different amounts.
+            "latency_ns": NCCL_RATES.nccl_latency_ns - MEDIAN_EARLY_NS,
+            "rate_gb_per_s": float(NCCL_RATES.nccl * NUM_RANKS / (2 * (NUM_RANKS - 1))),
+        },
+        **_straggler(late, plan.cause, true_arrivals(result, members), _LATE_NS),
+    }
+
+
+def _without_gpus(
+    key: str, rng: np.random.Generator, output: _Output
+) -> tuple[dict[str, Capture], dict[str, Any]]:
+    """Do as `_with_gpus()`, for a run of ranks without a GPU."""
+    plan = CPU_PLANS[key]
+    late = int(rng.integers(NUM_RANKS)) | plan.has_pairs
+    result, operations = cpu_training(rng, plan, late)
+    first = min(range_.start_ns for range_ in result.ranges)
+    captures = _captures((first, result.end_ns), rng, per_rank=output.per_rank)
+    for stem, capture in captures.items():
+        machine = _machine(output, capture, None, ((),) * NUM_RANKS)
+        with output.writer(stem) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    group = str(late // 2 + 1) if plan.has_pairs else "0"
+    arrivals = [operation.arrived_ns for operation in operations[group]]
+    return captures, _straggler(late, plan.cause, arrivals, _LATE_WITHOUT_GPU_NS)
+
+
+def _machine(
+    output: _Output, capture: Capture, board: Board | None, devices: tuple[tuple[int, ...], ...]
+) -> Machine:
+    node = capture.node
+    return Machine(
+        output.command,
+        board,
+        devices,
+        processes=capture.processes,
+        hostname=node.name,
+        session_start_ns=SESSION_START_NS + node.shown(capture.session_ns),
+    )
+
+
+def _straggler(
+    late: int, cause: str | None, arrivals: Sequence[dict[int, int]], least_ns: int
+) -> dict[str, Any]:
+    """Return the late rank, and its lateness after the rank before it.
+
+    Args:
+        late: the rank.
+        cause: of its lateness; None if no rank is late.
+        arrivals: of each member at each operation.
+        least_ns: the shortest time that counts as late.
+    """
+    if cause is None:
+        return {"straggler": None}
+    delays = [
+        times[late] - median(time for rank, time in times.items() if rank != late)
+        for times in arrivals
+    ]
+    behind = [
+        times[late]
+        - max(time for rank, time in times.items() if rank != late and time <= times[late])
+        for times, delay in zip(arrivals, delays, strict=True)
+        if delay > least_ns
+    ]
+    lateness = round(median(behind))
+    return {"straggler": {"rank": late, "cause": cause, "lateness_ns": lateness}}
+
+
+def _captures(
+    span_ns: tuple[int, int], rng: np.random.Generator, *, per_rank: bool
+) -> dict[str, Capture]:
+    """Return the captures of a run with this span, by the stems of their file names."""
+    first, stop = span_ns
+    nodes = [
+        Node(
+            f"node-{number}",
+            int(rng.integers(-_AHEAD_NS, _AHEAD_NS)),
+            int(rng.integers(-_DRIFT_PPB, _DRIFT_PPB)),
+        )
+        for number in range(NODES)
+    ]
+    length = stop - first
+    captures = {}
+    for number in range(NUM_RANKS if per_rank else NODES):
+        node = nodes[number // RANKS_PER_NODE] if per_rank else nodes[number]
+        processes = range(number, number + 1)
+        if not per_rank:
+            processes = range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)
+        captures[f"rank_{number}" if per_rank else f"node_{number}"] = Capture(
+            node=node,
+            processes=tuple(processes),
+            session_ns=_SESSION_NS + int(rng.integers(_SESSION_SPREAD_NS)),
+            start_ns=first + int(_CUT * length * float(rng.random())),
+            stop_ns=stop - int(_CUT * length * float(rng.random())),
+        )
+    return captures
+
+
+def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[str, Any]:
+    """Return the truth about a report's clock."""
+    reference = captures[0].node
+    at = (capture.start_ns + capture.stop_ns) // 2
+    shown = [other.node.shown(other.session_ns) for other in captures]
+    return {
+        "file": f"{stem}.sqlite",
+        "host": capture.node.name,
+        "processes": capture.processes,
+        "at_ns": capture.node.shown(at) - min(shown),
+        "offset_ns": reference.shown(at) - capture.node.shown(at),
+        "drift": (reference.drift_ppb - capture.node.drift_ppb) / 1e9,
+    }
+
+
+def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, int]]:
+    """Return the start of each member in each operation of a communicator: time by process."""
+    starts: dict[int, list[int]] = {process: [] for process in communicator.processes}
+    for operation in result.operations:
+        work = operation.work
+        if isinstance(work, CommunicationWork) and work.communicator == communicator:
+            starts[operation.stream.process].append(operation.start_ns)
+    rounds = zip(*map(sorted, starts.values()), strict=True)
+    return [dict(zip(starts, times, strict=True)) for times in rounds]

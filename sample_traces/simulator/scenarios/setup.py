@@ -1,0 +1,152 @@
+"""Scenarios: the programs of all processes, the machine, and the expected findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from sample_traces.simulator.boards import A100, Board
+from sample_traces.simulator.event_model import lost_time
+from sample_traces.simulator.event_model.actions import Call, Thread
+from sample_traces.simulator.event_model.engine import QUEUE_LIMIT, Simulation
+from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.machine import TORCH_THREADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
+
+    from sample_traces.simulator.event_model.actions import Action
+    from sample_traces.simulator.event_model.answers import Ranks
+    from sample_traces.simulator.event_model.engine import Result
+    from sample_traces.simulator.event_model.program_writer import Host
+    from sample_traces.simulator.nsight_writer import NsightWriter
+
+    Finding = dict[str, Any]
+
+FINDINGS = (
+    "nccl-serialization", "overlap-slowdown", "launch-queue-stall", "exposed-communication",
+    "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
+    "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
+    "process-group-scaling", "exposed-copy", "full-precision-matmul", "host-stall",
+    "unfused-kernels", "uneven-kernels", "pipeline-bubble", "few-blocks",
+    "unified-memory",
+)  # fmt: skip
+"""The id of every finding."""
+
+_LATENCIES = Latencies()
+_START_NS = 1_500_000_000
+_START_SPREAD_NS = 40_000  # processes are apart, but too little to look like stragglers
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One scenario, ready to run.
+
+    Attributes:
+        hosts: the programs of the processes' main threads, by rank.
+        devices: of each process, its CUDA ordinals.
+        board: the kind of all GPUs.
+        slowdown: of compute kernels beside communication.
+        queue_limit: the largest number of operations of one process that are launched, but not
+            over.
+        findings: the truth, from the result.
+        latencies: between cause and effect.
+        mpi_program: the name of each process, if it is a program of MPI and not PyTorch.
+        write_more: writes further tables of the export, from the result.
+        more_links: further transfers over links, from the result.
+    """
+
+    hosts: tuple[Host, ...]
+    findings: Callable[[Ranks], list[Finding]]
+    devices: tuple[tuple[int, ...], ...] = ()
+    board: Board = A100
+    slowdown: Fraction = Fraction(1)
+    queue_limit: int = QUEUE_LIMIT
+    latencies: Latencies = _LATENCIES
+    mpi_program: str = ""
+    write_more: Callable[[NsightWriter, Ranks], None] | None = None
+    more_links: Callable[[Ranks], list[dict[str, Any]]] | None = None
+
+    @property
+    def devices_of_processes(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each process; by default one each."""
+        return self.devices or tuple((host.process,) for host in self.hosts)
+
+    @property
+    def thread_names(self) -> tuple[str, ...]:
+        """The names of each process's threads."""
+        return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
+
+    def run(self, change: Callable[[Sequence[Action]], Iterable[Action]] | None = None) -> Result:
+        """Run it; a second run gives the same result.
+
+        Args:
+            change: changes the actions of each process; random numbers stay the same.
+        """
+        simulation = Simulation(
+            slowdown=self.slowdown, queue_limit=self.queue_limit, latencies=self.latencies
+        )
+        for host in self.hosts:
+            start = _START_NS + host.varied_start(_START_SPREAD_NS)
+            actions = host.actions if change is None else change(host.actions)
+            simulation.add(Thread(host.process), actions, start)
+        return simulation.run()
+
+    def without_queue_limit(self) -> Result:
+        """Run it with an unlimited launch queue."""
+        return replace(self, queue_limit=1 << 30).run()
+
+    def without_waits(self) -> Result:
+        """Run it with a host that never waits for the GPU."""
+        simulation = Simulation(latencies=self.latencies, queue_limit=self.queue_limit)
+        for host in self.hosts:
+            actions = (
+                replace(action, until=None, blocking=False) if isinstance(action, Call) else action
+                for action in host.actions
+            )
+            simulation.add(Thread(host.process), actions, _START_NS)
+        return simulation.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An entry of the registry.
+
+    Attributes:
+        summary: one line for `--help`.
+        build: makes the setup; all that varies comes from the generator.
+        silent: findings that must not be reported above info.
+        has_overhead_rows: see `machine.Machine`.
+        has_json_payloads: see `machine.Machine`.
+        host_tables: see `machine.Machine`.
+        is_sample: whether its export is among `sample_traces/`.
+    """
+
+    summary: str
+    build: Callable[[np.random.Generator], Setup]
+    silent: tuple[str, ...] = field(default=())
+    has_overhead_rows: bool = True
+    has_json_payloads: bool = False
+    host_tables: frozenset[str] = frozenset()
+    is_sample: bool = True
+
+
+def all_but(*reported: str) -> tuple[str, ...]:
+    """Return all findings except these."""
+    return tuple(finding for finding in FINDINGS if finding not in reported)
+
+
+def finding(name: str, rank: int, **metrics: object) -> Finding:
+    """Return one entry of the truth's `findings`."""
+    return {"id": name, "rank": rank, "metrics": metrics}
+
+
+def idle(ranks: Ranks) -> list[Finding]:
+    """Return `gpu-idle` of every rank."""
+    return [
+        finding("gpu-idle", rank, **lost_time.idle(ranks, rank))
+        for rank in range(len(ranks.places))
+    ]

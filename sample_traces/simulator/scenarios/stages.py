@@ -1,0 +1,170 @@
+"""A model in four stages and four micro-batches a step, one forward and one backward in turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator, Stream
+from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, Host
+from sample_traces.simulator.scenarios.setup import Setup
+from traceprof.run.pipeline_orders import Pass, one_forward_one_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from sample_traces.simulator.event_model.actions import Event
+
+NUM_STAGES, NUM_MICRO_BATCHES, NUM_STEPS = 4, 4, 4
+SENDS, RECEIVES = 24, 25  # stream ids
+_BYTES = 96 << 20
+_BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message of a stage: activations to the next one, or gradients to the one before.
+
+    Attributes:
+        is_forward: whether it carries activations.
+        micro_batch: by number.
+    """
+
+    is_forward: bool
+    micro_batch: int
+
+
+def pair(source: int, destination: int) -> Communicator:
+    """Return the communicator of one direction between two stages."""
+    low, high = sorted((source, destination))
+    number = 0x5EED_0000_0000_0200 + 16 * source + destination
+    return Communicator(number, f"pp{source}{destination}", (low, high))
+
+
+def sends_of(stage: int) -> list[Send]:
+    """Return the messages of a stage in a step, in the order of the scenario.
+
+    Gradients overtake activations that were ready first: the sender prefers gradients.
+    """
+    passes = one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+    sends: list[Send] = []
+    for before, pass_ in zip([None, *passes], passes, strict=False):
+        if _is_sent(stage, pass_):
+            goes_first = not pass_.is_forward and before is not None and before.is_forward
+            is_before = goes_first and stage < NUM_STAGES - 1
+            sends.insert(len(sends) - is_before, Send(pass_.is_forward, pass_.micro_batch))
+    return sends
+
+
+def nccl_pipeline(
+    rng: np.random.Generator,
+    sends: Mapping[int, Sequence[Send]] | None = None,
+    num_steps: int = NUM_STEPS,
+) -> Setup:
+    """Return a pipeline of four ranks with all sends of a rank on one stream.
+
+    Activations wait behind gradients for another rank, which are not ready yet; and a send runs
+    until its receiver arrives, which computes first.
+
+    Args:
+        rng: for variations of durations.
+        sends: of each stage, the order of its sends in a step; by default that of `sends_of`.
+        num_steps: of the run.
+    """
+    hosts = tuple(Host(rank, rng) for rank in range(NUM_STAGES))
+    for host in hosts:
+        order = list(sends_of(host.process) if sends is None else sends[host.process])
+        for step in range(num_steps):
+            with host.step(step):
+                _stage(host, list(order))
+                with host.range("optimizer"):
+                    host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+                host.synchronize(host.compute)
+    return Setup(hosts, lambda _: [])
+
+
+def _stage(host: Host, order: list[Send]) -> None:
+    """Add a step of a stage."""
+    stage = host.process
+    sends, receives = host.stream(SENDS), host.stream(RECEIVES)
+    done: dict[Send, Event] = {}
+    for pass_ in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES):
+        source = stage - 1 if pass_.is_forward else stage + 1
+        if 0 <= source < NUM_STAGES:
+            host.send_recv(
+                "recv", source, pair(source, stage), receives, _BYTES, after=host.compute
+            )
+            host.follow(host.compute, receives)
+        _compute(host, host.compute, pass_)
+        if _is_sent(stage, pass_):
+            done[Send(pass_.is_forward, pass_.micro_batch)] = host.record(host.compute)
+        while order and order[0] in done:
+            send = order.pop(0)
+            destination = stage + 1 if send.is_forward else stage - 1
+            host.wait(sends, done[send])
+            host.send_recv("send", destination, pair(stage, destination), sends, _BYTES)
+
+
+def _compute(host: Host, stream: Stream, pass_: Pass) -> None:
+    with host.range("forward" if pass_.is_forward else "backward"):
+        if pass_.is_forward:
+            host.operator(stream, "aten::linear", *kernels.FORWARD)
+        else:
+            host.operator(stream, "aten::mm", *_BACKWARD)
+
+
+def _is_sent(stage: int, pass_: Pass) -> bool:
+    """Return whether the result of a pass goes to another stage."""
+    return stage < NUM_STAGES - 1 if pass_.is_forward else stage > 0
+
+
+def copying_pipeline(rng: np.random.Generator, num_steps: int = NUM_STEPS) -> Setup:
+    """Return the same pipeline on four GPUs of one process, with a copy engine for each peer.
+
+    Copies need no receiver, and each has a stream of its own: none waits for another.
+
+    Args:
+        rng: for variations of durations.
+        num_steps: of the run.
+    """
+    host = Host(0, rng)
+    compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(NUM_STAGES)]
+    for step in range(num_steps):
+        with host.step(step):
+            sent: dict[tuple[int, Send], Stream] = {}
+            for stage, pass_ in _in_launch_order():
+                source = stage - 1 if pass_.is_forward else stage + 1
+                received = sent.get((source, Send(pass_.is_forward, pass_.micro_batch)))
+                if received is not None:
+                    host.follow(compute[stage], received)
+                _compute(host, compute[stage], pass_)
+                if _is_sent(stage, pass_):
+                    destination = stage + 1 if pass_.is_forward else stage - 1
+                    copy = Stream(0, stage, COPY + 20 * (stage + 1) + pass_.is_forward)
+                    host.follow(copy, compute[stage])
+                    host.peer_copy(copy, _BYTES, stage, destination)
+                    sent[stage, Send(pass_.is_forward, pass_.micro_batch)] = copy
+            for stream in compute:
+                host.operator(stream, "aten::_fused_adamw_", kernels.ADAM)
+            for stream in compute:
+                host.synchronize(stream)
+    return Setup((host,), lambda _: [], devices=(tuple(range(NUM_STAGES)),))
+
+
+def _in_launch_order() -> list[tuple[int, Pass]]:
+    """Return the passes of all stages, each after its inputs, as one thread launches them."""
+    left = [
+        one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+        for stage in range(NUM_STAGES)
+    ]
+    launched: list[tuple[int, Pass]] = []
+    while any(left):
+        for stage, passes in enumerate(left):
+            if passes:
+                source = stage - 1 if passes[0].is_forward else stage + 1
+                if not 0 <= source < NUM_STAGES or (source, passes[0]) in launched:
+                    launched.append((stage, passes.pop(0)))
+    return launched

@@ -1,0 +1,325 @@
+"""Data-parallel training: a healthy run, and runs whose communication costs time."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model import answers, lost_time
+from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.program_writer import COPY, Host, Rates
+from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.scenarios.setup import Setup, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from sample_traces.simulator.event_model.actions import Event
+    from sample_traces.simulator.event_model.answers import Ranks
+    from sample_traces.simulator.scenarios.setup import Finding
+
+WORLD = Communicator(0x5EED_0000_0000_0001, "0", (0, 1))
+
+_AVERAGE = Kernel(
+    "void at::native::vectorized_elementwise_kernel<4, at::native::LerpScalarFunctor<float>, "
+    "std::array<char *, 3>>(int, T2, T3)",
+    "aten::lerp_", 65536, 1, 128, 32, 0, 0, 160_000,
+)  # fmt: skip
+_MIB = 1 << 20
+_SLOWED_STEPS = 6
+
+
+def programs(
+    rng: np.random.Generator,
+    num_steps: int,
+    step: Callable[[Host], None],
+    rates: Rates | None = None,
+    *,
+    processes: Sequence[int] = WORLD.processes,
+    is_grouped: bool = True,
+) -> tuple[Host, ...]:
+    """Return programs of ranks that take this number of steps.
+
+    Args:
+        rng: for variations of durations.
+        num_steps: of each program.
+        step: writes one.
+        rates: of the machine's links.
+        processes: the ranks.
+        is_grouped: as of `Host`.
+    """
+    hosts = tuple(Host(rank, rng, rates, is_grouped=is_grouped) for rank in processes)
+    for host in hosts:
+        for number in range(num_steps):
+            with host.step(number):
+                step(host)
+    return hosts
+
+
+def reduce_beside(host: Host, size: int) -> None:
+    """Reduce the gradients computed since the last reduction, at the same time as later work."""
+    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+
+
+def optimize(host: Host, num: int = 1) -> None:
+    """Run this number of kernels of an optimizer."""
+    with host.range("optimizer"):
+        host.operator(host.compute, "aten::_fused_adamw_", *[kernels.ADAM] * num)
+
+
+def of_each_rank(name: str, metrics: Callable[..., dict[str, Any]], ranks: Ranks) -> list[Finding]:
+    """Return a finding of every rank, with metrics from its operations."""
+    return [
+        finding(name, rank, **metrics(operations))
+        for rank, operations in enumerate(ranks.operations)
+    ]
+
+
+BATCH_MARK, LOSS_MARK = "batch is there", "loss is read"
+
+
+def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
+    """Return a run in which everything is hidden and the GPU is always busy.
+
+    The host reads each loss a step late, so that its wait never makes the GPU wait; the running
+    average of the weights, which does not need the gradients, hides the last bucket.
+
+    Args:
+        rng: for variations of durations.
+        marks: whether each step's batch, and each loss that is read, gets a mark.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, copy = host.compute, host.stream(COPY)
+        losses: list[Event] = []
+        host.to_device(copy, 4 * _MIB)
+        loaded = host.record(copy)
+        for step in range(8):
+            with host.step(step):
+                host.wait(compute, loaded)
+                host.to_device(copy, 4 * _MIB)
+                loaded = host.record(copy)
+                if marks:
+                    host.mark(BATCH_MARK)
+                with host.range("forward"):
+                    host.operator(compute, "aten::linear", *kernels.FORWARD * 2)
+                with host.range("backward"):
+                    for size in (100, 100, 100, 14):
+                        host.operator(compute, "aten::mm", *kernels.BACKWARD)
+                        reduce_beside(host, size * _MIB)
+                with host.range("optimizer"):
+                    host.operator(compute, "aten::lerp_", _AVERAGE, _AVERAGE)
+                    host.follow(compute, host.nccl)
+                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
+                    host.memset(compute, 4 * _MIB)
+                host.to_host(compute, 4)
+                losses.append(host.record(compute))
+                if step:
+                    host.synchronize(losses[-2])
+                    if marks:
+                        host.mark(f"{LOSS_MARK} {step - 1}")
+    return Setup(hosts, lambda _: [])
+
+
+def overlap_slowdown(rng: np.random.Generator) -> Setup:
+    """Return a run whose kernels take 1.5 times as long while NCCL runs beside them.
+
+    Gradients accumulate over two micro-batches, in the first of which the same kernels run alone.
+    """
+
+    def step(host: Host) -> None:
+        for reduces in (False, True):
+            host.to_device(host.compute, 2 * _MIB)
+            with host.range("forward"):
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+            with host.range("backward"):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                for size in (95, 95, 50):
+                    host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                    if reduces:
+                        reduce_beside(host, size * _MIB)
+                # Activation checkpointing: the forward's kernels again.
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+                host.follow(host.compute, host.nccl)
+        optimize(host, 2)
+        host.synchronize(host.compute)
+
+    hosts = programs(rng, _SLOWED_STEPS, step, Rates(nccl=Fraction(100)))
+    metrics = partial(answers.overlap_slowdown, num_passes=2 * _SLOWED_STEPS)
+    findings = partial(of_each_rank, "overlap-slowdown", metrics)
+    return Setup(hosts, findings, slowdown=Fraction(3, 2))
+
+
+def compute_stream_collective(rng: np.random.Generator) -> Setup:
+    """Return a run with synchronous all-reduces, which torch 2.8 runs on the compute stream."""
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            for _ in range(4):
+                # Tensor parallelism: the layer's output is reduced before the next one.
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+                host.collective("all_reduce", WORLD, host.compute, 32 * _MIB)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                host.collective("all_reduce", WORLD, host.compute, 32 * _MIB)
+        optimize(host)
+
+    return Setup(programs(rng, 8, step), partial(exposed_for, "same_stream_ns"))
+
+
+def late_all_reduce(rng: np.random.Generator) -> Setup:
+    """Return a run with one gradient bucket, which is reduced after the backward."""
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * 4)
+            reduce_beside(host, 320 * _MIB)
+            host.follow(host.compute, host.nccl)
+        optimize(host, 2)
+
+    return Setup(programs(rng, 6, step), _late)
+
+
+def _late(ranks: Ranks) -> list[Finding]:
+    """Return the time of all-reduces after the backward's kernels, without the first step."""
+    findings = exposed(ranks)
+    for rank, operations in enumerate(ranks.operations):
+        kernel_ends = [
+            operation.end_ns for operation in operations if answers.class_of(operation) == "compute"
+        ]
+        tails = [
+            operation.end_ns - max(end for end in kernel_ends if end <= operation.start_ns)
+            for operation in operations
+            if answers.class_of(operation) == "communication"
+        ]
+        metrics = {"tail_ns": sum(tails[1:]), "num_buckets": 1, "model_tails_ns": tails}
+        findings.append(finding("late-allreduce", rank, **metrics))
+    return findings
+
+
+def small_collectives(rng: np.random.Generator) -> Setup:
+    """Return a run that all-reduces every gradient by itself: 4 to 64 kB, mostly latency.
+
+    It calls NCCL without groups, as other programs may: the launch is inside the range.
+    """
+    sizes = (4096, 65536, 8192, 16384, 4096, 32768)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            for number in range(100):
+                reduce_beside(host, sizes[number % len(sizes)])
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+
+    return Setup(programs(rng, 2, step, is_grouped=False), _small)
+
+
+def _small(ranks: Ranks) -> list[Finding]:
+    findings = exposed(ranks)
+    latency = Rates().nccl_latency_ns
+    for rank, operations in enumerate(ranks.operations):
+        works = [
+            answers.communication(operation)
+            for operation in operations
+            if answers.class_of(operation) == "communication"
+        ]
+        sizes = sorted(work.bytes for work in works)
+        metrics = {
+            "num_operations": len(works),
+            "median_bytes": (sizes[(len(sizes) - 1) // 2] + sizes[len(sizes) // 2]) // 2,
+            "latency_share": latency * len(works) / sum(work.transfer_ns for work in works),
+        }
+        findings.append(finding("small-collectives", rank, **metrics))
+    return findings
+
+
+def full_precision(rng: np.random.Generator) -> Setup:
+    """Return a run that multiplies matrices in FP32 without tensor cores."""
+
+    def step(host: Host) -> None:
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.SGEMM[0])
+                host.operator(host.compute, "aten::gelu", kernels.GELU)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+                reduce_beside(host, 32 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+
+    metrics = partial(lost_time.full_precision, slow=kernels.SGEMM)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "full-precision-matmul", metrics))
+
+
+def few_blocks(rng: np.random.Generator) -> Setup:
+    """Return a run that computes norms of activations by a few blocks."""
+
+    def step(host: Host) -> None:
+        norm = kernels.NORM_IN_FEW_BLOCKS
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.UP)
+                host.operator(host.compute, norm.operator, norm)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                reduce_beside(host, 16 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+
+    metrics = partial(lost_time.few_blocks, few=kernels.NORM_IN_FEW_BLOCKS)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "few-blocks", metrics))
+
+
+def unfused(rng: np.random.Generator) -> Setup:
+    """Return a run of chains of kernels that are bound by memory, and of an unfused optimizer."""
+
+    def step(host: Host) -> None:
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.UP)
+                host.operator(host.compute, "aten::native_layer_norm", *kernels.UNFUSED_NORM)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                reduce_beside(host, 16 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            host.follow(host.compute, host.nccl)
+        with host.range("optimizer"):
+            for kernel in kernels.UNFUSED_ADAM:
+                host.operator(host.compute, kernel.operator, kernel)
+
+    chains = (kernels.UNFUSED_NORM, kernels.UNFUSED_ADAM)
+    metrics = partial(lost_time.unfused, chains=chains, of_optimizer=kernels.UNFUSED_ADAM)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "unfused-kernels", metrics))
+
+
+def exposed(ranks: Ranks) -> list[Finding]:
+    """Return `exposed-communication` of every rank, without its reasons."""
+    names = ("exposed_ns", "fraction", "overlap_efficiency")
+    return [
+        {**exposure, "metrics": {name: exposure["metrics"][name] for name in names}}
+        for exposure in exposed_for("unknown_ns", ranks)
+    ]
+
+
+def exposed_for(reason: str, ranks: Ranks) -> list[Finding]:
+    """Return `exposed-communication` of every rank, all of it waits or one reason."""
+    metrics = partial(lost_time.exposed_communication, reason=reason)
+    return of_each_rank("exposed-communication", metrics, ranks)

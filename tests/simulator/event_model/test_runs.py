@@ -1,0 +1,87 @@
+"""Runs of several reports: what they hold is what happened, as each machine's clock shows it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sample_traces.simulator import simulate_run
+from sample_traces.simulator.event_model.fleet import Capture, Node, seen
+from sample_traces.simulator.scenarios.ranks import STRAGGLERS, training
+from tests.support.databases import query
+from traceprof.errors import UsageError
+from traceprof.trace.nsight import schema
+
+pytestmark = pytest.mark.slow
+
+KERNELS = f"SELECT start, end FROM {schema.KERNEL.name} ORDER BY start"
+
+
+def test_a_clock_that_is_ahead_and_fast() -> None:
+    node = Node("a", 1_000, 50_000)  # 50 µs in a second
+    assert node.shown(0) == 1_000
+    assert node.shown(2_000_000_000) == 2_000_000_000 + 1_000 + 100_000
+
+
+def test_a_report_holds_what_was_captured_in_its_own_time() -> None:
+    result = training(np.random.default_rng(1), STRAGGLERS["balanced"], 0, is_labelled=True).run()
+    node = Node("a", 7_000_000, 20_000)
+    stop = result.end_ns * 3 // 4
+    capture = Capture(node, (2, 3), 100_000_000, stop // 2, stop)
+    found = seen(result, capture, np.random.default_rng(2))
+    expected = [
+        operation
+        for operation in result.operations
+        if operation.stream.process in (2, 3)
+        and operation.start_ns >= stop // 2
+        and operation.end_ns <= stop
+    ]
+    assert len(found.operations) == len(expected) > 100
+    shown = [node.shown(operation.start_ns) - node.shown(100_000_000) for operation in expected]
+    assert [operation.start_ns for operation in found.operations] == shown
+    early = [
+        node.shown(operation.end_ns) - node.shown(100_000_000) - other.end_ns
+        for operation, other in zip(expected, found.operations, strict=True)
+    ]
+    assert min(early) == 0
+    assert max(offset for offset in early if offset < 50_000) > 10_000
+    assert {call.thread.process for call in found.calls} == {2, 3}
+    assert all(call.end_ns >= call.start_ns for call in found.calls)
+
+
+@pytest.mark.long
+def test_reports_say_where_and_when_they_were_captured(tmp_path: Path) -> None:
+    truth = json.loads(simulate_run("ranks-balanced", tmp_path, seed=3).read_text())
+    assert [report["host"] for report in truth["reports"]] == [f"node-{n}" for n in range(4)]
+    assert truth["straggler"] is None
+    assert (truth["reports"][0]["offset_ns"], truth["reports"][0]["drift"]) == (0, 0.0)
+    starts = []
+    for report in truth["reports"]:
+        path = tmp_path / report["file"]
+        sql = f"SELECT value FROM {schema.SYSTEM_ENVIRONMENT} WHERE name = 'Hostname'"
+        assert query(path, sql) == [(report["host"],)]
+        processes = query(path, f"SELECT DISTINCT globalPid FROM {schema.KERNEL.name}")
+        assert len(processes) == len(report["processes"]) == 2
+        ((start,),) = query(path, f"SELECT utcEpochNs FROM {schema.SESSION_START}")
+        starts.append(start)
+    assert len(set(starts)) == 4
+
+
+@pytest.mark.long
+def test_the_same_arguments_make_the_same_reports(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        simulate_run("straggler-sync", tmp_path / folder, seed=5, per_rank=True)
+    for path in sorted((tmp_path / "a").glob("*.sqlite")):
+        assert query(path, KERNELS) == query(tmp_path / "b" / path.name, KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "said"),
+    [("no-such-run", 0, "there is no such run"), ("straggler-host", -1, "the least is 0")],
+)
+def test_what_cannot_be_simulated(tmp_path: Path, name: str, seed: int, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        simulate_run(name, tmp_path / "run", seed=seed)
+    assert said in str(caught.value.why)
+    assert not (tmp_path / "run").exists()

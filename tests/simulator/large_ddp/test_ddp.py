@@ -1,0 +1,182 @@
+"""simulate_ddp: the export holds what its truth says, and looks like a run of DDP."""
+
+import csv
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sample_traces.simulator import simulate_ddp
+from sample_traces.simulator.kernels import ALL_REDUCE
+from tests.reference.breakdown import reference
+from tests.support.databases import query
+from tests.support.long import long_after
+from tests.support.nsys import stats
+
+RUNS = [
+    {"gpus": 1, "steps": 1, "kernels_per_step": 20, "seed": 0},
+    {"gpus": 2, "steps": 6, "kernels_per_step": 40, "seed": 1},
+    {"gpus": 3, "steps": 4, "kernels_per_step": 21, "seed": 2},
+    {"gpus": 5, "steps": 3, "kernels_per_step": 57, "seed": 3},
+    {"gpus": 2, "steps": 2, "kernels_per_step": 1000, "seed": 4},
+]
+
+Run = tuple[Path, dict[str, Any]]
+
+
+@pytest.fixture(
+    scope="module", params=long_after(4, RUNS), ids=lambda run: "-".join(map(str, run.values()))
+)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An export and its truth."""
+    path = tmp_path_factory.mktemp("ddp") / "run.sqlite"
+    truth: dict[str, Any] = json.loads(simulate_ddp(path, **request.param).read_text())
+    assert truth["arguments"] == request.param
+    return path, truth
+
+
+def test_truth_is_what_the_reference_measures(run: Run) -> None:
+    path, truth = run
+    breakdown, steps = [], []
+    for rank, found in enumerate(reference(path)):
+        breakdown.append({"rank": rank, **asdict(found.whole)})
+        for step in found.steps:
+            measures = asdict(step.measures)
+            start = measures.pop("window_start_ns")
+            end = start + measures["window_ns"]
+            window = {"start_ns": start, "end_ns": end}
+            steps.append({"rank": rank, "step": step.number, **window, **measures})
+    assert truth["schema"] == "traceprof.truth/1"
+    assert truth["scenario"] == "ddp"
+    assert truth["breakdown"] == breakdown
+    assert truth["steps"] == steps
+
+
+def test_every_step_has_the_kernels_asked_for(run: Run) -> None:
+    path, truth = run
+    arguments = truth["arguments"]
+    assert len(truth["steps"]) == arguments["gpus"] * arguments["steps"]
+    for step in truth["steps"]:
+        assert step["num_kernels"] + step["num_communication"] == arguments["kernels_per_step"]
+        assert (step["num_communication"] == 1) == (step["step"] == 0)  # DDP's first is one bucket
+    (count,) = query(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0]
+    assert count == arguments["gpus"] * arguments["steps"] * arguments["kernels_per_step"]
+
+
+def test_times_are_plausible(run: Run) -> None:
+    _, truth = run
+    for whole in truth["breakdown"]:
+        window = whole["window_ns"]
+        assert 0.7 < whole["compute_ns"] / window < 0.98
+        assert 0.005 < whole["idle_ns"] / window < 0.1
+        assert 0 < whole["exposed_communication_ns"] < 0.2 * window
+        if truth["arguments"]["steps"] > 1:
+            assert whole["overlapped_communication_ns"] > 0
+
+
+def test_streams_run_in_order(run: Run) -> None:
+    path, _ = run
+    operations = " UNION ALL ".join(
+        f"SELECT globalPid, streamId, start, end, correlationId FROM CUPTI_ACTIVITY_KIND_{table}"
+        for table in ("KERNEL", "MEMCPY", "MEMSET")
+    )
+    last: dict[tuple[int, int], tuple[int, int]] = {}
+    for process, stream, start, end, correlation in query(path, f"{operations} ORDER BY start"):
+        ended, launched = last.get((process, stream), (0, 0))
+        assert ended < start < end
+        assert launched < correlation
+        last[process, stream] = (end, correlation)
+    assert {stream for _, stream in last} == {7, 20}
+
+
+def test_ranks_leave_an_all_reduce_together(run: Run) -> None:
+    path, truth = run
+    ends = query(
+        path,
+        "SELECT count(*), max(start) < end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds"
+        f" ON id = demangledName WHERE value = '{ALL_REDUCE.name}' GROUP BY end",
+    )
+    assert len(ends) == truth["breakdown"][0]["num_communication"]
+    assert set(ends) == {(truth["arguments"]["gpus"], 1)}
+
+
+def test_operations_start_after_their_launch_within_the_step(run: Run) -> None:
+    path, _ = run
+    for table in ("KERNEL", "MEMCPY", "MEMSET"):
+        joined = query(
+            path,
+            "SELECT o.start - call.end, (SELECT count(*) FROM NVTX_EVENTS AS range"
+            " JOIN StringIds ON id = textId WHERE value LIKE 'step %'"
+            " AND range.start < call.start AND call.end < range.end"
+            " AND range.globalTid >> 24 = call.globalTid >> 24)"
+            f" FROM CUPTI_ACTIVITY_KIND_{table} AS o JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call"
+            " ON o.correlationId = call.correlationId AND o.globalPid >> 24 = globalTid >> 24",
+        )
+        (count,) = query(path, f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_{table}")[0]
+        assert len(joined) == count
+        assert all(latency > 0 and steps == 1 for latency, steps in joined)
+
+
+def test_correlation_ids_count_within_each_process(run: Run) -> None:
+    path, truth = run
+    counts = query(
+        path,
+        "SELECT min(correlationId), max(correlationId), count(*), count(DISTINCT correlationId)"
+        " FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY globalTid >> 24",
+    )
+    assert len(counts) == truth["arguments"]["gpus"]
+    for least, most, count, distinct in counts:
+        assert (least, most, distinct) == (1, count, count)
+
+
+def test_ranges_nest_on_each_thread(run: Run) -> None:
+    path, _ = run
+    still_open: dict[int, list[int]] = {}
+    ranges = query(
+        path, "SELECT globalTid, start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start"
+    )
+    for thread, start, end in ranges:
+        stack = still_open.setdefault(thread, [])
+        while stack and stack[-1] <= start:
+            stack.pop()
+        assert not stack or end < stack[-1]
+        stack.append(end)
+
+
+def test_names_of_ranges(run: Run) -> None:
+    path, truth = run
+    rows = query(
+        path,
+        "SELECT value, domain.text FROM NVTX_EVENTS AS range JOIN StringIds ON id = range.textId"
+        " LEFT JOIN NVTX_EVENTS AS domain ON domain.eventType = 75"
+        " AND domain.domainId = range.domainId AND domain.globalTid >> 24 = range.globalTid >> 24",
+    )
+    found = Counter(rows)
+    gpus, steps = truth["arguments"]["gpus"], truth["arguments"]["steps"]
+    for number in range(steps):
+        assert found.pop((f"step {number}", "traceprof")) == gpus
+    for phase in ("forward", "backward", "optimizer"):
+        assert found.pop((phase, "traceprof")) == gpus * steps
+    collectives = sum(rank["num_communication"] for rank in truth["breakdown"])
+    assert found.pop(("ncclAllReduce", "NCCL")) == collectives
+    assert all(name.startswith("aten::") and domain is None for name, domain in found)
+    kernels = sum(rank["num_kernels"] for rank in truth["breakdown"])
+    assert kernels / 4 <= sum(found.values()) <= kernels / 3
+
+
+def test_nsys_stats_reads_it(tmp_path: Path, nsys: str) -> None:
+    path = tmp_path / "ddp.sqlite"
+    truth = json.loads(simulate_ddp(path, gpus=2, steps=3, seed=7).read_text())
+    kernels, calls, copies, ranges = (
+        {row[-1]: row for row in csv.reader(part.splitlines()[1:]) if row}
+        for part in stats(nsys, path)
+    )
+    communication = sum(rank["communication_ns"] for rank in truth["breakdown"])
+    assert int(kernels[ALL_REDUCE.name][1]) == communication
+    assert int(calls["cudaStreamSynchronize"][2]) == 2 * 3
+    copied = sum(int(row[2]) for name, row in copies.items() if name.startswith("[CUDA"))
+    assert copied == sum(rank["num_copies"] for rank in truth["breakdown"])
+    assert int(ranges["traceprof:step 2"][2]) == 2

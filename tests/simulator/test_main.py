@@ -1,0 +1,98 @@
+"""`python -m sample_traces.simulator`: a command for each scenario."""
+
+from pathlib import Path
+
+import pytest
+
+from sample_traces.simulator import RUN_SCENARIOS, SCENARIOS
+from tests.support.cli import run, run_simulator
+from tests.support.long import rows_long_after
+from traceprof.cli.main import EXIT_DONE
+
+
+def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_simulator("--help") == EXIT_DONE
+    shown = capsys.readouterr().out
+    names = ("ddp", "gloo", *SCENARIOS, *RUN_SCENARIOS)
+    assert all(f"  {name} " in shown for name in names)
+
+
+@pytest.mark.parametrize("name", [*SCENARIOS, *RUN_SCENARIOS])
+def test_every_scenario_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_simulator(name, "--help") == EXIT_DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    summary = (SCENARIOS.get(name) or RUN_SCENARIOS[name]).summary
+    assert summary in shown
+    assert len(summary) < 80
+
+
+def test_a_scenario_and_its_truth_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, truth = tmp_path / "x.sqlite", tmp_path / "x.truth.json"
+    arguments = ("peer-copies", "--schema-version", "3.7.2", "--seed", "3", "-o", path)
+    assert run_simulator(*arguments) == EXIT_DONE
+    assert capsys.readouterr().out.splitlines() == [str(path), str(truth)]
+    assert truth.exists()
+    assert run_simulator(*arguments) != EXIT_DONE
+    assert "it exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    rows_long_after(
+        1,
+        [
+            (["cpu-straggler-upstream"], ["from the labels of instrument"]),
+            (
+                ["straggler-host", "--no-labels"],
+                ["its host launched late", "The rank numbers come from the names of the files"],
+            ),
+        ],
+    ),
+)
+def test_a_run_and_its_truth_are_written(
+    scenario: list[str], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    arguments = [*scenario, "--per", "rank", "-o", str(folder)]
+    assert run_simulator(*arguments) == EXIT_DONE
+    assert capsys.readouterr().out.splitlines() == [str(folder), str(folder / "truth.json")]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [*(f"rank_{rank}.sqlite" for rank in range(8)), "truth.json"]
+    assert run_simulator(*arguments) != EXIT_DONE
+    assert "it exists already" in capsys.readouterr().err
+    assert run("analyze", *sorted(folder.glob("*.sqlite")), "--only", "straggler") == EXIT_DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(text in shown for text in said)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("dpp", "ddp"),
+        ("data-loadin", "data-loading"),
+        ("straggler-hots", "straggler-host"),
+        ("glo", "gloo"),
+    ],
+)
+def test_a_scenario_by_another_name_is_suggested(
+    wrong: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_simulator(wrong) != EXIT_DONE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"did you mean {meant!r}" in err.lower()
+
+
+def test_nothing_is_overwritten_and_no_run_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.sqlite"
+    mine.write_text("mine")
+    assert run_simulator("ddp", "-o", mine) != EXIT_DONE
+    assert mine.read_text() == "mine"
+    assert "it exists already" in capsys.readouterr().err
+    assert run_simulator("ddp", "--gpus", "0", "-o", tmp_path / "x.sqlite") != EXIT_DONE
+    assert "gpus" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [mine]
