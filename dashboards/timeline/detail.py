@@ -10,7 +10,7 @@ import numpy as np
 from dashboards.timeline.events import CALL, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
 from dashboards.widgets.charts import PARTS
 from traceprof.communication.messages import messages
-from traceprof.communication.stream_waits import stream_waits
+from traceprof.communication.readiness import stream_waits
 from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
 from traceprof.intervals import largest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.communication.stream_waits import StreamWaits
+    from traceprof.communication.readiness import StreamWaits
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column

@@ -23,7 +23,7 @@ from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Finding
-from traceprof.ranks.rank_waits import RankWaits
+from traceprof.ranks.waits import RankWaits
 from traceprof.run.opening import Window
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding
 from tests.support.opened import ranks_of
 from traceprof.analyses import exposed_communication
-from traceprof.communication.asynchronous import asynchronous_calls
+from traceprof.communication.messages import asynchronous_calls
 from traceprof.run.rank import Window
 
 COLLECTIVES, EXCHANGES = "collectives with async_op=True", "sends and receives with isend and irecv"

@@ -7,8 +7,8 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.analyses.gpu_idle.advice import advice
-from traceprof.host.allocations import Allocations, allocations
 from traceprof.host.idle_causes import IdleCause
+from traceprof.host.thread_evidence import Allocations, allocations
 from traceprof.run.rank import Window
 
 US = 1_000

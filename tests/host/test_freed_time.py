@@ -9,8 +9,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.opened import closed_analysis, ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
-from traceprof.host.freed_time import since_other_launches, with_operators
-from traceprof.host.synchronization import synchronizing_calls
+from traceprof.host.host_waits import since_other_launches, synchronizing_calls, with_operators
 from traceprof.trace.model.kinds import waits_for_gpu
 
 RECORDINGS = Path(__file__).parents[1] / "gpu" / "recordings"

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
+from traceprof.host.host_code import nested
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.idle_details import details
-from traceprof.host.nesting import nested
 from traceprof.run.rank import Rank
 
 MAIN = PID, 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from traceprof.intervals import Int64
-from traceprof.ranks.alignment import OperationList, shift_between, spread
+from traceprof.ranks.matching import OperationList, shift_between, spread
 
 STEP = 1_000_000
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.support.arrivals import arrivals, session
 from tests.support.known import known
 from traceprof.ranks.arrivals import Arrivals
-from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
+from traceprof.ranks.lateness import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
 from traceprof.run.session_clocks import seeded

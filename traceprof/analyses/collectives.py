@@ -41,7 +41,7 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
-from traceprof.host.idle_from_waits import around_ns
+from traceprof.host.idle_causes import around_ns
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.parts import HowToCollect, Part

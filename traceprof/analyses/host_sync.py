@@ -24,15 +24,21 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.freed_time import with_operators
-from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
-from traceprof.host.idle_from_waits import (
+from traceprof.host.host_waits import (
+    by_thread,
+    may_copy_from_pageable,
+    synchronizing_calls,
+    with_operators,
+)
+from traceprof.host.idle_causes import (
     IdleFromWaits,
+    UnknownCause,
+    idle_causes,
     idle_from_waits,
     outermost,
     waits_with_cost,
+    why_unknown,
 )
-from traceprof.host.synchronization import by_thread, may_copy_from_pageable, synchronizing_calls
 from traceprof.run.steady_steps import covered_in_mean, steady_steps
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
@@ -40,7 +46,7 @@ from traceprof.trace.model.parts import Part
 from traceprof.units import duration, times
 
 if TYPE_CHECKING:
-    from traceprof.host.synchronization import ThreadCalls
+    from traceprof.host.host_waits import ThreadCalls
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication import nccl_queues as queueing
-from traceprof.communication.asynchronous import asynchronous_calls
+from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.nccl_queues import Independence
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import (

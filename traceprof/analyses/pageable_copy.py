@@ -26,7 +26,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.synchronization import MAX_STAGED_BYTES
+from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.grouping import distinct_values, is_in

@@ -2,7 +2,8 @@
 
 An exposed nanosecond belongs to one operation: of those that run, the one that began first; of
 those that began together, the one that ends first. The exposed time of an operation is divided
-among the reasons in the order of `REASONS`, each as much as it accounts for.
+among the reasons in the order of `REASONS`, each as much as it accounts for. One reason is a
+blocking dependency: the next compute needed the operation, so there was nothing to hide it behind.
 """
 
 from __future__ import annotations
@@ -13,22 +14,241 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.compute_after import compute_after
-from traceprof.communication.needed import needed_at_once
-from traceprof.communication.readiness import FOLLOWS_NS, Readiness, readiness
-from traceprof.communication.stream_waits import operations_on
+from traceprof.communication.readiness import (
+    FOLLOWS_NS,
+    Readiness,
+    operations_on,
+    readiness,
+    stream_waits,
+)
 from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.host_order import host_order
 from traceprof.structs import Record
 from traceprof.trace.columns import pack_all, unpack_all
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from traceprof.communication.compute_after import ComputeAfter
-    from traceprof.intervals import Int64
+    from traceprof.communication.readiness import StreamWaits
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.columns import PackedColumns
+
+
+class ComputeAfter(Record, frozen=True):
+    """The next compute after some times, int64[n] each; -1 if there is none.
+
+    Attributes:
+        index: into all operations of the rank, its groups joined.
+        stream: the stream on which it ran.
+        launch_ns: when the call that launched it returned, -1 if that is not in the capture.
+    """
+
+    index: Int64
+    stream: Int64
+    launch_ns: Int64
+
+
+def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
+    """Return the compute that starts first at or after each time.
+
+    Of several that start at once, it is one on the stream given, else the one that ends first.
+
+    Args:
+        rank: a rank with a GPU.
+        times_ns: int64[n].
+        stream: int64[n].
+    """
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    chosen = np.flatnonzero(~rank.is_communication_kernel)
+    start = kernels.start_ns.take(chosen)
+    if len(graphs):
+        chosen = np.concatenate(
+            (chosen, np.arange(len(graphs)) + len(rank.operations) - len(graphs))
+        )
+        end = np.concatenate((kernels.ends(chosen[: len(start)]), graphs.end_ns))
+        start = np.concatenate((start, graphs.start_ns))
+        order = np.lexsort((end, start))
+        chosen, start = chosen[order], start[order]
+    first = np.searchsorted(start, times_ns, side="left")
+    operations = np.full(len(times_ns), -1, np.int64)
+    is_one = first < len(start)
+    operations[is_one] = chosen[first[is_one]]
+    at = np.flatnonzero(is_one)
+    num = np.searchsorted(start, start[first[at]], side="right") - first[at]
+    at, num = at[num > 1], num[num > 1]
+    if len(at):
+        which = np.repeat(np.arange(len(at)), num)
+        place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num) + first[at][which]
+        on_stream = np.flatnonzero(_streams(rank, chosen[place]) == stream[at][which])
+        which, first_one = np.unique(which[on_stream], return_index=True)
+        operations[at[which]] = chosen[place[on_stream[first_one]]]
+    return ComputeAfter(operations, _streams(rank, operations), _launched(rank, operations))
+
+
+def _streams(rank: Rank, index: Int64) -> Int64:
+    """Return the streams of kernels and graphs, int64[n]; -1 if the index is -1."""
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    stream = np.full(len(index), -1, np.int64)
+    is_kernel = (index >= 0) & (index < len(kernels))
+    stream[is_kernel] = kernels.packed_stream.at(index[is_kernel])
+    is_graph = index >= len(kernels)
+    if is_graph.any():
+        first = len(rank.operations) - len(graphs)
+        stream[is_graph] = graphs.packed_stream.at(index[is_graph] - first)
+    return stream
+
+
+def _launched(rank: Rank, index: Int64) -> Int64:
+    """Return when the launches of kernels and graphs returned, int64[n]; -1 if unknown."""
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    call = np.full(len(index), -1, np.int64)
+    is_kernel = (index >= 0) & (index < len(kernels))
+    call[is_kernel] = rank.launched_by[0][index[is_kernel]]
+    is_graph = index >= len(kernels)
+    call[is_graph] = rank.launched_by[3][index[is_graph] - (len(rank.operations) - len(graphs))]
+    launch = np.full(len(index), UNKNOWN, np.int64)
+    if rank.calls is not None:
+        launch[call >= 0] = rank.calls.ends(call[call >= 0])
+    return launch
+
+
+def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
+    """Return which operations a compute stream waits for with nothing else to do meanwhile.
+
+    That is: no compute was launched between the operation and that wait, and no other communication
+    was outstanding. Outstanding is communication launched before the wait that had not ended when
+    the operation's launch began, and that no compute stream waited for before that launch.
+
+    Args:
+        rank: a rank with a GPU.
+        ready: when its communication could have begun.
+        operations: int64[n], indices into `ready`.
+
+    Returns:
+        bool[n]; all false if the report has no event records.
+    """
+    is_needed: Mask = np.zeros(len(operations), np.bool_)
+    waits = stream_waits(rank)
+    if waits is None or len(operations) == 0:
+        return is_needed
+    computing = np.flatnonzero(is_in(waits.stream, _compute_streams(rank)))
+    awaited, first = np.unique(waits.operation[computing], return_index=True)
+    at = np.minimum(np.searchsorted(awaited, ready.index[operations]), len(awaited) - 1)
+    if len(awaited) == 0:
+        return is_needed
+    is_needed = (awaited[at] == ready.index[operations]) & (ready.place[operations] >= 0)
+    at = first[at[is_needed]]
+    chosen = operations[is_needed]
+    until = waits.place[computing[at]]
+    is_alone = _no_compute_between(rank, ready.place[chosen], until)
+    candidates = np.flatnonzero(is_alone)
+    is_alone[candidates] = _none_outstanding(
+        rank, ready, chosen[candidates], until[candidates], waits.chosen(computing)
+    )
+    is_needed[is_needed] = is_alone
+    return is_needed
+
+
+def _compute_streams(rank: Rank) -> Int64:
+    """Return the streams on which anything computes."""
+    streams, _ = rank.operations.kernels.packed_stream.counted(~rank.is_communication_kernel)
+    return distinct_values(np.concatenate((streams, rank.operations.graphs.stream)))
+
+
+def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
+    """Return whether no compute was launched between two places each, bool[n]."""
+    kernels, *_, graphs = rank.launched_by
+    call = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
+    launched = np.sort(host_order(rank)[call[call >= 0]], kind="stable")
+    after = np.searchsorted(launched, place, side="right")
+    is_none: Mask = np.searchsorted(launched, until, side="left") <= after
+    return is_none
+
+
+def _none_outstanding(
+    rank: Rank, ready: Readiness, operations: Int64, until: Int64, waits: StreamWaits
+) -> Mask:
+    """Return for which operations no other communication was outstanding, bool[n].
+
+    Args:
+        rank: the rank.
+        ready: when its communication could have begun.
+        operations: int64[n], indices into `ready`.
+        until: int64[n], the place of the wait for each.
+        waits: the waits of the streams that compute.
+    """
+    is_none = np.ones(len(operations), np.bool_)
+    if rank.calls is None:
+        return is_none
+    begun = rank.calls.start_ns[ready.call[operations]]
+    place = ready.place[operations]
+    for stream in distinct_values(ready.stream).tolist():
+        here = np.flatnonzero((ready.stream == stream) & (ready.place >= 0))
+        if len(here) == 0:
+            continue
+        here = here[np.lexsort((ready.end_ns[here], ready.start_ns[here], ready.place[here]))]
+        first = _first_not_awaited(ready, here, waits, place)
+        stop = np.searchsorted(ready.place[here], until, side="left")
+        end = _Highest(ready.end_ns[here])
+        # The operation itself does not count.
+        numbers = np.full(len(ready), -1, np.int64)
+        numbers[here] = np.arange(len(here))
+        itself = numbers[operations]
+        middle = np.where((itself >= first) & (itself < stop), itself, stop)
+        latest = np.maximum(end.between(first, middle), end.between(middle + 1, stop))
+        is_none &= latest <= begun
+    return is_none
+
+
+def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place: Int64) -> Int64:
+    """Return how many operations of a stream had been waited for before each place, int64[n].
+
+    A wait for an operation is a wait for all operations before it on its stream.
+
+    Args:
+        ready: when the rank's communication could have begun.
+        here: int64[m], indices into it: the communication of one stream, in order.
+        waits: the waits of the streams that compute.
+        place: int64[n].
+    """
+    of_stream = np.flatnonzero(waits.awaited_stream == ready.stream[here[0]])
+    if len(of_stream) == 0:
+        return np.zeros(len(place), np.int64)
+    is_wait = np.repeat([False, True], [len(here), len(of_stream)])
+    columns = (
+        is_wait,
+        np.concatenate((ready.end_ns[here], waits.end_ns[of_stream])),
+        np.concatenate((ready.start_ns[here], waits.awaited_start_ns[of_stream])),
+        np.concatenate((ready.place[here], waits.awaited_place[of_stream])),
+    )
+    order = np.lexsort(columns)
+    num_until = np.empty(len(order), np.int64)
+    num_until[order] = np.cumsum(~is_wait[order])
+    highest = np.maximum.accumulate(num_until[len(here) :])
+    at = np.searchsorted(waits.place[of_stream], place, side="left")
+    return np.append(0, highest)[at]
+
+
+class _Highest:
+    """The highest number of any slice of an array, from the highest of 1, 2, 4, 8, … in a row."""
+
+    def __init__(self, values: Int64) -> None:
+        self._levels = [values]
+        while len(self._levels[-1]) > 1 << (len(self._levels) - 1):
+            last, half = self._levels[-1], 1 << (len(self._levels) - 1)
+            self._levels.append(np.maximum(last[:-half], last[half:]))
+
+    def between(self, first: Int64, stop: Int64) -> Int64:
+        """Return the highest in each [first, stop), int64[n]; the least int64 where it is empty."""
+        highest = np.full(len(first), np.iinfo(np.int64).min, np.int64)
+        length = np.maximum(stop - first, 0)
+        for level, values in enumerate(self._levels):
+            at = np.flatnonzero((length >> level) == 1)
+            highest[at] = np.maximum(values[first[at]], values[stop[at] - (1 << level)])
+        return highest
+
 
 # If more operations than this start before their launch does, clocks of GPU and host disagree.
 _MAX_LATE_SHARE = 0.01

@@ -17,7 +17,7 @@ from traceprof.units import size_text
 if TYPE_CHECKING:
     from traceprof.communication.messages import Messages
     from traceprof.intervals import Float64, Int64
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 
 # From this size on, a message's rate says something about the link: at 25 GB/s it takes 42 µs,

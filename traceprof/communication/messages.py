@@ -7,21 +7,26 @@ kernel belongs to, only what all these calls agree on is known.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import field
 
+from traceprof import intervals
+from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.patterns import lazy
 from traceprof.structs import Record
+from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank, Spans, Window
     from traceprof.trace.model.communication_calls import CommunicationCalls
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
@@ -350,3 +355,88 @@ _KIND = np.array(
     [_EXCHANGE if name in EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
 )
 _IS_COMPOSED = np.array([*(name in _COMPOSED for name in OPERATIONS), False])  # the last: unknown
+
+
+class Names(Record, frozen=True):
+    """Names of n operations.
+
+    Attributes:
+        packed: n indices into `names`, -1 if there is no operation.
+        names: the distinct names.
+    """
+
+    packed: Column
+    names: tuple[str, ...]
+
+    @property
+    def number(self) -> Int64:
+        """The indices into `names`, int64[n]."""
+        return self.packed.values
+
+    def of(self, at: int) -> str | None:
+        """Return the name of one operation, None if there is no operation."""
+        number = int(self.packed.at(slice(at, at + 1))[0])
+        return self.names[number] if number >= 0 else None
+
+
+def operation_names(rank: Rank, index: Int64) -> Names:
+    """Return the names of operations.
+
+    Args:
+        rank: a rank with a GPU.
+        index: int64[n], into all operations of the rank, its groups joined; -1 for none.
+    """
+    number = np.full(len(index), -1, np.int64)
+    known: dict[str, int] = {}
+    kernels, copies, *_ = rank.operations.groups
+    first = 0
+    for group, operations in enumerate(rank.operations.groups):
+        at = np.flatnonzero((index >= first) & (index < first + len(operations)))
+        place = index[at] - first
+        first += len(operations)
+        alike = place * 0
+        if operations is kernels:
+            signature = rank.operations.kernels.packed_signature.kept[place]
+            alike = rank.operations.kernels.name_of_signature[signature]
+        elif operations is copies:
+            alike = rank.operations.copies.kind[place]
+        _, first_of, inverse = np.unique(alike, return_index=True, return_inverse=True)
+        names = [rank.operation_name(group, which) for which in place[first_of].tolist()]
+        numbers = [known.setdefault(name, len(known)) for name in names]
+        number[at] = np.array(numbers, np.int64)[inverse.reshape(-1)]
+    return Names(pack(number), tuple(known))
+
+
+def asynchronous_calls(operations: Iterable[str]) -> str:
+    """Return the calls for operations that ran, given by NCCL's names: of both sorts if unknown."""
+    names = {*operations} - {BARRIER} or {UNKNOWN_OPERATION}
+    texts = []
+    if names.difference(BETWEEN_TWO):
+        texts.append("collectives with async_op=True")
+    if names.intersection((*BETWEEN_TWO, UNKNOWN_OPERATION)):
+        texts.append("sends and receives with isend and irecv")
+    return ", ".join(texts)
+
+
+_LIKE_COMMUNICATION = lazy(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|bcast|send|recv|receive"
+    r"|exchange|halo|shmem|symm_?mem|peer|remote|p2p|nccl|rccl",
+    re.IGNORECASE,
+)
+
+
+def looks_like_communication(name: str) -> bool:
+    """Return whether a kernel's name, which no pattern knows, may mean communication."""
+    return _LIKE_COMMUNICATION.search(name) is not None
+
+
+def num_inside(spans: Spans, window: Window) -> int:
+    """Count the operations that lie at least partly inside a window.
+
+    Args:
+        spans: starts and ends of operations, int64[n] each, in groups.
+        window: the time that is judged.
+    """
+    start, end = np.array([window.start_ns]), np.array([window.end_ns])
+    closed = np.array([window.is_whole])
+    return sum(int(intervals.num_inside(*span, start, end, closed)[0]) for span in spans)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
 
 # NCCL's own streams run NCCL and a few small helpers; a stream with more kernels of other kinds
 # than this computes.

@@ -17,7 +17,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.measure_rank import measure_rank
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.sections import SectionReader
-from traceprof.host.host_ranges import read_host_ranges
+from traceprof.host.host_code import read_host_ranges
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo

@@ -1,26 +1,262 @@
-"""Operators and functions of Python that threads of a process ran."""
+"""What the threads of a process ran: named ranges, operators, functions of Python, and sleep."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.nesting import nested
-from traceprof.host.sleep import Sleep
+from traceprof.host.evidence_names import BLOCKING_SYSTEM_CALL, HOST_RANGE
+from traceprof.intervals import BEYOND_NS, Intervals, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, in_order
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Mapping
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
+    from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
+
+
+class Nested(Record, frozen=True):
+    """Spans of one thread, ordered by start, longer ones first.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n], after the start: a span without length has one nanosecond.
+        parent: int64[n], index of the innermost span around each, -1 for none.
+        depth: int64[n], how many spans are around each.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    parent: Int64
+    depth: Int64
+
+    @property
+    def self_ns(self) -> Int64:
+        """The time of each that is in none of its children, int64[n]."""
+        self_ns = self.end_ns - self.start_ns
+        inner = np.flatnonzero(self.parent >= 0)
+        outer = self.parent[inner]
+        inside = np.minimum(self.end_ns[inner], self.end_ns[outer]) - self.start_ns[inner]
+        np.subtract.at(self_ns, outer, inside)
+        self_ns[self_ns < 0] = 0
+        return self_ns
+
+    def inherited(self, own: Int64) -> Int64:
+        """Return a value of each span: its own, or that of the nearest span around it.
+
+        Args:
+            own: int64[n], -1 for none.
+        """
+        values = own.copy()
+        if own.max(initial=-1) < 0:
+            return values
+        order = np.argsort(self.depth, kind="stable")
+        edges = np.flatnonzero(np.diff(self.depth.take(order))) + 1
+        for rows in np.split(order, edges)[1:]:
+            above = values[self.parent[rows]]
+            values[rows] = np.where((own[rows] < 0) & (self.parent[rows] >= 0), above, own[rows])
+        return values
+
+    def innermost(self) -> tuple[Int64, Int64, Int64]:
+        """Return consecutive stretches of time, each with the innermost span in it.
+
+        Returns:
+            int64[m] starts, int64[m] ends, int64[m] indices of spans.
+        """
+        num = len(self.start_ns)
+        index = np.arange(num)
+        time = np.concatenate((self.end_ns, self.start_ns))
+        span = np.concatenate((self.parent, index))
+        # Of equal times: inner ends, outer ends, outer starts, inner starts.
+        order = np.lexsort((np.concatenate((-index, index)), np.arange(2 * num) >= num, time))
+        time, span = time.take(order), span.take(order)
+        start, end, span = time[:-1], time[1:], span[:-1]
+        counts = (end > start) & (span >= 0)
+        # `compress` takes a third of the time of a mask as index.
+        return start.compress(counts), end.compress(counts), span.compress(counts)
+
+
+def nested(start_ns: Int64, end_ns: Int64) -> Nested:
+    """Return spans of one thread with the spans around them.
+
+    Args:
+        start_ns: int64[n], ascending; of equal starts the longer spans come first.
+        end_ns: int64[n].
+    """
+    num, end = len(start_ns), np.maximum(end_ns, start_ns + 1)
+    parent, depth = np.full(num, -1), np.zeros(num, np.int64)
+    # Most calls are one after the other: only spans around others, or inside, are looked at.
+    is_inside = start_ns[1:] < np.maximum.accumulate(end[:-1])
+    rows = np.flatnonzero(np.append(False, is_inside) | np.append(is_inside, False))
+    start, stop = start_ns[rows], end[rows]
+    # Ends are nearly in order: a stable sort is quick.
+    level = np.arange(len(rows)) - num_before(np.sort(stop, kind="stable"), start, "right")
+    by_level, level_of = in_order(level, int(level.max(initial=0)).bit_length())
+    keys = level_of * len(rows) + by_level
+    place = np.empty(len(rows), np.int64)
+    place[by_level] = by_level[num_before(keys, keys - len(rows)) - 1]
+    is_inner = (level > 0) & (stop[place] > start)  # others overlap, but do not nest
+    parent[rows] = np.where(is_inner, rows[place], -1)
+    depth[rows] = np.where(is_inner, level, 0)
+    return Nested(start_ns, end, parent, depth)
+
+
+class Sleep(Record, frozen=True):
+    """The times in which a thread was asleep and awake; for the rest nothing is known."""
+
+    asleep: Intervals
+    awake: Intervals
+
+
+def sleep_of(activity: HostActivity, thread: int) -> Sleep:
+    """Return when a thread slept.
+
+    If its switches were recorded, it is asleep while it is off the CPU; before the first switch it
+    was awake if that one takes it off the CPU, else nothing is known. Without switches it is asleep
+    in system calls that block, and awake otherwise. Without both, nothing is known.
+    """
+    switches = activity.switches
+    rows = np.flatnonzero(switches.thread == thread)
+    if len(rows) == 0:
+        return _sleep_in_calls(activity.system_calls, thread)
+    time, is_on = switches.time_ns[rows], switches.is_on[rows]
+    changes = np.append(True, is_on[1:] != is_on[:-1])
+    changes[0] = not is_on[0]  # when it went off the CPU is not known
+    time, is_on = time[changes], is_on[changes]
+    end = time[is_on]
+    start = time[~is_on]
+    if len(end) < len(start):
+        end = np.append(end, BEYOND_NS)
+    asleep = intervals.union(start, end)
+    known_from = int(switches.time_ns[rows[0]]) if switches.is_on[rows[0]] else -BEYOND_NS
+    return Sleep(asleep, _without(known_from, asleep))
+
+
+def _sleep_in_calls(calls: ThreadSpans, thread: int) -> Sleep:
+    rows = np.flatnonzero(calls.thread == thread)
+    if len(rows) == 0:
+        return Sleep(intervals.empty(), intervals.empty())
+    blocks = np.array([bool(BLOCKING_SYSTEM_CALL.match(name)) for name in calls.names], np.bool_)
+    rows = rows[blocks[calls.name[rows]]]
+    asleep = intervals.union(calls.start_ns[rows], np.minimum(calls.end_ns[rows], BEYOND_NS))
+    return Sleep(asleep, _without(-BEYOND_NS, asleep))
+
+
+def _without(start_ns: int, asleep: Intervals) -> Intervals:
+    """Return all time from a start on in which a thread was not asleep."""
+    start, end = np.array([start_ns], np.int64), np.array([BEYOND_NS], np.int64)
+    return intervals.subtract(Intervals(start, end), asleep)
+
+
+MAX_BETWEEN_MARKERS_NS = 500_000
+"""The markers of a thread are its calls and the ends of its ranges; so far apart, a run ends."""
+
+
+class Runs(Record, frozen=True):
+    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0.
+
+    Attributes:
+        start_ns: int64[n], the start of each run's first marker.
+        end_ns: int64[n], the end of its last one.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+class HostRanges(Record, frozen=True):
+    """The ranges of a report that say what its threads did.
+
+    Attributes:
+        named: ranges that name set-up, MPI or data loading, by process.
+        ends: runs of the ends of ranges, by thread, for threads that call CUDA and ended a range.
+    """
+
+    named: Mapping[int, NamedRanges]
+    ends: Mapping[int, Runs]
+
+    def of_thread(self, process: int, thread: int, matching: re.Pattern[str]) -> Intervals:
+        """Return when a thread was in a range whose name matches."""
+        ranges = self.named.get(process)
+        if ranges is None:
+            return intervals.empty()
+        rows = np.flatnonzero(ranges.end_thread == thread).tolist()
+        rows = [row for row in rows if matching.search(ranges.names[row])]
+        end = np.minimum(ranges.end_ns[rows], intervals.BEYOND_NS)
+        return intervals.union(ranges.start_ns[rows], end)
+
+
+# Several ranks share a report, and several analyses need its ranges: they are read once.
+_RANGES: WeakKeyDictionary[Trace, HostRanges] = WeakKeyDictionary()
+
+
+def host_ranges(trace: Trace) -> HostRanges:
+    """Return the ranges of the threads of a report's processes with GPU work."""
+    if trace not in _RANGES:
+        processes = sorted({key.process for key in trace.operations})
+        ends = {
+            thread: run
+            for process in processes
+            for thread, run in _ends_in_process(trace, process).items()
+        }
+        _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), ends)
+    return _RANGES[trace]
+
+
+def read_host_ranges(rank: Rank) -> None:
+    """Read the host ranges while the report still holds all ranges."""
+    host_ranges(rank.trace)
+
+
+def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
+    """Return the runs of markers, or of the runs of several threads.
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n], none before its start.
+    """
+    runs = intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
+    return Runs(runs.start_ns, runs.end_ns)
+
+
+def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
+    """Return the runs of markers of a thread.
+
+    Args:
+        ranges: the ranges of the report.
+        calls: the calls of the thread's process.
+        thread: a thread that made some of the calls.
+    """
+    chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
+    runs = runs_of(calls.start_ns.take(chosen), calls.ends(chosen))
+    ends = ranges.ends.get(thread)
+    if ends is None:
+        return runs
+    return runs_of(np.append(runs.start_ns, ends.start_ns), np.append(runs.end_ns, ends.end_ns))
+
+
+def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:
+    """Return the runs of the ends of ranges, by thread: few, even if there are many ranges."""
+    calls = trace.api_calls(process)
+    if calls is None or not len(calls):
+        return {}
+    time, by = trace.range_ends(process)
+    ended = {thread: time[by == thread] for thread in calls.packed_thread.distinct.tolist()}
+    return {thread: runs_of(ends, ends) for thread, ends in ended.items() if len(ends)}
+
 
 _ADDRESS = lazy(r" at 0x[0-9a-fA-F]+")
 _LINE = lazy(r"(?:.*/)?([^/]+/[^/]+\(\d+\): .*)")

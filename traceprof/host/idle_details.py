@@ -8,8 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.host_code import code_within, line_text, rows_named
-from traceprof.host.host_ranges import host_ranges
+from traceprof.host.host_code import code_within, host_ranges, line_text, rows_named
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence

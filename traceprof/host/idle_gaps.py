@@ -3,13 +3,17 @@
 An operation without length neither ends nor splits a gap. Of several that start where a gap ends,
 the one launched first ends it.
 
-A launch that came before a gap may still be late: an operation begins at the earliest a usual
-turn-around after the one before, and a launch's latency after its call returned. Both are measured,
-of each kind of operation (kernel, copy, memory set, graph): the latency L is the time from the
-return of the call to the start that the quickest tenth takes at most, of the gaps in which the call
-returned; the turn-around T is the median length of the gaps before operations whose call had
-returned L or more before the gap. With either from fewer than `MIN_MEASURED` gaps no part is known
-to be the launch's.
+**Late launches.** A launch that came before a gap may still be late. An operation can begin a usual
+turn-around after the one before it, and a launch latency after its call returned. Both are measured
+for each kind of operation (kernel, copy, memory set, graph). The latency L is the time from the
+call's return to the start, at the fastest tenth of the gaps in which the call returned. The
+turn-around T is the median length of the gaps before operations whose call had returned L or more
+before the gap. Where either has fewer than `MIN_MEASURED` gaps, no launch is called late.
+
+**Batches.** A copy of a batch goes from the host to the device. Either a step begins or ends on the
+host between the compute launched before and after the copy, or the copying thread launches nothing
+to the busiest compute stream, so it only loads. A thread that slept before such a copy waited for
+the batch.
 """
 
 from __future__ import annotations
@@ -20,20 +24,119 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.launching_threads import by_start
 from traceprof.intervals import Intervals
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in, median_of
+from traceprof.trace.grouping import distinct_values, groups, is_in, median_of
 from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.special_values import NULL, OPEN_END
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
+
+NO_THREAD = -1
+
+
+class LaunchingThreads(Record, frozen=True):
+    """The threads of gaps.
+
+    Attributes:
+        thread: int64[n], the thread that launched the operation after each gap.
+        stand_in: int64[n], the thread of the process's last call before that launch, if it is
+            another one that launches to the same stream (PyTorch hands work over to its autograd
+            thread); else `NO_THREAD`.
+    """
+
+    thread: Int64
+    stand_in: Int64
+
+    def and_alone(self, thread: Int64) -> LaunchingThreads:
+        """Return these followed by threads, int64[n], for which no other one stands in."""
+        alone = np.full(len(thread), NO_THREAD, np.int64)
+        pairs = (self.thread, thread), (self.stand_in, alone)
+        return LaunchingThreads(*(np.concatenate(pair) for pair in pairs))
+
+    def groups(self) -> Iterator[tuple[tuple[int, ...], Int64]]:
+        """Yield each combination of thread and stand-in with the indices of its gaps."""
+        if not len(self.thread):
+            return
+        for rows in groups(self.thread, self.stand_in):
+            thread, stand_in = int(self.thread[rows[0]]), int(self.stand_in[rows[0]])
+            yield (thread,) if stand_in == NO_THREAD else (thread, stand_in), rows
+
+
+def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
+    """Return the streams of the rank to which each thread launches, at any time.
+
+    Args:
+        rank: the rank.
+        calls: the calls of its process.
+    """
+    streams_of: dict[int, set[int]] = {}
+    threads = calls.packed_thread.distinct
+    thread_of_call = calls.packed_thread.places_in(threads)
+    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
+        rows = np.flatnonzero(launched_by >= 0)
+        if not len(rows):
+            continue
+        streams = group.packed_stream.distinct
+        pair = thread_of_call.take(launched_by.take(rows))
+        pair *= len(streams)
+        pair += group.packed_stream.places_in(streams).take(rows)
+        for number in np.flatnonzero(np.bincount(pair)).tolist():
+            thread, stream = divmod(number, len(streams))
+            streams_of.setdefault(int(threads[thread]), set()).add(int(streams[stream]))
+    return {thread: frozenset(streams) for thread, streams in streams_of.items()}
+
+
+def launching_threads(
+    calls: ApiCalls, launch: Int64, stream: Int64, streams_of: Mapping[int, frozenset[int]]
+) -> LaunchingThreads:
+    """Return the threads of gaps.
+
+    Args:
+        calls: the calls of the process.
+        launch: int64[n], the call that launched the operation after each gap.
+        stream: int64[n], that operation's stream.
+        streams_of: the streams to which each thread launches.
+    """
+    thread = calls.packed_thread.at(launch)
+    if not len(launch):
+        return LaunchingThreads(thread, thread)
+    order, start = by_start(calls)
+    place = np.searchsorted(start, calls.start_ns[launch]) - 1
+    before = calls.packed_thread.at(place if order is None else order[place])
+    stands_in = (place >= 0) & (before != thread)
+    for number in distinct_values(before[stands_in]).tolist():
+        streams = np.array(sorted(streams_of.get(number, ())), np.int64)
+        stands_in &= (before != number) | is_in(stream, streams)
+    return LaunchingThreads(thread, np.where(stands_in, before, NO_THREAD))
+
+
+def by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
+    """Return the order of calls by start, then end, then thread, and their starts in that order.
+
+    The order is None if the calls are in it already.
+    """
+    start = calls.start_ns
+    steps = np.diff(start)
+    if (steps > 0).all():
+        return None, start
+    order = np.arange(len(start)) if (steps >= 0).all() else np.argsort(start, kind="stable")
+    start = start[order]
+    ties = np.diff(start) == 0
+    tied = np.flatnonzero(np.append(ties, False) | np.append(False, ties))
+    if len(tied):
+        some = order[tied]
+        keys = calls.packed_thread.at(some), calls.ends(some), calls.start_ns[some]
+        order[tied] = some[np.lexsort(keys)]
+    return order, start
+
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
 # median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
@@ -259,3 +362,75 @@ def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
             is_upload[rows] = is_in(kind, _UPLOADS) & ~rank.is_peer_copy[indices]
         offset += len(group)
     return stream, is_upload
+
+
+def are_batches(
+    rank: Rank,
+    calls: ApiCalls,
+    gaps: IdleGaps,
+    threads: LaunchingThreads,
+    streams_of: Mapping[int, frozenset[int]],
+) -> Mask:
+    """Return which late gaps end with the copy of a batch, bool[late gaps].
+
+    Args:
+        rank: the rank.
+        calls: the calls of its process.
+        gaps: its gaps.
+        threads: the threads of its late gaps.
+        streams_of: the streams of the rank to which each thread launches.
+    """
+    is_batch = np.zeros(len(gaps.late), np.bool_)
+    uploads = np.flatnonzero(gaps.is_upload)
+    if not len(uploads):
+        return is_batch
+    busiest = _busiest_stream(rank)
+    computing = [thread for thread, streams in streams_of.items() if busiest in streams]
+    only_loads = ~is_in(threads.thread[uploads], np.array(computing, np.int64))
+    if busiest is None:
+        only_loads[:] = False
+    is_batch[uploads] = only_loads
+    others = uploads[~only_loads]
+    is_batch[others] = _are_at_boundaries(rank, calls, calls.start_ns[gaps.launch[others]])
+    return is_batch
+
+
+def _busiest_stream(rank: Rank) -> int | None:
+    """Return the stream on which compute ran longest, the first of equals; None without compute."""
+    spent: dict[int, int] = {}
+    kernels, _, _, graphs = rank.operations.groups
+    for group, chosen in ((kernels, ~rank.is_communication_kernel), (graphs, slice(None))):
+        distinct = group.packed_stream.counted(chosen)[0]
+        total = np.zeros(len(distinct), np.int64)
+        which = group.packed_stream.places_in(distinct)[chosen]
+        np.add.at(total, which, group.packed_length.at(chosen))
+        for number, ns in zip(distinct.tolist(), total.tolist(), strict=True):
+            spent[number] = spent.get(number, 0) + ns
+    return min(spent, key=lambda number: (-spent[number], number), default=None)
+
+
+def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
+    """Return whether a step begins or ends between the compute launched before and after times.
+
+    Args:
+        rank: the rank that computes.
+        calls: the calls of its process.
+        time_ns: int64[n].
+
+    Returns:
+        bool[n].
+    """
+    if rank.step_ranges is None or not len(time_ns):
+        return np.zeros(len(time_ns), np.bool_)
+    limits = np.sort(np.concatenate((rank.step_ranges.start_ns, rank.step_ranges.end_ns)))
+    kernels, _, _, graphs = rank.launched_by
+    launched = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
+    launches = calls.start_ns.take(launched[launched >= 0])
+    launches.sort(kind="stable")  # fast, since they are nearly in order
+    # No limit comes before the first of these, all before the last.
+    launches = np.concatenate(([NULL], launches, [OPEN_END]))
+    before = launches[np.searchsorted(launches, time_ns) - 1]
+    after = launches[np.searchsorted(launches, time_ns, side="right")]
+    num_before = np.searchsorted(limits, before, side="right")
+    is_between: Mask = np.searchsorted(limits, after, side="right") > num_before
+    return is_between

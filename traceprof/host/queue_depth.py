@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations
 

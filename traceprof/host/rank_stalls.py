@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host import evidence_names as names
-from traceprof.host.host_code import functions_named
-from traceprof.host.host_ranges import host_ranges
+from traceprof.host.host_code import functions_named, host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence

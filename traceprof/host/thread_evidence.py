@@ -6,8 +6,8 @@
 * allocation: API calls by name
 * MPI: its calls and UCX's, and ranges named like functions of MPI, Gloo and UCX
 * data loading: ranges by name
-* asleep and awake: `traceprof.host.sleep`; also by operators and functions of Python, and awake in
-  ranges of garbage collection and of checkpoints
+* asleep and awake: `traceprof.host.host_code`; also by operators and functions of Python, and
+  awake in ranges of garbage collection and of checkpoints
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.host_code import code_evidence
-from traceprof.host.host_ranges import host_ranges, runs_of, runs_of_thread
-from traceprof.host.sleep import Sleep, sleep_of
+from traceprof.host.host_code import (
+    Sleep,
+    code_evidence,
+    host_ranges,
+    runs_of,
+    runs_of_thread,
+    sleep_of,
+)
+from traceprof.patterns import lazy
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     import re
 
-    from traceprof.host.host_ranges import HostRanges, Runs
+    from traceprof.host.host_code import HostRanges, Runs
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
 
@@ -205,4 +212,44 @@ def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
     name = name[order]
     return (
         call[order[np.flatnonzero(np.append(True, name[1:] != name[:-1]))]] if len(name) else call
+    )
+
+
+_MALLOC = lazy(r"(?:cuda|hip)Malloc\Z")
+_UNCACHED = 0.25
+"""Allocations for each launch: a cache of memory needs one in hundreds, none of them later on."""
+_MIN_ALLOCATIONS = 20
+
+
+class Allocations(Record, frozen=True):
+    """Calls of a process in a window.
+
+    Attributes:
+        num_allocations: calls of `cudaMalloc` or `hipMalloc`.
+        num_launches: calls that launched kernels.
+        is_hip: whether the program calls HIP.
+    """
+
+    num_allocations: int
+    num_launches: int
+    is_hip: bool
+
+    @property
+    def is_uncached(self) -> bool:
+        """Whether the program allocates for most operations anew."""
+        least = max(_UNCACHED * self.num_launches, _MIN_ALLOCATIONS)
+        return self.num_allocations >= least
+
+
+def allocations(rank: Rank, window: Window) -> Allocations:
+    """Count the allocations and launches of a rank's process that begin in a window."""
+    calls, names = rank.calls, rank.trace.api_names
+    if calls is None:
+        return Allocations(0, 0, is_hip=False)
+    inside = window.holds_start(calls.start_ns)
+    launches = [key for key, name in names.items() if api_call_kind(name) is ApiCallKind.LAUNCH]
+    return Allocations(
+        int(np.count_nonzero(inside & calls_named(rank, calls, _MALLOC))),
+        int(np.count_nonzero(inside & calls.packed_name.isin(launches))),
+        is_hip=any(names[key].startswith("hip") for key in calls.packed_name.distinct.tolist()),
     )

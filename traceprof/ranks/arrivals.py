@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
+from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
-from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import find_stalls
-from traceprof.host.synchronization import MAX_STAGED_BYTES
+from traceprof.host.launch_stalls import find_stalls, late_launches
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
@@ -33,10 +32,10 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from traceprof.host.host_waits import SyncIdle
     from traceprof.host.idle_causes import IdleCauses
-    from traceprof.host.sync_idle import SyncIdle
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.columns import PackedColumns
 
 TIME_CATEGORIES = (

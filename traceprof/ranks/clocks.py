@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.ranks.alignment import spread
+from traceprof.ranks.matching import spread
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
 from traceprof.structs import Record

@@ -10,10 +10,17 @@ from msgspec import field
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
-from traceprof.ranks.mpi_waits import mpi_matrix, mpi_waits
-from traceprof.ranks.rank_waits import RankWaits, waits_of_rank
 from traceprof.ranks.transfers import transfers
-from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
+from traceprof.ranks.waits import (
+    GroupWaits,
+    RankWaits,
+    mpi_matrix,
+    mpi_waits,
+    split_by_leaving,
+    wait_matrix,
+    waits_of,
+    waits_of_rank,
+)
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
-    from traceprof.ranks.mpi_waits import MpiWaits
     from traceprof.ranks.transfers import OperationKind, Transfer
+    from traceprof.ranks.waits import MpiWaits
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
 

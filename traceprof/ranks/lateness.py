@@ -1,4 +1,12 @@
-"""Lateness of ranks: how often each comes last to an operation, and how late."""
+"""Lateness of ranks: how often each arrives last at an operation, how late, and why.
+
+**Causes.** The ranks were last together at the end of an earlier operation. From there to their
+starts, each rank's time is computing, communicating, copying or idle for a reason
+(`TIME_CATEGORIES`). These parts add up to the whole, so what the late rank spent beyond the median
+of the others adds up to its lateness. A part that makes up half of it is the cause. If that part is
+communication in which the rank waited for a third rank, the causes of that rank are looked for, and
+so on back to one root.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec import Struct
 
+from traceprof.communication.messages import ROOTED
 from traceprof.findings import Count
 from traceprof.intervals import Int64
+from traceprof.ranks.arrivals import TIME_CATEGORIES
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.ranks.medians import mean_of, middle_of_others
+from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
@@ -170,3 +181,205 @@ def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     late = np.maximum(waits.late_ns, 0)
     # A limit on all others is a limit on the two in the middle, too.
     return mean_of(np.minimum(low, late), np.minimum(high, late))
+
+
+SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
+    "slower kernels", "more kernels", "launch queue full", "not explained",
+)  # fmt: skip
+SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
+"""Causes for ranks without a GPU: they have no kernels to count, and time outside all ranges."""
+_ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
+# If most ranks paused this long between two operations, all of them had work of their own to do.
+_PAUSE_NS = 50_000
+_FEW_MORE = 0.02  # share of kernels by which the same work may differ
+
+
+class Cause(Record, frozen=True):
+    """The cause of a rank's late arrival at one operation.
+
+    Attributes:
+        root: index of the rank that caused it.
+        what: one of `TIME_CATEGORIES`, or of this module's own causes.
+        late_ns: how long after the rank before it the root came.
+        start_ns: since when, in the time of the root's report.
+        end_ns: when the root came, in the same time.
+        via: the ranks on the way, the late one first, without the root.
+    """
+
+    root: int
+    what: str
+    late_ns: int
+    start_ns: int
+    end_ns: int
+    via: tuple[int, ...]
+
+
+class _Excess(Record, frozen=True):
+    """Time of each of the r members of a group before an operation, beyond that of the others.
+
+    It counts from the end of the operation at which the members were last together.
+
+    Attributes:
+        stalled_ns: int64[r], how long a full queue kept launches, beyond the median of the others.
+        spent_ns: int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others.
+        kernels: int64[r], the number of compute kernels that ran.
+        kernels_of_others: int64[r], the median of that number for the others.
+        has_gpu: whether a member has a GPU.
+    """
+
+    stalled_ns: Int64
+    spent_ns: Int64
+    kernels: Int64
+    kernels_of_others: Int64
+    has_gpu: bool
+
+
+class Causes:
+    """The causes of late arrivals in a run, found on demand."""
+
+    def __init__(self, waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> None:
+        """Take the operations of a run."""
+        self._waits = waits
+        self._arrivals = arrivals
+        self._since = [_anchors(wait) for wait in waits]
+        self._behind = [wait.behind_ns for wait in waits]
+        self._columns = columns_of_members(waits, len(arrivals))
+        self._beyond: dict[tuple[int, int], _Excess] = {}
+
+    def of(self, number: int, row: int, column: int) -> Cause | None:
+        """Return why a member was late to an operation.
+
+        Args:
+            number: index of the group.
+            row: row of the operation in it.
+            column: column of the member.
+
+        Returns:
+            The cause; None if the capture begins after the ranks were last together.
+        """
+        return self._of(number, row, column, ())
+
+    def _of(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause | None:
+        waits = self._waits[number]
+        since = int(self._since[number][row])
+        if since < 0:
+            return None
+        member = waits.group.members[column]
+        late = int(self._behind[number][row, column])
+        what = self._what(number, since, row, column)
+        if what == "communication" and member not in via:
+            cause = self._upstream(number, row, column, since, (*via, member))
+            if cause is not None:
+                return cause
+        arrivals, place = self._arrivals[member], waits.group.place[:, column]
+        return Cause(
+            root=member,
+            what=what,
+            late_ns=late,
+            start_ns=int(arrivals.end_ns[place[since]]),
+            end_ns=int(arrivals.start_ns[place[row]]),
+            via=via,
+        )
+
+    def _what(self, number: int, since: int, row: int, column: int) -> str:
+        """Return the member's extra time by kind, since the ranks were last together."""
+        waits = self._waits[number]
+        late = int(waits.late_ns[row, column])
+        beyond = self._beyond.get((number, row))
+        if beyond is None:  # the same for each member that comes late to the operation
+            beyond = self._beyond[number, row] = self._beyond_others(waits, since, row)
+        if 2 * int(beyond.stalled_ns[column]) >= late:
+            return QUEUE
+        # Copying and waiting idle for a copy are one cause.
+        parts = dict(zip(TIME_CATEGORIES, beyond.spent_ns[column].tolist(), strict=True))
+        parts["blocking copy"] += parts.pop("copy")
+        largest = max(parts, key=lambda name: parts[name])
+        if 2 * parts[largest] < late:
+            return UNEXPLAINED
+        if not beyond.has_gpu:
+            return _ON_HOSTS.get(largest, largest)
+        if largest != "compute":
+            return largest
+        others = int(beyond.kernels_of_others[column])
+        more = int(beyond.kernels[column]) - others
+        return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
+
+    def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
+        """Return members' time by kind from the end of one operation to the start of another."""
+        members = [self._arrivals[member] for member in waits.group.members]
+        before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
+        places = list(zip(members, before, at, strict=True))
+        stalled = np.array(
+            [member.stalled_at_start_ns[j] - member.stalled_at_end_ns[i] for member, i, j in places]
+        )
+        spent = np.array(
+            [
+                member.cumulative_ns_at_start[j] - member.spent_at_end_ns[i]
+                for member, i, j in places
+            ]
+        )
+        kernels = np.array(
+            [member.kernels_at_start[j] - member.kernels_at_end[i] for member, i, j in places]
+        )
+        columns = np.concatenate([stalled[np.newaxis], spent.T, kernels[np.newaxis]])
+        others = mean_of(*middle_of_others(columns))
+        return _Excess(
+            stalled_ns=stalled - others[0],
+            spent_ns=spent - others[1:-1].T,
+            kernels=kernels,
+            kernels_of_others=others[-1],
+            has_gpu=any(member.device is not None for member in members),
+        )
+
+    def _upstream(
+        self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
+    ) -> Cause | None:
+        """Return why the rank that this one waited for was late, None if it waited for none."""
+        waits = self._waits[number]
+        member = waits.group.members[column]
+        arrivals, place = self._arrivals[member], waits.group.place[:, column]
+        begin, stop = int(arrivals.end_ns[place[since]]), int(arrivals.start_ns[place[row]])
+        longest, place_of_wait = 0, None
+        for index, own_column in self._columns[member]:
+            if index == number:
+                continue
+            others = self._waits[index]
+            start = arrivals.start_ns[others.group.place[:, own_column]]
+            waited = np.where(
+                (start >= begin) & (start < stop) & (others.last != own_column),
+                others.wait_ns[:, own_column],
+                0,
+            )
+            if len(waited) and int(waited.max()) > longest:
+                longest = int(waited.max())
+                place_of_wait = index, int(waited.argmax())
+        if place_of_wait is None:
+            return None
+        number, row = place_of_wait
+        last = int(self._waits[number].last[row])
+        # If the capture does not reach back far enough, the rank is known, but not the cause.
+        return self._of(number, row, last, via) or self._unexplained(number, row, last, via)
+
+    def _unexplained(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause:
+        waits = self._waits[number]
+        member = waits.group.members[column]
+        came = int(self._arrivals[member].start_ns[waits.group.place[row, column]])
+        late = max(int(waits.late_ns[row, column]), 0)
+        return Cause(member, UNEXPLAINED, late, came - late, came, via)
+
+
+def _anchors(waits: GroupWaits) -> Int64:
+    """Return the operation at whose end the members were last together before each one, int64[m].
+
+    Operations that follow another one at once on most members do not count: such an operation was
+    queued behind the other, and is as late as that one. -1 for none.
+    """
+    if len(waits) == 0:
+        return np.empty(0, np.int64)
+    pause = median_of(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
+    # After a broadcast and similar operations, each member goes on when its own part is done.
+    is_together = ~waits.group.is_one_of(ROOTED)[:-1]
+    before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)
+    anchors = np.full(len(waits), -1, np.int64)
+    anchors[1:] = np.maximum.accumulate(before) if len(before) else before
+    return anchors

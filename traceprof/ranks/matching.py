@@ -1,36 +1,303 @@
 """Matching of communication kernels of different ranks that are one operation.
 
-Operations are sorted by a key that they have on all ranks (`operation_keys`). If only their order
-distinguishes them, captures that begin at different operations are aligned first (`alignment`).
+**Keys.** Operations are sorted by a key that is equal on all ranks: the first known of
+
+1. `labels`: the process group and the call's number in it, as `instrument` writes them.
+2. `communicator`: NCCL's id, which is equal on all members, and the position in its order. By
+   contract all members call a communicator's operations in one order.
+3. `order`: the k-th operation of a kind on a stream, streams counted on each rank.
+
+The k-th send to a rank is matched with that rank's k-th receive from the sender. Sends and receives
+of more than two ranks without peers belong to the two streams, and no others, whose operations all
+end at the same times on one clock.
+
+Calls of MPI (`mpi`) are matched by MPI's own rules: the collectives of a communicator in one order,
+sends and receives by communicator, sender, receiver and tag. If a rank has a receive from any
+source or with any tag, none of its receives is matched: that one may have taken any message.
+
+**Alignment.** With `order` alone, captures that begin at different operations are aligned first.
+Both ranks run the same operations in the same order, so one whole number is needed, the shift
+between their lists. With the right shift kinds and sizes agree, and the ends of the operations
+differ by a constant: the difference of the clocks, however large. With a wrong one the difference
+varies with how early or late a rank came to each operation.
+
 Kind and size must agree on all ranks; where they do not, the group is given up, with the reason.
-Sends and receives of more than two ranks without peers are of the two streams whose operations all
-end at the same times, on one clock, and no other's.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceprof.communication.messages import EXCHANGE
+from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
 from traceprof.findings import Count, Text
-from traceprof.ranks.alignment import OperationList, shift_between
-from traceprof.ranks.operation_keys import SortKey, members_of, sorted_out
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in
+from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.operation_keys import Source
+
+    Sorted = Iterable[tuple["SortKey", Int64, Int64 | None]]
+
+# UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); without NTP by
+# more. Operations further apart than this are not the same one.
+FARTHEST_NS = 2_000_000_000
+# On one machine, members of an operation leave it up to some ms apart.
+ONE_CLOCK_NS = 100_000_000
+# An alignment this far off the clocks is half as likely as one that agrees with them.
+_USUAL_NS = 50_000_000
+_SAMPLES = 512  # operations looked at for each shift
+_ALIKE = 0.99  # of the operations must agree in kind and size
+_RIVAL = 1.5  # ratio of misfits below which a second shift is as good
+_FEW_SAMPLES = 32  # where there are more shifts than
+_MAX_SHIFTS = 48
+_SHORT = 4  # with fewer operations their ends show no pattern
+_RESOLUTION_NS = 1_000.0
+
+
+class OperationList(Record, frozen=True):
+    """Operations of one rank on one communicator, in order.
+
+    Attributes:
+        signature: int64[n], equal for operations that may be the same: kind and size.
+        end_ns: int64[n], corrected as far as the clocks are known.
+    """
+
+    signature: Int64
+    end_ns: Int64
+
+
+def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
+    """Return by how many places `second` begins after `first`.
+
+    Args:
+        first: the operations of one rank.
+        second: those of another one.
+        one_clock: whether both ranks are on one machine, so that ends agree without correction.
+
+    Returns:
+        The shift s for which `second[i]` is `first[i + s]`, None if none fits or several do.
+    """
+    shifts = _promising(
+        first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
+    )
+    costs = np.array(
+        [_cost(first, second, shift, one_clock=one_clock) for shift in shifts.tolist()]
+    )
+    if not np.isfinite(costs).any():
+        return None
+    best = int(np.argmin(costs))
+    rivals = np.delete(costs, best)
+    if len(rivals) and rivals.min() < _RIVAL * costs[best]:
+        return None
+    return int(shifts[best])
+
+
+def _candidates(first: OperationList, second: OperationList, *, one_clock: bool) -> Int64:
+    """Return the shifts that bring the middle of the shorter list near an operation in time."""
+    if len(first.end_ns) == 0 or len(second.end_ns) == 0:
+        return np.empty(0, np.int64)
+    middle = len(second.end_ns) // 2
+    at = second.end_ns[middle]
+    farthest = ONE_CLOCK_NS if one_clock else FARTHEST_NS
+    low, high = np.searchsorted(first.end_ns, [at - farthest, at + farthest])
+    return np.arange(low, high, dtype=np.int64) - middle
+
+
+def _promising(
+    first: OperationList, second: OperationList, shifts: Int64, *, one_clock: bool
+) -> Int64:
+    """Return the shifts that fit a few operations best, if there are too many to try them all."""
+    if len(shifts) <= _MAX_SHIFTS:
+        return shifts
+    num = len(second.end_ns)
+    chosen = _spread_out(0, num, _FEW_SAMPLES)
+    at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
+    is_alike = (at >= 0) & (at < len(first.end_ns))
+    at = np.clip(at, 0, len(first.end_ns) - 1)
+    is_alike &= first.signature[at] == second.signature[chosen]
+    apart = np.where(is_alike, first.end_ns[at] - second.end_ns[chosen], np.nan)
+    enough = is_alike.sum(axis=1) * 2 >= len(chosen)
+    shifts, apart = shifts[enough], apart[enough]
+    middle = medians_of_known(apart)
+    residuals = medians_of_known(np.abs(apart - middle[:, np.newaxis]))
+    cost = np.abs(middle) if one_clock else residuals * (1 + np.abs(middle) / _USUAL_NS)
+    return np.sort(shifts[np.argsort(cost, kind="stable")[:_MAX_SHIFTS]])
+
+
+def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock: bool) -> float:
+    low, high = max(0, -shift), min(len(second.end_ns), len(first.end_ns) - shift)
+    if high - low < max(1, min(len(first.end_ns), len(second.end_ns)) // 2):
+        return np.inf
+    chosen = _spread_out(low, high, _SAMPLES)
+    alike = first.signature[chosen + shift] == second.signature[chosen]
+    if alike.mean() < _ALIKE:
+        return np.inf
+    apart = (first.end_ns[chosen + shift] - second.end_ns[chosen]).astype(np.float64)
+    middle = float(median_of(apart))
+    if one_clock or len(chosen) < _SHORT:
+        return abs(middle) + _RESOLUTION_NS
+    return (spread(apart) + _RESOLUTION_NS) * (1 + abs(middle) / _USUAL_NS)
+
+
+def _spread_out(low: int, high: int, most: int) -> Int64:
+    """Return whole numbers of [low, high), ascending, as far apart from each other as can be."""
+    numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
+    distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
+    return distinct
+
+
+def spread(values: Float64) -> float:
+    """Return the median distance of float64[n] from a line through the medians of both halves."""
+    if len(values) < 3:
+        return 0.0
+    half = len(values) // 2
+    place = np.arange(len(values))
+    rise = median_of(values[half:]) - median_of(values[:half])
+    run = place[half:].mean() - place[:half].mean()
+    left = values - rise / run * place
+    return float(median_of(np.abs(left - median_of(left))))
+
+
+Source = Literal["labels", "communicator", "order", "mpi"]
+
+
+class SortKey(Record, frozen=True):
+    """The key by which the operations of one rank are sorted first.
+
+    Attributes:
+        source: the kind of key.
+        name: the name of the group or communicator, None without one.
+        kind: the kind of operation; empty if the order counts all kinds together.
+        stream: the place of the stream among those with operations of the kind; MPI's tag.
+        pair: for sends and receives, the numbers of sender and receiver; None if unknown.
+    """
+
+    source: Source
+    name: str | None
+    kind: str = ""
+    stream: int = 0
+    pair: tuple[int, int] | None = None
+
+
+def members_of(
+    arrivals: Sequence[Arrivals], runs: Sequence[int]
+) -> Mapping[int, Mapping[str, Sequence[int]]]:
+    """Return the numbers of the ranks that use each communicator, in order, by run and name."""
+    members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, run in zip(arrivals, runs, strict=True):
+        for index in distinct_values(rank.communicator[rank.communicator >= 0]).tolist():
+            members[run][rank.communicators[index]].append(rank.rank)
+    for of_run in members.values():
+        for ranks in of_run.values():
+            ranks.sort()
+    return members
+
+
+def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sorted:
+    """Sort the operations of one rank by their keys.
+
+    Args:
+        arrivals: the arrivals of the rank.
+        members: the ranks that use each communicator: NCCL numbers them in this order if all are
+            there, as torch's process groups do.
+
+    Returns:
+        For each key indices into the arrivals, in order, and the operations' numbers, None where
+        they must be counted.
+    """
+    yield from _of_mpi(arrivals)
+    is_kernel = ~arrivals.is_mpi
+    exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
+    is_exchange = is_in(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
+    labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
+    # A group of which one operation has no number is counted by NCCL's order, if by any.
+    partly = distinct_values(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
+    labelled &= ~is_in(arrivals.group, partly)
+    in_communicator = (arrivals.communicator >= 0) & is_kernel & ~is_exchange & ~labelled
+    for name, at in _by(arrivals.group, labelled, arrivals.groups):
+        # One call may have launched two kernels: the first stands for it.
+        sequence, first = np.unique(arrivals.sequence[at], return_index=True)
+        yield SortKey("labels", f"group {name}"), at[first], sequence
+    for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
+        yield SortKey("communicator", name), at, None
+    paired = peers_of(arrivals, members)
+    directed = is_exchange & is_in(arrivals.direction, (1, 2)) & (paired >= 0)
+    yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
+    yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
+    if labelled.any() or in_communicator.any() or directed.any():
+        return  # what is left was launched before the capture began
+    kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
+    for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
+        for number, stream in enumerate(distinct_values(arrivals.stream[of_kind]).tolist()):
+            at = of_kind[arrivals.stream[of_kind] == stream]
+            yield SortKey("order", None, kind, number), at, None
+
+
+def _of_mpi(arrivals: Arrivals) -> Sorted:
+    """Sort the calls of MPI by communicator, and sends and receives by their ends and tag."""
+    for name, at in _by(arrivals.communicator, arrivals.is_mpi, arrivals.communicators):
+        direction = arrivals.direction[at]
+        collective, both = at[direction < 0], at[direction == 3]
+        if len(collective):
+            yield SortKey("mpi", name), collective, None
+        if len(both) and (arrivals.world_size[both] == 2).all():
+            yield SortKey("mpi", name, EXCHANGE), both, None
+        open_ended = (arrivals.peer[at] < 0) | (arrivals.stream[at] < 0)
+        if len(both) or open_ended[direction == 1].any():
+            continue  # whose messages the others' receives took is not known
+        for is_sent in (1, 2) if not open_ended[direction == 2].any() else (1,):
+            directed = at[direction == is_sent]
+            pairs = np.stack((arrivals.peer[directed], arrivals.stream[directed]), axis=1)
+            values, which = np.unique(pairs, axis=0, return_inverse=True)
+            for number, (peer, tag) in enumerate(values.tolist()):
+                ends = (arrivals.rank, peer) if is_sent == 1 else (peer, arrivals.rank)
+                yield SortKey("mpi", name, EXCHANGE, tag, ends), directed[which == number], None
+
+
+def peers_of(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
+    """Return the number of the only other rank of each send or receive, int64[n], -1 if unknown."""
+    peers = arrivals.peer.copy()
+    unknown = (peers < 0) & (arrivals.peer_in_communicator >= 0)
+    for name, at in _by(arrivals.communicator, unknown, arrivals.communicators):
+        ranks = np.array(members[name], np.int64)
+        place = arrivals.peer_in_communicator[at]
+        is_member = place < len(ranks)
+        peers[at[is_member]] = ranks[place[is_member]]
+    return peers
+
+
+def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> Sorted:
+    """Sort sends and receives by sender and receiver."""
+    by_labels = source == "labels"
+    values = arrivals.group if by_labels else arrivals.communicator
+    names = [f"group {group}" for group in arrivals.groups] if by_labels else arrivals.communicators
+    for name, of_name in _by(values, chosen, names):
+        for direction in (1, 2):
+            directed = of_name[arrivals.direction[of_name] == direction]
+            for peer in distinct_values(peers[directed]).tolist():
+                at = directed[peers[directed] == peer]
+                ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
+                number = arrivals.sequence[at]
+                is_counted = (number >= 0).all() and (np.diff(number) > 0).all()
+                yield SortKey(source, name, EXCHANGE, 0, ends), at, number if is_counted else None
+
+
+def _by(values: Int64, chosen: Mask, names: Sequence[str]) -> Iterable[tuple[str, Int64]]:
+    """Yield the indices of the chosen by value."""
+    at = np.flatnonzero(chosen)
+    for value in distinct_values(values[at]).tolist():
+        yield names[value], at[values[at] == value]
+
 
 # No member can leave before the last one has come: each needs what every other one sends.
 LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER)

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.communication.readiness import readiness
-from traceprof.communication.stream_waits import stream_waits
+from traceprof.communication.readiness import readiness, stream_waits
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from traceprof.communication.readiness import Readiness
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.operations import Operations
 
 OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)

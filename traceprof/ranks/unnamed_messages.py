@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.schedules import ScheduleName
+    from traceprof.ranks.pipelines import ScheduleName
     from traceprof.run.pipeline_orders import Pass
 
 _NO_PASS, _PASS, _ANY = range(3)  # between two messages

@@ -1,19 +1,21 @@
 """Waiting and transfer: until the last rank arrives, the others wait for it.
 
 A member's *wait* is from its own start to the last member's, on the run's clock; the rest of its
-stay is *transfer*. The time of the operation itself is the median transfer of its members, as
-nccl-tests give the mean of all ranks; the shortest would be an outlier of many. If the clocks are
-too uncertain to measure waits, it is the shortest stay: that of the last member to arrive, which
-waits for nobody and needs no clock but its own.
+stay is *transfer*. The operation's own time is the median transfer of its members; the shortest of
+many would be an outlier. If the clocks are too uncertain to measure waits, it is the shortest stay:
+the last member to arrive waits for nobody, and its stay needs no clock but its own.
 
-If one rank sends to all others, they wait for it and for no other; if all send to one rank, only
-that one waits, for the last of them. Labels say which rank that is, the root; without labels,
+If one rank sends to all others, they wait for it and for no other. If all send to one rank, only
+that one waits, for the last of them. Labels say which rank that is, the root; without labels the
 waits of such operations are not known. A member that left a send or receive before the other came
-did not wait for it. What MPI does beside other work makes a member wait from its `MPI_Wait` on.
+did not wait for it. With MPI calls that run beside other work, a member waits from its `MPI_Wait`
+on. One such call may wait for several requests, as MPI_Waitall does: each nanosecond counts once,
+for the rank that came first of those it still waits for.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,9 +30,9 @@ from traceprof.trace.grouping import distinct_values, median_of, medians_of_know
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
     from traceprof.run.session_clocks import Clocks
@@ -322,3 +324,134 @@ def _of_others(between: Int64) -> Int64:
     others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
     middle: Int64 = np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
     return middle
+
+
+_NO_COMPARISON = int(np.iinfo(np.int64).max)
+
+
+class RankWaits(Record, frozen=True):
+    """The operations of one rank that were matched with those of all ranks taking part, n of them.
+
+    Attributes:
+        place: int64[n], ascending: indices into the rank's `Arrivals`.
+        wait_ns: int64[n], the wait until the last rank came.
+        last: int64[n], that rank's place among the run's ranks.
+        uncertainty_ns: int64[n], how well the clocks of the two compare; 0 within one report, the
+            largest int64 where they do not compare.
+    """
+
+    place: Int64
+    wait_ns: Int64
+    last: Int64
+    uncertainty_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+
+def waits_of_rank(
+    member: int, waits: Sequence[GroupWaits], reports: Sequence[int], clocks: Clocks
+) -> RankWaits:
+    """Return how long a rank waited in the operations whose ranks were all recorded.
+
+    Args:
+        member: the rank's place among the run's ranks.
+        waits: the waits of all groups.
+        reports: for each rank of the run, the index of its report.
+        clocks: the clocks of the run.
+    """
+    columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 4]
+    for group_waits in waits:
+        group = group_waits.group
+        if member not in group.members or group.num_ranks > len(group.members):
+            continue
+        column = group.members.index(member)
+        rows = np.flatnonzero(group_waits.is_known)
+        last = group_waits.last[rows]
+        limits = np.zeros(len(group.members), np.int64)
+        for other in np.flatnonzero(np.bincount(last)).tolist():
+            limits[other] = _uncertainty(clocks, reports, member, group.members[other])
+        uncertainty = limits[last]
+        wait = group_waits.wait_ns[rows, column].copy()
+        # On one clock it is certain: a rank that left before the other came did not wait.
+        came = group_waits.start_ns[rows, last]
+        has_left = (uncertainty == 0) & (came >= group_waits.end_ns[rows, column])
+        wait[has_left & group.is_one_of(BETWEEN_TWO)[rows]] = 0
+        columns.append(
+            (group.place[rows, column], wait, np.array(group.members)[last], uncertainty)
+        )
+    place, wait, last, uncertainty = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(place, kind="stable")
+    return RankWaits(place[order], wait[order], last[order], uncertainty[order])
+
+
+def _uncertainty(clocks: Clocks, reports: Sequence[int], first: int, second: int) -> int:
+    if reports[first] == reports[second]:
+        return 0
+    limit = clocks.uncertainty_ns(reports[first], reports[second])
+    return _NO_COMPARISON if limit is None else limit
+
+
+class MpiWaits(Record, frozen=True):
+    """Waits of one rank in calls of MPI, in its report's time.
+
+    Attributes:
+        matched: when it was in calls that were matched with those of all ranks taking part.
+        waiting: when it waited in them for a rank that came later.
+    """
+
+    matched: Intervals
+    waiting: Intervals
+
+
+def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapping[int, MpiWaits]:
+    """Return the waits of each rank that has calls of MPI that were matched, by its number.
+
+    Where clocks leave open who waited in most calls of a group, the group is left out; so is one of
+    which some ranks were not captured: they may have come later still.
+    """
+    spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
+    for group_waits in waits:
+        group = group_waits.group
+        if group.num_ranks > len(group.members) or 2 * group_waits.is_unknown.sum() > len(group):
+            continue
+        known = np.flatnonzero(group_waits.is_known)
+        for column, member in enumerate(group.members):
+            place = group.place[known, column]
+            blocked = arrivals[member].blocked_ns[place]
+            wait = np.where(group_waits.is_resolved, group_waits.wait_ns[:, column], 0)[known]
+            spans[member].append((blocked, blocked + wait, arrivals[member].end_ns[place]))
+    return {
+        arrivals[member].rank: MpiWaits(
+            intervals.union(blocked, end), intervals.union(blocked, came)
+        )
+        for member, of_member in spans.items()
+        for blocked, came, end in [map(np.concatenate, zip(*of_member, strict=True))]
+    }
+
+
+def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
+    """Return how long each rank waited for each other in MPI, int64[ranks, ranks].
+
+    Args:
+        waits: of the groups of calls of MPI.
+        arrivals: of all ranks.
+
+    Returns:
+        The row waits for the column.
+    """
+    matrix = np.zeros((len(arrivals), len(arrivals)), np.int64)
+    spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
+    for group_waits in waits:
+        chosen = np.flatnonzero(group_waits.is_resolved & group_waits.is_inside)
+        last = np.array(group_waits.group.members)[group_waits.last[chosen]]
+        for column, member in enumerate(group_waits.group.members):
+            blocked = arrivals[member].blocked_ns[group_waits.group.place[chosen, column]]
+            spans[member].append((blocked, blocked + group_waits.wait_ns[chosen, column], last))
+    for member, of_member in spans.items():
+        start, end, last = map(np.concatenate, zip(*of_member, strict=True))
+        order = np.lexsort((end, start))
+        start, end, last = start[order], end[order], last[order]
+        counted = np.maximum.accumulate(np.append(start[:1], end[:-1]))
+        np.add.at(matrix[member], last, np.maximum(end - np.maximum(start, counted), 0))
+    return matrix

@@ -10,7 +10,7 @@ from traceprof.analyses.gradients.gradient_buckets import _IN_TEN
 from traceprof.analyses.launch_queue import _MIN_SHARE
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
 from traceprof.findings import severity_of_cost
-from traceprof.host import late_launches, launch_stalls
+from traceprof.host import launch_stalls
 from traceprof.ranks import lateness
 
 PAGES = resources.files("traceprof.analyses").joinpath("explanations")
@@ -55,7 +55,7 @@ def test_numbers_that_pages_spell_out_are_those_of_the_code() -> None:
     assert "within\n  1 % of it" in stall
     assert launch_stalls._RETURNS_WITHIN_NS == 100_000
     assert "returned within 100 µs" in stall
-    assert late_launches._PROMPT_NS == 50_000
+    assert launch_stalls._PROMPT_NS == 50_000
     assert "started within 50 µs of its launch" in stall
     assert _MIN_SHARE == 0.01
     assert "stalls of 1 % of the training or more" in stall

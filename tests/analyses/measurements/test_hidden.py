@@ -15,7 +15,7 @@ from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
-from traceprof.communication.no_communication import looks_like_communication
+from traceprof.communication.messages import looks_like_communication
 from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
 from traceprof.trace.nsight import schema

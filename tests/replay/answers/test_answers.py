@@ -32,7 +32,7 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
-from traceprof.host.synchronization import OWN_WAIT_NS
+from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.answers.answers import Answer, WhatIf, answer
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.assumption import Variant, parse

@@ -26,7 +26,7 @@ from traceprof.analyses.exposed_communication.reasons import (
 from traceprof.analyses.exposed_communication.text import MIN_SHARE, costliest, evidence, title
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
-from traceprof.communication.no_communication import num_inside
+from traceprof.communication.messages import num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.exposed_communication.reasons import ALONE, CLOCKS, PEER_COPY, Reason
 from traceprof.analyses.exposed_communication.text import costliest, late_ranks, main_reasons
-from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.latency import LARGE_BYTES
+from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import bullets
 from traceprof.trace.model.communication_calls import OPERATIONS

@@ -11,8 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.latency import LARGE_BYTES
-from traceprof.communication.messages import messages
-from traceprof.communication.operation_names import Names, operation_names
+from traceprof.communication.messages import Names, messages, operation_names
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.ranks.rank_waits import RankWaits
     from traceprof.ranks.transfers import Transfer
+    from traceprof.ranks.waits import RankWaits
     from traceprof.run.rank import Rank, Window
 
 PEER_COPY = "peer copy"

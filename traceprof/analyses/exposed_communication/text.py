@@ -14,7 +14,7 @@ from traceprof.units import duration, percent, three_digits
 
 if TYPE_CHECKING:
     from traceprof.analyses.exposed_communication.reasons import ExposedOperations, LinkRate
-    from traceprof.communication.operation_names import Names
+    from traceprof.communication.messages import Names
     from traceprof.intervals import Int64
 
 MIN_SHARE = 0.1

@@ -28,12 +28,12 @@ from traceprof.findings import (
     share,
 )
 from traceprof.host import stalls
-from traceprof.host.allocations import allocations
-from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
+from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
+from traceprof.host.host_waits import may_copy_from_pageable
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
-from traceprof.host.synchronization import may_copy_from_pageable
+from traceprof.host.thread_evidence import allocations
 from traceprof.kernel_names.titles import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step
@@ -44,9 +44,9 @@ from traceprof.units import counted, duration, percent, times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from traceprof.host.allocations import Allocations
     from traceprof.host.idle_causes import IdleCauses, UnknownCause
     from traceprof.host.idle_details import IdleDetail
+    from traceprof.host.thread_evidence import Allocations
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank
 

@@ -13,7 +13,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from traceprof.host.allocations import Allocations
+    from traceprof.host.thread_evidence import Allocations
 
 Advice = dict[IdleCause, tuple[str, ...]]
 

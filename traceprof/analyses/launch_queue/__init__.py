@@ -29,8 +29,14 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
-from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, Holder, find_stalls, queue_holders
+from traceprof.host.launch_stalls import (
+    LONG_NS,
+    MIN_CAP,
+    Holder,
+    find_stalls,
+    late_launches,
+    queue_holders,
+)
 from traceprof.host.queue_depth import launch_queue, release_queue
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
@@ -40,8 +46,7 @@ from traceprof.units import counted, duration
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from traceprof.host.late_launches import LateLaunches
-    from traceprof.host.launch_stalls import Stalls
+    from traceprof.host.launch_stalls import LateLaunches, Stalls
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls

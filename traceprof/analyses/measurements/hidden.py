@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.no_communication import looks_like_communication
+from traceprof.communication.messages import looks_like_communication
 from traceprof.findings import Finding, NotApplicable, Sight, share
-from traceprof.host.graph_captures import captures
+from traceprof.host.launching_code import captures
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank_numbers import may_have_others
 from traceprof.structs import Record

@@ -18,8 +18,8 @@ from traceprof.analyses.process_group_scaling.groups_at_once import (
     is_small,
     on_one_clock,
 )
-from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.latency import SMALL_BYTES
+from traceprof.communication.messages import asynchronous_calls
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,

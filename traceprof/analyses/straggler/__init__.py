@@ -33,8 +33,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.ranks.causes import Cause, Causes
-from traceprof.ranks.lateness import is_habit
+from traceprof.ranks.lateness import Cause, Causes, is_habit
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, duration, percent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.ranks.causes import MORE_WORK, OUTSIDE, QUEUE, SLOWER, SLOWER_COMPUTE, UNEXPLAINED
+from traceprof.ranks.lateness import MORE_WORK, OUTSIDE, QUEUE, SLOWER, SLOWER_COMPUTE, UNEXPLAINED
 
 BECAUSE: dict[str, str] = {
     SLOWER: "the same kernels take longer there",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import gpu_idle, uneven_kernels
-from traceprof.ranks.causes import MORE_WORK, SLOWER
+from traceprof.ranks.lateness import MORE_WORK, SLOWER
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.freed_time import with_operators
+from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title

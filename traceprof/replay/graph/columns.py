@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.host.sync_costs import MIN_BLOCKING_NS
+from traceprof.host.host_waits import MIN_BLOCKING_NS
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind

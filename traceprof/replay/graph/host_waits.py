@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.host.synchronization import OWN_WAIT_NS
+from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.needed_waits import needed_at_once
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS
 from traceprof.run.launching_calls import calls_with

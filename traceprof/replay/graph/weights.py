@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 from msgspec.structs import astuple
 
-from traceprof.host.synchronization import OWN_WAIT_NS
+from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
