@@ -40,19 +40,13 @@ _MAX_LENGTH = 100_000  # characters of a whole query
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The choice of the reader, which applies to all pages.
+    """The choice of the reader, which applies to all pages."""
 
-    Attributes:
-        rank: the ranks chosen, by number, each once; all where empty.
-        report: the reports chosen, by index; all where empty.
-        start_ns: the first nanosecond, on the run's clock; None for the first of all.
-        end_ns: one past the last; None for the end.
-    """
-
-    rank: tuple[int, ...] = ()
-    report: tuple[int, ...] = ()
+    rank: tuple[int, ...] = ()  # the ranks chosen, by number, each once; all where empty
+    report: tuple[int, ...] = ()  # the reports chosen, by index; all where empty
+    # the first nanosecond, on the run's clock; None for the first of all
     start_ns: int | None = None
-    end_ns: int | None = None
+    end_ns: int | None = None  # one past the last; None for the end
 
     @property
     def has_range(self) -> bool:
@@ -66,45 +60,29 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The content of one view.
+    """The content of one view."""
 
-    Attributes:
-        path: of a page; whether there is such a page is not known here.
-        rank: the ranks shown, by number, each once; all where empty.
-        report: the reports shown, by index; all where empty.
-        start_ns: the first nanosecond shown, on the run's clock; None for the page's own.
-        end_ns: one past the last; None for the page's own.
-        scope: what the reader chose for all pages, where this view shows something else, such as
-            a finding's evidence; None if it shows what was chosen.
-        finding: id of the finding that is shown, of the first rank chosen.
-        evidence: index into the finding's evidence.
-        select: what is selected, in the page's own words.
-        search: what is searched for by name.
-        assume: what is assumed, separated by commas.
-        pinned: rows of the timeline that stay on top, by key, separated by commas.
-        hidden: rows of the timeline that are not shown, by key.
-        moved: rows of the timeline in the order in which they were put, by key.
-        before: the step of the other side that is compared, as `rank.step`, or the rank alone.
-        after: the step of this run that is compared, in the same form.
-        step_path: the step whose critical path is drawn, `all` for the whole training.
-    """
-
-    path: str = OVERVIEW
-    rank: tuple[int, ...] = ()
-    report: tuple[int, ...] = ()
+    path: str = OVERVIEW  # of a page; whether there is such a page is not known here
+    rank: tuple[int, ...] = ()  # the ranks shown, by number, each once; all where empty
+    report: tuple[int, ...] = ()  # the reports shown, by index; all where empty
+    # the first nanosecond shown, on the run's clock; None for the page's own
     start_ns: int | None = None
-    end_ns: int | None = None
-    finding: str | None = None
-    evidence: int | None = None
-    select: str | None = None
-    search: str | None = None
-    assume: str | None = None
-    pinned: str | None = None
-    hidden: str | None = None
-    moved: str | None = None
+    end_ns: int | None = None  # one past the last; None for the page's own
+    finding: str | None = None  # id of the finding that is shown, of the first rank chosen
+    evidence: int | None = None  # index into the finding's evidence
+    select: str | None = None  # what is selected, in the page's own words
+    search: str | None = None  # what is searched for by name
+    assume: str | None = None  # what is assumed, separated by commas
+    pinned: str | None = None  # rows of the timeline that stay on top, by key, separated by commas
+    hidden: str | None = None  # rows of the timeline that are not shown, by key
+    moved: str | None = None  # rows of the timeline in the order in which they were put, by key
+    # the step whose critical path is drawn, `all` for the whole training
     step_path: str | None = None
+    # the step of the other side that is compared, as `rank.step`, or the rank alone
     before: str | None = None
-    after: str | None = None
+    after: str | None = None  # the step of this run that is compared, in the same form
+    # what the reader chose for all pages, where this view shows something else, such as a
+    # finding's evidence; None if it shows what was chosen
     scope: Scope | None = None
 
     @property

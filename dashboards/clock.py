@@ -40,23 +40,15 @@ _OTHER_RUN = "recorded in another run"
 
 @dataclass(frozen=True)
 class RankClock:
-    """The times of a rank's report as times of the run.
+    """The times of a rank's report as times of the run."""
 
-    Attributes:
-        clocks: of the run; None if times are not converted.
-        report: the rank's.
-        shift_ns: what is added to times of the run.
-        uncertainty_ns: of its times against the run's; None if they cannot be compared.
-        said: a text: how the clock was compared, or why it cannot be.
-        panel: 0 for ranks on the run's clock; ranks of another number can be compared only with
-            each other.
-    """
-
-    clocks: Clocks | None = None
-    report: int = 0
-    shift_ns: int = 0
+    clocks: Clocks | None = None  # of the run; None if times are not converted
+    report: int = 0  # the rank's
+    shift_ns: int = 0  # what is added to times of the run
+    # of its times against the run's; None if they cannot be compared
     uncertainty_ns: int | None = 0
-    said: str = ""
+    said: str = ""  # a text: how the clock was compared, or why it cannot be
+    # 0 for ranks on the run's clock; ranks of another number can be compared only with each other
     panel: int = 0
 
     def to_run(self, times_ns: Int64) -> Int64:
@@ -88,17 +80,12 @@ OWN = RankClock()
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of a run and its axes.
+    """The clock of a run and its axes."""
 
-    Attributes:
-        base_ns: 0, or the run's start where times are UTC.
-        of_rank: the clocks of the ranks, by number; times of missing ones are not converted.
-        title: of an axis.
-    """
-
-    base_ns: int
+    base_ns: int  # 0, or the run's start where times are UTC
+    # the clocks of the ranks, by number; times of missing ones are not converted
     of_rank: Mapping[int, RankClock] = field(default_factory=dict)
-    title: str = "time (s)"
+    title: str = "time (s)"  # of an axis
 
     @classmethod
     def of(cls, analysis: Analysis) -> Clock:

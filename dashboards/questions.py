@@ -40,49 +40,30 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class CompareQuestion:
-    """The other side of a comparison.
+    """The other side of a comparison."""
 
-    Attributes:
-        before: reports, folders, saved analyses and runs, as `traceprof compare` takes them.
-        options: how to analyse reports.
-    """
-
+    # reports, folders, saved analyses and runs, as `traceprof compare` takes them
     before: tuple[str, ...]
-    options: Options
+    options: Options  # how to analyse reports
 
 
 class ComparedRank(NamedTuple):
-    """A rank of a side that has a GPU.
+    """A rank of a side that has a GPU."""
 
-    Attributes:
-        rank: its number.
-        device: its GPU's.
-        gpu: the name of its GPU.
-        steps: its training steps, in the own time of its report.
-        judged: start and end of the time that findings judge.
-    """
-
-    rank: int
-    device: int
-    gpu: str | None
-    steps: tuple[StepMeasures, ...]
-    judged: Span
+    rank: int  # its number
+    device: int  # its GPU's
+    gpu: str | None  # the name of its GPU
+    steps: tuple[StepMeasures, ...]  # its training steps, in the own time of its report
+    judged: Span  # start and end of the time that findings judge
 
 
 class ComparedSide(NamedTuple):
-    """The recording of a side, to be drawn.
+    """The recording of a side, to be drawn."""
 
-    Attributes:
-        reports: its files, which are there.
-        ranks: those with a GPU, at least one.
-        rank: the number of the slowest.
-        step: its step in the middle; None if all that is judged is one step.
-    """
-
-    reports: tuple[str, ...]
-    ranks: tuple[ComparedRank, ...]
-    rank: int
-    step: int | None
+    reports: tuple[str, ...]  # its files, which are there
+    ranks: tuple[ComparedRank, ...]  # those with a GPU, at least one
+    rank: int  # the number of the slowest
+    step: int | None  # its step in the middle; None if all that is judged is one step
 
 
 def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
@@ -102,17 +83,12 @@ def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
 
 
 class ComparedSides(NamedTuple):
-    """A comparison, and the recordings of its sides.
+    """A comparison, and the recordings of its sides."""
 
-    Attributes:
-        comparison: what changed.
-        before: the other side; None if its reports are missing, or belong to several recordings.
-        after: this run.
-    """
-
-    comparison: Comparison
+    comparison: Comparison  # what changed
+    # the other side; None if its reports are missing, or belong to several recordings
     before: ComparedSide | None
-    after: ComparedSide | None
+    after: ComparedSide | None  # this run
 
 
 def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSides:
@@ -183,13 +159,9 @@ def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class PathQuestion:
-    """The critical path: calls and operations that determine the length of a step.
+    """The critical path: calls and operations that determine the length of a step."""
 
-    Attributes:
-        step: the number of the step; None for the whole training.
-    """
-
-    step: int | None
+    step: int | None  # the number of the step; None for the whole training
 
 
 def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
@@ -203,12 +175,9 @@ def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None
 
 
 class WhatIfQuestion(NamedTuple):
-    """The length of a step under assumptions, as a question.
+    """The length of a step under assumptions, as a question."""
 
-    Attributes:
-        assumed: in the form of `traceprof whatif --assume`; empty for each assumption alone.
-    """
-
+    # in the form of `traceprof whatif --assume`; empty for each assumption alone
     assumed: tuple[str, ...]
 
 
@@ -257,21 +226,13 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
 
 @dataclass
 class PendingAnswer:
-    """A question, and its answer once it is known.
+    """A question, and its answer once it is known."""
 
-    Attributes:
-        answer: the answer; None before there is one.
-        error: the reason if there can be no answer.
-        is_over: whether there is an answer or an error.
-        done: the number of finished parts of the work.
-        expected: the number of all parts; 0 if unknown.
-    """
-
-    answer: Any = None
-    error: str | None = None
-    is_over: bool = False
-    done: int = 0
-    expected: int = 0
+    answer: Any = None  # the answer; None before there is one
+    error: str | None = None  # the reason if there can be no answer
+    is_over: bool = False  # whether there is an answer or an error
+    done: int = 0  # the number of finished parts of the work
+    expected: int = 0  # the number of all parts; 0 if unknown
 
     def expect(self, number: int) -> None:
         """Add to the number of parts."""

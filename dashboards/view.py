@@ -111,15 +111,10 @@ Measured = TypeVar("Measured", bound="RankResult")
 
 @dataclass(frozen=True)
 class View:
-    """An analysis, with the choice of an address.
+    """An analysis, with the choice of an address."""
 
-    Attributes:
-        analysis: of the run.
-        address: the ranks, reports and time to show.
-    """
-
-    analysis: Analysis
-    address: Address
+    analysis: Analysis  # of the run
+    address: Address  # the ranks, reports and time to show
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:

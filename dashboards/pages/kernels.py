@@ -195,14 +195,10 @@ _COMPUTE = (
 
 
 class KernelSum(NamedTuple):
-    """The kernels of one name on all chosen ranks.
+    """The kernels of one name on all chosen ranks."""
 
-    Attributes:
-        name: the demangled name.
-        of_ranks: their time on each rank that has any, with the rank's number.
-    """
-
-    name: str
+    name: str  # the demangled name
+    # their time on each rank that has any, with the rank's number
     of_ranks: list[tuple[int, KernelUse]]
 
     @property
@@ -217,15 +213,10 @@ class KernelSum(NamedTuple):
 
 
 class ComparedKernel(NamedTuple):
-    """Kernels of one name that ran beside communication and could be compared.
+    """Kernels of one name that ran beside communication and could be compared."""
 
-    Attributes:
-        taken_ns: the sum of their durations.
-        excess_ns: by how much that exceeds their expected durations alone.
-    """
-
-    taken_ns: float = 0
-    excess_ns: float = 0
+    taken_ns: float = 0  # the sum of their durations
+    excess_ns: float = 0  # by how much that exceeds their expected durations alone
 
 
 def layout(analysis: Analysis, address: Address) -> Component:

@@ -57,27 +57,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """The queue of one rank's process.
+    """The queue of one rank's process."""
 
-    Attributes:
-        rank: the rank's number.
-        start_ns: the first nanosecond shown, in the rank's report as all times here.
-        end_ns: one past the last.
-        times_ns: int64[k], when the depth changed, ascending.
-        depth: int[k], how many launches were pending from then on.
-        blocked: when a launch for this rank was blocked.
-        cap: pending launches at which a launch blocks, None if that is unknown.
-        cap_scope: whether that is of one `stream` or of the whole `process`.
-    """
-
-    rank: int
-    start_ns: int
-    end_ns: int
-    times_ns: Int64
-    depth: npt.NDArray[np.int32]
-    blocked: Intervals
-    cap: int | None
-    cap_scope: str | None
+    rank: int  # the rank's number
+    start_ns: int  # the first nanosecond shown, in the rank's report as all times here
+    end_ns: int  # one past the last
+    times_ns: Int64  # int64[k], when the depth changed, ascending
+    depth: npt.NDArray[np.int32]  # int[k], how many launches were pending from then on
+    blocked: Intervals  # when a launch for this rank was blocked
+    cap: int | None  # pending launches at which a launch blocks, None if that is unknown
+    cap_scope: str | None  # whether that is of one `stream` or of the whole `process`
 
 
 def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:

@@ -40,19 +40,12 @@ _LOST = PARTS[1:]  # which are no compute
 
 
 class Outlier(NamedTuple):
-    """A rank that stands out.
+    """A rank that stands out."""
 
-    Attributes:
-        rank: its number.
-        part: the name of the part of its time.
-        share: of that part in the judged time, 0 to 1.
-        middle: the median of all ranks.
-    """
-
-    rank: int
-    part: str
-    share: float
-    middle: float
+    rank: int  # its number
+    part: str  # the name of the part of its time
+    share: float  # of that part in the judged time, 0 to 1
+    middle: float  # the median of all ranks
 
 
 def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:

@@ -27,15 +27,10 @@ if TYPE_CHECKING:
 
 
 class Page(Protocol):
-    """The shape of every module of a page.
+    """The shape of every module of a page."""
 
-    Attributes:
-        PATH: its path in an address.
-        TITLE: its name in the menu.
-    """
-
-    PATH: str
-    TITLE: str
+    PATH: str  # its path in an address
+    TITLE: str  # its name in the menu
 
     def layout(self, analysis: Analysis, address: Address) -> Component:
         """Return what the page shows at an address.

@@ -52,25 +52,15 @@ _MAX_CELLS = 48_000  # of the grid of steps and ranks
 
 
 class StepBars(NamedTuple):
-    """The steps of one rank as bars, each of one step or of several that follow each other.
+    """The steps of one rank as bars, each of one step or of several that follow each other."""
 
-    Attributes:
-        first: int64[n], index of the first step of each bar.
-        stop: int64[n], one past its last.
-        position: float64[n], on the axis.
-        label: n texts, the steps' numbers.
-        parts_ms: float64[n, 4], the mean over the bar's steps, in the order of `PARTS`.
-        longest_ms: float64[n], the longest step of each bar.
-        shortest_ms: float64[n], the shortest.
-    """
-
-    first: Int64
-    stop: Int64
-    position: Float64
-    label: list[str]
-    parts_ms: Float64
-    longest_ms: Float64
-    shortest_ms: Float64
+    first: Int64  # int64[n], index of the first step of each bar
+    stop: Int64  # int64[n], one past its last
+    position: Float64  # float64[n], on the axis
+    label: list[str]  # n texts, the steps' numbers
+    parts_ms: Float64  # float64[n, 4], the mean over the bar's steps, in the order of `PARTS`
+    longest_ms: Float64  # float64[n], the longest step of each bar
+    shortest_ms: Float64  # float64[n], the shortest
 
 
 def step_bars(result: BreakdownResult) -> StepBars:
@@ -205,21 +195,15 @@ def _times(
 
 
 class StepGrid(NamedTuple):
-    """The steps of several ranks in columns: of one step each, or of several that follow.
+    """The steps of several ranks in columns: of one step each, or of several that follow."""
 
-    Attributes:
-        position: float64[columns], where on the axis: the step's number, or the steps' middle.
-        label: the steps of each column.
-        longest_ms: float64[ranks, columns], the longest step of each; NaN where there is none.
-        first: int64[ranks, columns], index of the rank's first step of each; -1 if none.
-        last: int64[ranks, columns], of the last.
-    """
-
+    # float64[columns], where on the axis: the step's number, or the steps' middle
     position: Float64
-    label: list[str]
+    label: list[str]  # the steps of each column
+    # float64[ranks, columns], the longest step of each; NaN where there is none
     longest_ms: Float64
-    first: Int64
-    last: Int64
+    first: Int64  # int64[ranks, columns], index of the rank's first step of each; -1 if none
+    last: Int64  # int64[ranks, columns], of the last
 
 
 def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:

@@ -34,17 +34,12 @@ TOKEN = "token"  # noqa: S105  (the name of the parameter)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The access rules of a server.
+    """The access rules of a server."""
 
-    Attributes:
-        token: required once from each browser; None if no token is required.
-        port: the server's port; part of the cookie's name, as browsers send cookies to all ports.
-        is_open: whether other machines can reach the server.
-    """
-
-    token: str | None = None
+    token: str | None = None  # required once from each browser; None if no token is required
+    # the server's port; part of the cookie's name, as browsers send cookies to all ports
     port: int = 0
-    is_open: bool = False
+    is_open: bool = False  # whether other machines can reach the server
 
     @property
     def cookie_name(self) -> str:

@@ -32,15 +32,10 @@ _MAX_FILE = 4 << 20  # bytes
 
 
 class Note(NamedTuple):
-    """A saved view.
+    """A saved view."""
 
-    Attributes:
-        href: the view's address, without its host and token.
-        text: what the reader wrote; empty for a bookmark.
-    """
-
-    href: str
-    text: str
+    href: str  # the view's address, without its host and token
+    text: str  # what the reader wrote; empty for a bookmark
 
 
 class Notes:

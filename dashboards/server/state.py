@@ -87,15 +87,10 @@ FILES, ANEW = "/files", "/anew"
 
 
 class Change(NamedTuple):
-    """A change of a file since it was read.
+    """A change of a file since it was read."""
 
-    Attributes:
-        name: of the file.
-        what: `replaced` (by another file), `changed` (in place) or `no longer there`.
-    """
-
-    name: str
-    what: str
+    name: str  # of the file
+    what: str  # `replaced` (by another file), `changed` (in place) or `no longer there`
 
 
 class ReportFiles:

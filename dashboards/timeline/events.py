@@ -156,17 +156,11 @@ def label(records: Messages, place: int) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class MessageLabels:
-    """The communication kernels of a rank with the texts by which they can be searched.
+    """The communication kernels of a rank with the texts by which they can be searched."""
 
-    Attributes:
-        kernel: int64[n], indices into the rank's kernels, ascending.
-        alike: int64[n], the number of the text of each.
-        texts: in lower case: the label, the group, the bytes.
-    """
-
-    kernel: Int64
-    alike: Int64
-    texts: tuple[str, ...]
+    kernel: Int64  # int64[n], indices into the rank's kernels, ascending
+    alike: Int64  # int64[n], the number of the text of each
+    texts: tuple[str, ...]  # in lower case: the label, the group, the bytes
 
     def matching(self, text: str) -> Int64:
         """Return the kernels whose text contains this one, int64[k], ascending."""
@@ -204,32 +198,22 @@ def _searched(records: Messages, place: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EventPart:
-    """Events from one place in the columns of the analysis.
+    """Events from one place in the columns of the analysis."""
 
-    Attributes:
-        key: n keys, which stand for names.
-        ids: int64[m], the keys that there may be, ascending.
-        number: int64[m], the number of the name that each key stands for.
-        starts: when each event began: a column, or int64[n].
-        clock: of the rank: starts are on its report's clock, what is asked for on the run's.
-        is_ordered: whether they stand in the order of their start.
-        kind: of the rows in which they stand.
-        lengths: returns how long some of them took, int64[k]; None for no length.
-        streams: on which each ran; None for no stream.
-        communicates: returns which of them stand in rows of communication, bool[n].
-        labels: returns what else can be searched for of them.
-    """
-
-    key: Column
-    ids: Int64
-    number: Int64
-    starts: Column | Int64
+    key: Column  # n keys, which stand for names
+    ids: Int64  # int64[m], the keys that there may be, ascending
+    number: Int64  # int64[m], the number of the name that each key stands for
+    starts: Column | Int64  # when each event began: a column, or int64[n]
+    # of the rank: starts are on its report's clock, what is asked for on the run's
     clock: RankClock = OWN
-    is_ordered: bool = True
-    kind: str = COMPUTE
+    is_ordered: bool = True  # whether they stand in the order of their start
+    kind: str = COMPUTE  # of the rows in which they stand
+    # returns how long some of them took, int64[k]; None for no length
     lengths: Callable[[Int64], Int64] | None = None
-    streams: Column | None = None
+    streams: Column | None = None  # on which each ran; None for no stream
+    # returns which of them stand in rows of communication, bool[n]
     communicates: Callable[[], Mask] | None = None
+    # returns what else can be searched for of them
     labels: Callable[[], MessageLabels] | None = None
 
     def __len__(self) -> int:
@@ -279,15 +263,10 @@ class EventPart:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """All events of one source: a rank's operations, its calls, its ranges or its steps.
+    """All events of one source: a rank's operations, its calls, its ranges or its steps."""
 
-    Attributes:
-        names: by number.
-        parts: the events, one part after the other.
-    """
-
-    names: NameTable
-    parts: tuple[EventPart, ...]
+    names: NameTable  # by number
+    parts: tuple[EventPart, ...]  # the events, one part after the other
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))

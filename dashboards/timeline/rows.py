@@ -37,25 +37,17 @@ _EVERY = slice(None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """The times of n events in order of their start, with sums that make every view fast.
+    """The times of n events in order of their start, with sums that make every view fast."""
 
-    Attributes:
-        base_ns: int64[runs], the start of each run's first event.
-        start: [n], each event's start above its run's base.
-        length: [n], how long each event lasts, ns.
-        covered_base_ns: int64[runs'], how much the events before each run cover together; one more
-            than there are runs where the last run is full, as for `covered`.
-        covered: [n + 1], how much is covered by those events of the run that come before.
-        longest_ns: int64[runs], the longest event of each run.
-        reach_ns: int64[n], the latest end so far; None if no event begins before another's end.
-    """
-
-    base_ns: Int64
-    start: Narrow
-    length: Narrow
+    base_ns: Int64  # int64[runs], the start of each run's first event
+    start: Narrow  # [n], each event's start above its run's base
+    length: Narrow  # [n], how long each event lasts, ns
+    # int64[runs'], how much the events before each run cover together; one more than there are
+    # runs where the last run is full, as for `covered`
     covered_base_ns: Int64
-    covered: Narrow
-    longest_ns: Int64
+    covered: Narrow  # [n + 1], how much is covered by those events of the run that come before
+    longest_ns: Int64  # int64[runs], the longest event of each run
+    # int64[n], the latest end so far; None if no event begins before another's end
     reach_ns: Int64 | None
 
     def __len__(self) -> int:
@@ -208,21 +200,15 @@ def _narrow(values: Int64) -> Narrow:
 
 @dataclass(frozen=True, slots=True)
 class Viewport:
-    """The part of a row that is shown.
+    """The part of a row that is shown."""
 
-    Attributes:
-        edges_ns: int64[columns + 1], where the columns start and end.
-        event: int64[e], indices of the events that are shown one by one, in order of their start.
-        column: int64[b], the columns with a block, ascending.
-        covered_ns: int64[b], how much of each of these columns the row's events cover.
-        count: int64[b], how many events that are not shown one by one start in the column, or in
-            the first one go on in it; 0 if one from the column before is merely not over yet.
-    """
-
-    edges_ns: Int64
+    edges_ns: Int64  # int64[columns + 1], where the columns start and end
+    # int64[e], indices of the events that are shown one by one, in order of their start
     event: Int64
-    column: Int64
-    covered_ns: Int64
+    column: Int64  # int64[b], the columns with a block, ascending
+    covered_ns: Int64  # int64[b], how much of each of these columns the row's events cover
+    # int64[b], how many events that are not shown one by one start in the column, or in the first
+    # one go on in it; 0 if one from the column before is merely not over yet
     count: Int64
 
     @property
@@ -306,15 +292,10 @@ _NO_EVENTS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of one link in one direction.
+    """The samples of one link in one direction."""
 
-    Attributes:
-        of: the sampled counter, on the run's clock.
-        row: the times of the samples.
-    """
-
-    of: LinkSamples
-    row: Row
+    of: LinkSamples  # the sampled counter, on the run's clock
+    row: Row  # the times of the samples
 
     @classmethod
     def sampled(cls, of: LinkSamples, clock: RankClock = OWN) -> Samples:

@@ -51,23 +51,15 @@ _KIND = re.compile(rf"(?:^|(?<=\s))kind:({'|'.join(KINDS)})(?=\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search; empty conditions always hold.
+    """A search; empty conditions always hold."""
 
-    Attributes:
-        text: in full or short names, or in labels; upper and lower case are equal.
-        ranks: the event must belong to one of them.
-        streams: the event must run on one of them; only GPU operations do.
-        kinds: the event's row must be of one of them.
-        longer_ns: the event must take longer.
-        shorter_ns: the event must take less time.
-    """
-
-    text: str
-    ranks: frozenset[int] = frozenset()
+    text: str  # in full or short names, or in labels; upper and lower case are equal
+    ranks: frozenset[int] = frozenset()  # the event must belong to one of them
+    # the event must run on one of them; only GPU operations do
     streams: frozenset[int] = frozenset()
-    kinds: frozenset[str] = frozenset()
-    longer_ns: float | None = None
-    shorter_ns: float | None = None
+    kinds: frozenset[str] = frozenset()  # the event's row must be of one of them
+    longer_ns: float | None = None  # the event must take longer
+    shorter_ns: float | None = None  # the event must take less time
 
     @property
     def has_conditions(self) -> bool:
@@ -115,19 +107,12 @@ _AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A place in the order of all events of some ranks: by start, then rank, source, number.
+    """A place in the order of all events of some ranks: by start, then rank, source, number."""
 
-    Attributes:
-        start_ns: the start.
-        rank: the rank's number; -1 for before all that start at that time.
-        source: index into `SOURCES`.
-        index: of the event, as its source counts them.
-    """
-
-    start_ns: int
-    rank: int = -1
-    source: int = 0
-    index: int = 0
+    start_ns: int  # the start
+    rank: int = -1  # the rank's number; -1 for before all that start at that time
+    source: int = 0  # index into `SOURCES`
+    index: int = 0  # of the event, as its source counts them
 
 
 _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
@@ -135,26 +120,16 @@ _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """The places in one part at which names may match.
+    """The places in one part at which names may match."""
 
-    Attributes:
-        rank: the rank's number.
-        source: index into `SOURCES`.
-        first: how many events of the source come before the part's.
-        part: the events.
-        names: what their names are among.
-        wanted: int64[k], the numbers of the names that match and occur.
-        count: int64[k], how many of the matches have each.
-        chosen: int64[c], the matches, ascending; None if all events of these names match.
-    """
-
-    rank: int
-    source: int
-    first: int
-    part: EventPart
-    names: NameTable
-    wanted: Int64
-    count: Int64
+    rank: int  # the rank's number
+    source: int  # index into `SOURCES`
+    first: int  # how many events of the source come before the part's
+    part: EventPart  # the events
+    names: NameTable  # what their names are among
+    wanted: Int64  # int64[k], the numbers of the names that match and occur
+    count: Int64  # int64[k], how many of the matches have each
+    # int64[c], the matches, ascending; None if all events of these names match
     chosen: Int64 | None = None
 
     def places(self, begin: int = 0, end: int | None = None) -> Int64:

@@ -60,22 +60,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimelineSource:
-    """A run with open reports.
+    """A run with open reports."""
 
-    Attributes:
-        run: its ranks.
-        steps: their training steps, by number of the rank.
-        judged: start and end of the time that findings judge (ns of the rank's report), by rank.
-        clock: of the run; all times are drawn on it.
-        analysis: of the run; without it, there are no findings, collectives or critical paths.
-        stalls: of the threads that launch the work of ranks, by rank.
-    """
-
-    run: Run
-    steps: Mapping[int, Sequence[StepMeasures]]
+    run: Run  # its ranks
+    steps: Mapping[int, Sequence[StepMeasures]]  # their training steps, by number of the rank
+    # start and end of the time that findings judge (ns of the rank's report), by rank
     judged: Mapping[int, Span]
-    clock: Clock
+    clock: Clock  # of the run; all times are drawn on it
+    # of the run; without it, there are no findings, collectives or critical paths
     analysis: Analysis | None = None
+    # of the threads that launch the work of ranks, by rank
     stalls: Mapping[int, RankStalls] = field(default_factory=dict)
 
     @classmethod

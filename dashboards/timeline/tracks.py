@@ -61,51 +61,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One row of the timeline.
+    """One row of the timeline."""
 
-    Attributes:
-        group: to which it belongs, such as a thread or the GPU.
-        label: its name in the group; empty if it continues the row above.
-        kind: of its events: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
-            `COUNTER`, `OPERATORS` or `STALLS`.
-        source: of its events.
-        index: int32[n], the events in order of their start, as the source counts them.
-        row: their times.
-        is_folded: whether its group is folded at first.
-        samples: of a counter; None of events.
-    """
-
-    group: str
-    label: str
+    group: str  # to which it belongs, such as a thread or the GPU
+    label: str  # its name in the group; empty if it continues the row above
+    # of its events: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
+    # `COUNTER`, `OPERATORS` or `STALLS`
     kind: str
-    source: str
-    index: Int32
-    row: Row
-    is_folded: bool = False
-    samples: Samples | None = None
+    source: str  # of its events
+    index: Int32  # int32[n], the events in order of their start, as the source counts them
+    row: Row  # their times
+    is_folded: bool = False  # whether its group is folded at first
+    samples: Samples | None = None  # of a counter; None of events
 
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """The rows of one rank, and their events.
+    """The rows of one rank, and their events."""
 
-    Attributes:
-        rank: the rank.
-        clock: of the rank: rows and events are on the run's clock.
-        tracks: its rows, from the top.
-        events: the events of the rows, by source.
-        ranges: its process's NVTX ranges; None if there are none, or the host is not read.
-        steps: its training steps on the GPU.
-        has_host: whether the rows of its host are included.
-    """
-
-    rank: Rank
-    clock: RankClock
-    tracks: tuple[Track, ...]
-    events: dict[str, Events]
+    rank: Rank  # the rank
+    clock: RankClock  # of the rank: rows and events are on the run's clock
+    tracks: tuple[Track, ...]  # its rows, from the top
+    events: dict[str, Events]  # the events of the rows, by source
+    # its process's NVTX ranges; None if there are none, or the host is not read
     ranges: RangeTable | None
-    steps: tuple[StepMeasures, ...]
-    has_host: bool = False
+    steps: tuple[StepMeasures, ...]  # its training steps on the GPU
+    has_host: bool = False  # whether the rows of its host are included
 
     @property
     def nbytes(self) -> int:

@@ -98,17 +98,11 @@ MAX_POINTS = 1500
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The least and the greatest value of a series in each of n pieces of time.
+    """The least and the greatest value of a series in each of n pieces of time."""
 
-    Attributes:
-        start_ns: int64[n], where each piece begins; the next one's start is its end.
-        least: [n].
-        most: [n].
-    """
-
-    start_ns: Int64
-    least: npt.NDArray[Any]
-    most: npt.NDArray[Any]
+    start_ns: Int64  # int64[n], where each piece begins; the next one's start is its end
+    least: npt.NDArray[Any]  # [n]
+    most: npt.NDArray[Any]  # [n]
 
 
 def envelope(
@@ -164,37 +158,23 @@ Mark = Literal["bar", "dot", "ring", "tick", "diamond"]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A row.
+    """A row."""
 
-    Attributes:
-        title: its name beside the axis.
-        name: its full name, for the note beside the pointer.
-        href: the target of a click; None for none.
-    """
-
-    title: str
-    name: str
-    href: str | None = None
+    title: str  # its name beside the axis
+    name: str  # its full name, for the note beside the pointer
+    href: str | None = None  # the target of a click; None for none
 
 
 @dataclass(slots=True)
 class Series:
-    """Bars or points of one kind.
+    """Bars or points of one kind."""
 
-    Attributes:
-        name: its name in the legend.
-        mark: the shape of each.
-        color: of all marks; None for the colour of text.
-        rows: the row's index of each mark.
-        x: the value of each mark.
-        notes: the lines of each mark's note, below the row's name.
-    """
-
-    name: str
-    mark: Mark
-    color: str | None
-    rows: list[int] = field(default_factory=list)
-    x: list[float] = field(default_factory=list)
+    name: str  # its name in the legend
+    mark: Mark  # the shape of each
+    color: str | None  # of all marks; None for the colour of text
+    rows: list[int] = field(default_factory=list)  # the row's index of each mark
+    x: list[float] = field(default_factory=list)  # the value of each mark
+    # the lines of each mark's note, below the row's name
     notes: list[list[str]] = field(default_factory=list)
 
     def add(self, row: int, x: float, *notes: str) -> None:

@@ -210,15 +210,10 @@ MAX_DRAWN = 16
 
 
 class Split(NamedTuple, Generic[Item]):
-    """Ranks that are drawn one by one, and the others.
+    """Ranks that are drawn one by one, and the others."""
 
-    Attributes:
-        drawn: all ranks in their order; of many, only the worst, the worst first.
-        others: those that are drawn together, in their order.
-    """
-
-    drawn: list[Item]
-    others: list[Item]
+    drawn: list[Item]  # all ranks in their order; of many, only the worst, the worst first
+    others: list[Item]  # those that are drawn together, in their order
 
     def note(self, subject: str) -> str:
         """Return a note on which ranks are drawn; empty if all are.

@@ -35,31 +35,22 @@ _FILTER = 22  # of the button in the head
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        field: of the rows.
-        head: its name, with the unit in brackets.
-        decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
-        width: in pixels, in proportion to which columns share spare width; 0 for long names, which
-            take up to three lines.
-        tip: the meaning of the head.
-        is_hidden: whether it is saved, but not shown.
-        may_be_cut: whether it gets narrower, and its text takes several lines, before the table
-            gets wider than a small window.
-        has_filter: whether rows can be chosen by its text, as by long names.
-        leads: whether its text leads to where the field `href` of the row says.
-    """
-
-    field: str
-    head: str
+    field: str  # of the rows
+    head: str  # its name, with the unit in brackets
+    # of its numbers; `IDENTIFIER` for numbers that only name; None for text
     decimals: int | None = None
+    # in pixels, in proportion to which columns share spare width; 0 for long names, which take up
+    # to three lines
     width: int = 0
-    tip: str = ""
-    is_hidden: bool = False
-    has_filter: bool = False
+    tip: str = ""  # the meaning of the head
+    is_hidden: bool = False  # whether it is saved, but not shown
+    has_filter: bool = False  # whether rows can be chosen by its text, as by long names
+    # whether it gets narrower, and its text takes several lines, before the table gets wider than
+    # a small window
     may_be_cut: bool = False
-    leads: bool = False
+    leads: bool = False  # whether its text leads to where the field `href` of the row says
 
     def definition(self, rows: Sequence[Row] = (), width: int = 0) -> dict[str, Any]:
         """Return the column's definition for AG Grid.
