@@ -121,16 +121,11 @@ def _written(value: object) -> object:
 
 
 def _field(key: str) -> str:
-    """Return the name of a parameter's field of `Address`."""
     return _FIELDS.get(key, key)
 
 
 def parse(path: str, query: str) -> Address:
-    """Read a URL.
-
-    Args:
-        path: such as `/timeline`.
-        query: such as `?rank=0,3`, with or without the question mark.
+    """Read a URL's path, and its query with or without the question mark.
 
     Raises:
         UsageError: a parameter is wrong.
@@ -141,7 +136,6 @@ def parse(path: str, query: str) -> Address:
 
 
 def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
-    """Return what a query says, by the names of fields."""
     if len(query) > _MAX_LENGTH:
         raise _unreadable("query", "too long")
     try:

@@ -67,12 +67,7 @@ class ComparedSide(NamedTuple):
 
 
 def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
-    """Return a side with the same rank as the other side, if it has that rank.
-
-    Args:
-        side: the side to return, with its slowest rank.
-        other: the other side.
-    """
+    """Return a side with the rank and step of the other side, if it has that rank."""
     same = [rank for rank in side.ranks if other is not None and rank.rank == other.rank]
     if not same or other is None or side.rank == other.rank:
         return side
@@ -92,11 +87,7 @@ class ComparedSides(NamedTuple):
 
 
 def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSides:
-    """Compare a run with another side.
-
-    Raises:
-        TraceprofError: the other side cannot be read.
-    """
+    """Compare a run with another side, or raise why that cannot be read."""
     before, after = loaded(question.before, question.options), loaded([analysis])
     run = recording(after)
     before_drawn = recording(before)
@@ -165,12 +156,7 @@ class PathQuestion:
 
 
 def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
-    """Return the critical path of a step; None if the dependencies are unknown.
-
-    Args:
-        analysis: of a run whose reports are open.
-        question: which step.
-    """
+    """Return the critical path of a step; None if the dependencies are unknown."""
     return step_path(analysis, question.step)
 
 
@@ -182,16 +168,7 @@ class WhatIfQuestion(NamedTuple):
 
 
 def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
-    """Replay a step under each assumption and, if there are several, under all together.
-
-    Args:
-        analysis: of a run whose reports are open.
-        question: what is assumed.
-        progress: receives the number of processes and assumptions that are replayed.
-
-    Raises:
-        UsageError: there is no such assumption.
-    """
+    """Replay a step under each assumption and, if there are several, under all together."""
     chosen = [parse(text) for text in question.assumed]
     if len(chosen) > 1:
         chosen.append(combined(chosen))
@@ -207,16 +184,7 @@ _MAX_RUNS = 2
 
 
 def answered(analysis: Analysis, question: Question, progress: Progress) -> object:
-    """Answer a question about a run with open reports.
-
-    Args:
-        analysis: of the run.
-        question: about it.
-        progress: receives the progress of the answer, if it is known.
-
-    Raises:
-        TraceprofError: it cannot be answered.
-    """
+    """Answer a question about a run with open reports."""
     if isinstance(question, CompareQuestion):
         return compared_with(analysis, question)
     if isinstance(question, PathQuestion):
@@ -244,12 +212,7 @@ class PendingAnswer:
 
 
 class Questions:
-    """The questions about one run.
-
-    Args:
-        ask: answers a question; may take long.
-        compared: the other side of the run's comparison, if there is one.
-    """
+    """The questions about one run."""
 
     def __init__(self, ask: Ask, compared: CompareQuestion | None = None) -> None:
         self.compared = compared
@@ -294,13 +257,7 @@ _lock = threading.Lock()
 
 
 def answer_by(analysis: Analysis, ask: Ask | None, compared: CompareQuestion | None = None) -> None:
-    """Let the process that analysed a run answer questions about it.
-
-    Args:
-        analysis: the run.
-        ask: answers a question; by default, this process answers.
-        compared: the other side of the run's comparison.
-    """
+    """Let the process that analysed a run answer questions about it; by default, this one does."""
     with _lock:
         _keep(analysis.run, Questions(ask or _here(analysis), compared))
 

@@ -51,14 +51,7 @@ def measured_within(
 ) -> Result | None:
     """Return the result of an analysis for a rank in the chosen time range.
 
-    Args:
-        rank: of an open report.
-        module: one of `ANALYSES` that measures ranks one by one.
-        scope: the reader's choice, on the run's clock.
-        clock: of the rank.
-
-    Returns:
-        None if the analysis does not apply to this rank, or the rank did nothing in that time.
+    None if the analysis does not apply to this rank, or the rank did nothing in that time.
     """
     analysis = _BY_NAME[module.__name__]
     if analysis.measure is None or (rank.device is None and not analysis.is_for_cpu):
@@ -118,11 +111,7 @@ class View:
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:
-        """The chosen ranks, ordered by number.
-
-        Raises:
-            UsageError: the address names a rank or a report that the run does not have.
-        """
+        """The chosen ranks, ordered by number; an error if the run does not have them."""
         run, scope = self.analysis.run, self.address.chosen
         _check("rank", {*scope.rank, *self.address.rank}, [rank.rank for rank in run.ranks])
         _check("report", {*scope.report, *self.address.report}, range(len(run.traces)))

@@ -202,7 +202,6 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
 
 
 def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
-    """Return what the browser must know of a side: where to ask for it, and what to show first."""
     return {
         "name": name,
         "path": path,

@@ -82,11 +82,8 @@ def modules_part(view: View) -> list[Component]:
 def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:
     """Return the modules of the rank whose modules take longest; None if none is known.
 
-    The numbers cover the whole capture: if a time range is chosen, there is no card.
-
-    Args:
-        view: what is looked at.
-        question: the comparison with another recording, whose changes stand beside them.
+    The numbers cover the whole capture: if a time range is chosen, there is no card. A
+    comparison with another recording stands beside them.
     """
     known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
     chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
@@ -129,7 +126,6 @@ def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
 
 
 def _change(change: ModuleChange | None) -> dict[str, Any]:
-    """Return what became of a module, in the columns of a comparison."""
     if change is None:
         return {}
     spent = (change.before_ns, change.after_ns)
@@ -143,7 +139,6 @@ def _change(change: ModuleChange | None) -> dict[str, Any]:
 
 
 def _gone(change: ModuleChange) -> dict[str, Any]:
-    """Return the row of a module that the tree does not have."""
     path = one_line(change.module, _MAX_MODULE)
     return {"module": path, "path": path, **_change(change)}
 
@@ -364,10 +359,7 @@ def _compute(view: View) -> Component:
 
 
 def _of_peak(view: View, ranks: Sequence[ComputeParts]) -> list[Component]:
-    """Say what a step reaches of the GPU's peak, on the rank that computes longest.
-
-    Of a chosen time nothing is said: it cuts steps.
-    """
+    """Say what a step reaches of the GPU's peak, on the rank that computes longest."""
     if view.address.chosen.has_range or not ranks:
         return []
     longest = max(ranks, key=lambda parts: (parts.total_ns, -parts.rank))
@@ -415,7 +407,6 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
 
 
 def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> float | None:
-    """Return what kernels of a name reach of the GPU's peak, in percent; None if unknown."""
     reach = None if of_all is None else reached(launcher, of_all, gpu)
     return None if reach is None or reach.share is None else 100 * reach.share
 
@@ -448,7 +439,7 @@ def _row(
 
 
 def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:
-    """Return where on the timeline the first kernel of each name is, where it takes longest."""
+    """Return the timeline's address of the first kernel of each name, on its slowest rank."""
     by_rank: dict[int, list[str]] = {}
     for use in uses:
         by_rank.setdefault(use.worst[0], []).append(use.name)

@@ -101,7 +101,6 @@ def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
 
 
 def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    """Return the pieces of time in which the host was blocked, and for which share of each."""
     limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
     share = covered_share(queue.blocked, limits)
     hit = np.flatnonzero(share > 0)
@@ -178,16 +177,12 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _cost(result: LaunchQueueResult) -> tuple[float, float, float]:
-    """Return what a full queue cost a rank, by late launches, then blocked ones; then its depth."""
     metrics = result.metrics
     return result.costly.measure_ns, metrics.blocked_ns, metrics.max_queue_depth
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the times at which the depth of a rank's queue changes, and the new depths.
-
-    The result is cached; the columns that it was made from are released.
-    """
+    """Return the times at which the depth of a rank's queue changes, and the new depths."""
     with _lock:
         return rank.cache.get_alone(_depth_over_window, rank, rank.release)
 

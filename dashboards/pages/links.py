@@ -64,13 +64,9 @@ _SIDES = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "rec
 def rates_over_time(
     links: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
 ) -> dict[str, Any]:
-    """Return the rate of each link and direction, a row for each, and the link's peak.
+    """Return the rate of each link and direction of a rank over time, against the link's peak.
 
-    Args:
-        links: each with the number of its rank.
-        limits: of the pieces of each, m + 1 for m rates, which are equally long, in the rank's
-            report.
-        clock: of the run.
+    `limits` are those of the pieces of time of each, which are equally long.
     """
     rows = []
     for (rank, rates), edges in zip(links, limits, strict=True):
@@ -243,7 +239,6 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
 
 
 def _idle(count: int) -> list[Component]:
-    """Say how many links are not drawn."""
     if count == 0:
         return []
     text = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
@@ -255,7 +250,6 @@ def _idle(count: int) -> list[Component]:
 
 
 def _most(rates: LinkRates) -> float:
-    """Return the highest rate of any piece of time while it was busy."""
     return float(np.nanmax(rates.most, initial=0.0))
 
 

@@ -76,11 +76,7 @@ def time(uses: Uses) -> dict[str, Any]:
 
 
 def bus_bandwidth(uses: Uses) -> dict[str, Any]:
-    """Return the bus bandwidth of each operation on each rank, and the link's peak.
-
-    Args:
-        uses: those whose bandwidth is known.
-    """
+    """Return the bus bandwidth of each operation on each rank, and the link's peak."""
     rows, row_of = _rows(uses)
     rates = Series("bus bandwidth of a rank", "dot", BLUE)
     peaks = Series("peak of the link in one direction", "tick", GREY)
@@ -110,12 +106,7 @@ def _rate(use: OperationUse) -> float:
 
 
 class _Others:
-    """What stands in a row for the ranks that have no point of their own: their range and middle.
-
-    Args:
-        unit: of the values.
-        decimals: with which they are written.
-    """
+    """The ranks of a row without points of their own: their range and median."""
 
     def __init__(self, unit: str, decimals: int) -> None:
         self._unit, self._decimals = unit, decimals
@@ -146,15 +137,7 @@ def _split(
     others: _Others,
     value: Callable[[OperationUse], float],
 ) -> list[tuple[int, OperationUse, int]]:
-    """Return rank, use and row of those that have a point; add the others of each row.
-
-    Args:
-        uses: by rank and operation.
-        row_of: the row of each.
-        cost: how bad a rank's is: of many the worst have a point.
-        others: to which the others are added.
-        value: what is drawn.
-    """
+    """Return rank, use and row of those with a point, of many the worst; add the others of a row."""
     points: list[int] = []
     for row in dict.fromkeys(row_of):
         of_row = [at for at, other in enumerate(row_of) if other == row]
@@ -166,7 +149,7 @@ def _split(
 
 
 def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
-    """Return a row for each operation and communicator, in their order, and that of each use."""
+    """Return a row for each operation and communicator, and the row of each use."""
     keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
     row_of = {key: row for row, key in enumerate(keys)}
     names = [

@@ -57,10 +57,8 @@ def gain_and_cost(
 ) -> dict[str, Any]:
     """Return the hidden time of each rank, to the right, and the cost of overlap, to the left.
 
-    Args:
-        results: of ranks that have a row each.
-        others: of ranks that share the last row, which shows their means. Cost and net gain are of
-            those whose kernels could be compared; without any they are not drawn.
+    Other ranks share the last row, which shows their means. Cost and net gain are of those
+    whose kernels could be compared.
     """
     hidden = Series("hidden behind compute", "bar", BLUE)
     cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
@@ -93,12 +91,7 @@ def is_cost_known(result: OverlapSlowdownResult) -> bool:
 def alone_against_overlapped(
     rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the mean durations of kernels alone and overlapped, joined by a line.
-
-    Args:
-        rows: rank and kernels, from top to bottom.
-        hrefs: of each, the address that a click leads to.
-    """
+    """Return the mean durations of kernels alone and overlapped, joined by a line."""
     several = len({rank for rank, _ in rows}) > 1
     alone = Series("alone", "ring", GREY)
     overlapped = Series("beside communication", "dot", COMMUNICATION)

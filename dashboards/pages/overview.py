@@ -162,7 +162,6 @@ def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]
 
 
 def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
-    """Return a row for each of many ranks, of which the browser makes only those in sight."""
     kind = breakdown.judged_kind(results)
     several = len(view.analysis.run.traces) > 1
     columns = (
@@ -231,7 +230,7 @@ def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Componen
 
 
 def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
-    """Return the identity as a bar: the parts of the time, each as wide as its share."""
+    """Return the parts of the time as a bar, each as wide as its share."""
     long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
     return html.Div(
         [

@@ -48,13 +48,10 @@ _Name = dict[str, Any]  # of a row or column: title, name, and of a machine the 
 
 
 def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str, Any] | None:
-    """Return the time that each rank waited in collectives for each other rank; None if none did.
+    """Return the time that each rank waited in collectives for each other; None if none did.
 
-    Args:
-        comparison: of the ranks of the run.
-        shown: the numbers of the ranks to draw; many, of over two machines, are drawn by machine.
-            Of many machines, or many ranks of two, those that waited and were waited for most are
-            drawn.
+    Many ranks of over two machines are drawn by machine. Of many machines, or many ranks of
+    two, those that waited and were waited for most are drawn.
     """
     order = sorted(
         (number, member) for member, number in enumerate(comparison.ranks) if number in shown
@@ -83,7 +80,7 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
 
 
 class _Groups(NamedTuple):
-    """Ranks by machine: their order, and where each machine begins in it, int64 each."""
+    """Ranks by machine: their order, and where each machine begins in it."""
 
     order: Int64
     first: Int64
@@ -198,12 +195,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _lost(result: BreakdownResult | None) -> float:
-    """Return the share of a rank's time in which it did not compute."""
     return 0.0 if result is None else 1 - result.judged.fraction("compute_ns")
 
 
 def _pipelines(view: View) -> list[Component]:
-    """Return the drawings of the pipelines that the ranks shown are stages of."""
     figures = [
         html.Figure(
             [
@@ -221,7 +216,6 @@ def _pipelines(view: View) -> list[Component]:
 
 
 def _waits(view: View) -> list[Component]:
-    """Return who waited for whom, where there are several ranks."""
     if len(view.ranks) < 2:
         return []
     title, compared = "Who waited for whom", view.analysis.ranks

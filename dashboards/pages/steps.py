@@ -96,11 +96,7 @@ def step_bars(result: BreakdownResult) -> StepBars:
 
 
 def mean_bars(bars: Sequence[StepBars]) -> StepBars:
-    """Return the steps of several ranks as bars of their means, by place on the axis.
-
-    Args:
-        bars: of each rank, at least one.
-    """
+    """Return the steps of several ranks as bars of their means, by place on the axis."""
     position, of_bar = np.unique(
         np.concatenate([rank.position for rank in bars]), return_inverse=True
     )
@@ -132,16 +128,9 @@ def stacked(
     clock: Clock,
     others: tuple[str, StepBars] | None = None,
 ) -> dict[str, Any]:
-    """Return the steps of each rank as bars of the parts of their time, one row for each rank.
+    """Return the steps of each rank as stacked bars, one row for each rank, on one scale.
 
-    All rows have the same scale, so that ranks can be compared.
-
-    Args:
-        results: of the ranks.
-        bars: of each.
-        hrefs: an address for each rank, in which the browser puts the time of a bar.
-        clock: of the run.
-        others: a last row, of other ranks together: its title, and its bars.
+    The browser puts the time of a bar in the address of its rank. A last row is of other ranks.
     """
     most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
     decimals = decimals_for(most)
@@ -183,7 +172,6 @@ def _stack(title: str, href: str | None, bars: StepBars, decimals: int) -> dict[
 def _times(
     result: BreakdownResult, first: Int64, last: Int64, clock: Clock
 ) -> dict[str, list[int]]:
-    """Return from when to when steps ran, by their indices."""
     own = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
     length = np.array([step.measures.window_ns for step in result.steps], np.int64)
     to_run = clock.rank(result.rank).to_run
@@ -245,12 +233,8 @@ def heat(
 ) -> dict[str, Any]:
     """Return the time of each step, one row for each rank; the longest steps are dark.
 
-    Args:
-        results: of the ranks.
-        grid: of their steps, and below them those of other ranks.
-        hrefs: an address for each rank, in which the browser puts the time of a cell.
-        clock: of the run.
-        others: the title of a last row, the median of the other ranks; empty for none.
+    The browser puts the time of a cell in the address of its rank. If the last row has a
+    title, it is the median of the ranks below those of the results.
     """
     band: list[dict[str, Any]] = []
     if others:
@@ -294,14 +278,11 @@ def _medians(values: Float64) -> Float64:
 
 
 def color_range(values: Float64) -> tuple[float, float]:
-    """Return the first and the last value of a colour scale.
+    """Return the first and the last value of a colour scale; NaN is no value.
 
     These are the extremes, but none that lies further outside of the middle half of the values
     than 1.5 times its width: one step that takes a hundred times as long would leave one colour to
     all others. The scale is no narrower than 2 % of the median, or noise would look like much.
-
-    Args:
-        values: float64 of any shape; NaN is no value.
     """
     known = values[~np.isnan(values)]
     if len(known) == 0:
@@ -352,7 +333,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _mean_ns(result: BreakdownResult) -> float:
-    """Return how long the steps of a rank take, by the mean of those that count."""
+    """Return the mean of the steady steps of a rank."""
     steady = steady_steps(result) or result.steps
     return mean(step.measures.window_ns for step in steady)
 
@@ -399,7 +380,6 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
 
 
 def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
-    """Return for each rank where on the timeline it is; the browser puts the time in."""
     return [_place(view, result, 0, 0).href() for result in results]
 
 

@@ -83,7 +83,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _clocks(clock: Clock, numbers: Sequence[int]) -> dict[str, Any]:
-    """Return how well the ranks' clocks compare, and the panels of those that do not."""
+    """Return the uncertainty of the ranks' clocks, and panels of those that do not compare."""
     panels: dict[int, list[int]] = {}
     for number in numbers:
         panels.setdefault(clock.rank(number).panel, []).append(number)

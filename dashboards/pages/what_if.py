@@ -44,11 +44,7 @@ _PATH_COLORS = {
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
-    """Return the page: the assumptions to choose from, and the answers once they are ready.
-
-    Raises:
-        UsageError: the address names an unknown assumption.
-    """
+    """Return the page: the assumptions to choose from, and the answers once they are ready."""
     view = View(analysis, address)
     assumed = assumed_in(address)
     lead = (
@@ -69,11 +65,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def assumed_in(address: Address) -> tuple[str, ...]:
-    """Return the assumptions of an address; if it has none, each assumption by itself.
-
-    Raises:
-        UsageError: there is no such assumption.
-    """
+    """Return the assumptions of an address; none stands for each assumption by itself."""
     texts = tuple(filter(None, (part.strip() for part in (address.assume or "").split(SEPARATOR))))
     for text in texts:
         parse(text)
@@ -96,7 +88,6 @@ def answers(question: PendingAnswer) -> list[Component]:
 
 
 def _waiting(question: PendingAnswer) -> Component:
-    """Say how far the replay is: of processes that are prepared, and assumptions answered."""
     done, expected = question.done, question.expected
     if not expected:
         return html.Div(

@@ -39,14 +39,7 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The notes of all readers of a dashboard, oldest first.
-
-    Args:
-        path: of the file for them, which need not exist yet; None for no file.
-
-    Raises:
-        UsageError: the path is not a file of notes, or it cannot be read.
-    """
+    """The notes of all readers of a dashboard, oldest first; kept in a file if there is a path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -63,11 +56,7 @@ class Notes:
         return [*self._kept]
 
     def add(self, note: Note) -> None:
-        """Save a note, unless it is saved already.
-
-        Raises:
-            UsageError: there are too many, or the file cannot be written.
-        """
+        """Save a note, unless it is saved already."""
         with self._lock:
             notes = [kept for kept in self.read() if kept != note]
             if len(notes) >= _MAX_NOTES:
@@ -75,11 +64,7 @@ class Notes:
             self._write([*notes, note])
 
     def remove(self, note: Note) -> None:
-        """Remove a note; a missing one is not an error.
-
-        Raises:
-            UsageError: the file cannot be written.
-        """
+        """Remove a note; a missing one is not an error."""
         with self._lock:
             self._write([kept for kept in self.read() if kept != note])
 
@@ -143,13 +128,7 @@ NOTES = "/notes"
 
 
 def serve_notes(server: Flask, notes: Notes, clock: Clock | None) -> None:
-    """Answer requests for notes.
-
-    Args:
-        server: the server.
-        notes: the saved ones.
-        clock: of the run; None while it is unknown.
-    """
+    """Answer requests for notes; their times are described once the run's clock is known."""
 
     def listed() -> dict[str, Any]:
         return {

@@ -25,18 +25,10 @@ MAX_MEMBERS = 64  # that are listed one by one
 
 
 def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | None:
-    """Return the members of the operation to which a communication kernel belongs.
+    """Return the collective of a communication kernel; None if it was not matched between ranks.
 
-    Args:
-        store: of the timelines of an analysed run.
-        number: the rank's.
-        kernel: index into its kernels.
-
-    Returns:
-        None if the kernel has no partner or was not matched; else `operation`, `group`, `last` (the
-        rank that came last; None if the clocks leave that open), `num_members` and `members`, by
-        rank: `rank`, the `id` of its kernel, its `row`, None where it has none, its `start` and
-        `end` and its `wait` for the last one (ns, as text), None where that is not known.
+    `Collective` in assets/timeline/types.d.ts: `last` and `wait` are null where the clocks leave
+    them open, `row` where the kernel has none.
     """
     analysis = store.source.analysis
     if analysis is None:
@@ -60,9 +52,9 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
 
 
 def operation_id(rank: Rank, interval: Evidence) -> str | None:
-    """Return a rank's communication kernel that starts at the end of an interval of its report.
+    """Return the communication kernel that starts as an interval ends, if there is one.
 
-    That is the operation to which a straggler came late; None if it is not of the GPU.
+    That is the operation to which a straggler came late.
     """
     if rank.device is None:
         return None
@@ -72,7 +64,6 @@ def operation_id(rank: Rank, interval: Evidence) -> str | None:
 
 
 def _message(rank: Rank, kernel: int) -> int | None:
-    """Return which of a rank's messages a kernel is."""
     if kernel >= len(rank.operations.kernels):
         return None
     kernels = messages(rank).kernel
@@ -132,14 +123,7 @@ def step_at(steps: Sequence[StepMeasures], time_ns: int) -> int | None:
 
 
 def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
-    """Return a critical path for the browser.
-
-    Returns:
-        `step`, `rank` and `length` (ns, as text) of the step; `kinds`: for each the time (ns, as
-        text) of its parts together; `num_parts`; and `parts`, the longest in the order of time:
-        `rank`, `kind`, `name`, `start` (ns, as text), `length` (ns) and `row`,
-        the row of the timeline where it ran: None of what the host did, and of delays.
-    """
+    """Return a critical path, of many parts the longest: `PathReply` in types.d.ts."""
     kinds: dict[str, int] = {}
     for part in path.parts:
         kinds[part.kind] = kinds.get(part.kind, 0) + part.end_ns - part.start_ns
@@ -169,7 +153,6 @@ def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
 
 
 def _rows_by_stream(store: Timelines, rank: int) -> dict[str, str]:
-    """Return the keys of the rows of a rank's GPU, by their labels."""
     tracks = store.gpu(rank).tracks
     return {
         track.label: f"{rank}.{index}"

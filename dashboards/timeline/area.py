@@ -31,20 +31,10 @@ class _OfName:
 
 
 def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return the time of each name in an area, and the busy and idle time of each row.
+    """Return the time of each name in [start, end), and the busy and idle time of each row.
 
-    Only the part of an event inside the area counts.
-
-    Args:
-        rows: by key.
-        start_ns: the area's first nanosecond.
-        end_ns: one past its last.
-
-    Returns:
-        `count` of the events; `names`, by source, then those that take most time first: `source`,
-        `name`, `count`, `total`, `longest` and `share` of the time of all events of the source
-        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`, except for
-        marks, which take no time. Times are ns, as text.
+    Only the part of an event inside the area counts. Rows are given by key. Shares are of the
+    time of all events of a source. Marks take no time: their rows are neither busy nor idle.
     """
     by_name: defaultdict[tuple[str, str], _OfName] = defaultdict(_OfName)
     of_rows = []
@@ -96,17 +86,7 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return the events of an area one by one, by their start, two hundred at most.
-
-    Args:
-        rows: by key.
-        start_ns: the area's first nanosecond.
-        end_ns: one past its last.
-
-    Returns:
-        `count` of the events and `events`, the first of them: `id`, `row`, `label`, `start` and
-        `duration` (ns, as text).
-    """
+    """Return the first events of [start, end) one by one, by their start."""
     count, entries = 0, []
     for key, (timeline, track) in rows.items():
         running, starting = track.row.in_view(start_ns, end_ns)
@@ -135,7 +115,7 @@ def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def _clipped(track: Track, start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
-    """Return the places of a row's events in an area, and how long each is inside of it."""
+    """Return the places of a row's events in an area, and how long each is inside it."""
     running, starting = track.row.in_view(start_ns, end_ns)
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
     start = np.maximum(track.row.starts(inside), start_ns)

@@ -47,7 +47,6 @@ def launching_call(timeline: RankTimeline, index: int) -> int:
 
 
 def _waits(timeline: RankTimeline) -> StreamWaits | None:
-    """Return the waits of a rank's streams; None without a GPU or event records."""
     return None if timeline.rank.device is None else stream_waits(timeline.rank)
 
 
@@ -62,14 +61,9 @@ def picked(operations: Operations, places: Int64) -> Operations:
 
 
 def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
-    """Return the first operations after the wait of the streams that waited for an operation.
+    """Return what each stream that waited for an operation ran first afterwards, by number.
 
-    Args:
-        timeline: of a rank.
-        index: the operation's number.
-
-    Returns:
-        Numbers of operations, each once; none where the report has no event records.
+    There is none where the report has no event records.
     """
     waits = _waits(timeline)
     if waits is None:
@@ -83,14 +77,9 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
 
 
 def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
-    """Return the operations for which an operation's stream waited directly before it.
+    """Return the operations that an operation's stream waited for directly before it, by number.
 
-    Args:
-        timeline: of a rank.
-        index: the operation's number.
-
-    Returns:
-        Numbers of operations, each once; none where the report has no event records.
+    There is none where the report has no event records.
     """
     waits = _waits(timeline)
     call = launching_call(timeline, index)
@@ -109,7 +98,6 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
 
 
 def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
-    """Return the first operation of a stream that was launched after a place of the host."""
     firsts = []
     for track in _tracks_of(timeline, stream):
         low, high = 0, len(track.index)  # a stream runs what it is given in that order
@@ -147,20 +135,7 @@ _MAX_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
 
 
 def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
-    """Return all facts about an event; None if there is no such event.
-
-    Args:
-        timeline: of its rank.
-        source: of the event.
-        index: its number there.
-
-    Returns:
-        `id`, `row`, `group`, `kind`, `name` in full, `label`, `start`, `end` and `duration` (ns,
-        as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
-        the events that it is linked to, described alike except for these two, and by `relation`:
-        `launched by`, `launched`, `waited for` (its stream did, for an operation of another one) or
-        `awaited by` (what a stream that waited for it ran next).
-    """
+    """Return all facts about an event, `EventDetails` in types.d.ts; None if there is none."""
     place = timeline.find(source, index)
     if place is None:
         return None
@@ -199,13 +174,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
 
 
 def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return a summary of a row's events in [start, end), those with the most time first.
-
-    Returns:
-        `count`; `id` where it is a single one; and `names`, of the five names that take most time:
-        in short, how many, their time together and the longest (ns, as text). Of a counter `said`
-        has lines of text, and there are no names.
-    """
+    """Return a summary of a row's events in [start, end): `Summary` in types.d.ts."""
     if track.samples is not None:
         return track.samples.summary(start_ns, end_ns)
     running, starting = track.row.in_view(start_ns, end_ns)
@@ -234,7 +203,6 @@ def event_id(timeline: RankTimeline, source: str, index: int) -> str:
 
 
 def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
-    """Return where and when an event is, and its name."""
     location = timeline.find(source, index)
     if location is None:
         return None
@@ -310,7 +278,6 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
 
 
 def _code_facts(rank: Rank, place: int) -> Iterator[Fact]:
-    """Yield the code around the launch of a kernel, as far as the report knows it."""
     code = launching_code(rank, np.array([place]))
     if code is None:
         return
@@ -340,7 +307,7 @@ def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
 
 
 def _value(column: Column, place: int) -> int:
-    """Return one value, without unpacking the others."""
+    """Return one value without unpacking the others."""
     return int(column.at(np.array([place]))[0])
 
 
@@ -367,7 +334,6 @@ def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterat
 
 
 def _launched(timeline: RankTimeline, call: int) -> list[int]:
-    """Return the operations of the rank that a call launched, in order of their start."""
     rank, calls = timeline.rank, timeline.rank.calls
     if calls is None:
         return []
@@ -419,14 +385,7 @@ def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
 def _ranges_around(
     timeline: RankTimeline, thread: int, time_ns: int, inside_of: int | None = None
 ) -> list[str]:
-    """Return the names of the nested ranges of a thread that are open at a time, outermost first.
-
-    Args:
-        timeline: of the rank.
-        thread: the thread.
-        time_ns: when.
-        inside_of: a range at which to stop.
-    """
+    """Return the names of a thread's nested ranges open at a time, outermost first."""
     names, ranges = [], timeline.ranges
     if ranges is None:
         return []

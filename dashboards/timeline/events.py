@@ -58,14 +58,9 @@ _LABEL_CHARACTERS = 100
 
 
 class NameTable:
-    """Names by number; there can be a million.
-
-    Attributes:
-        names: in full, by number.
-    """
+    """Names by number; there can be a million. The first `num_kernels` are names of kernels."""
 
     def __init__(self, names: Sequence[str], num_kernels: int = 0) -> None:
-        """Take names, of which so many, from the first on, are those of kernels."""
         self.names = names
         self._num_kernels = num_kernels
         self._folded: Texts | None = None
@@ -78,11 +73,7 @@ class NameTable:
         return _label(self.names[number], is_kernel=number < self._num_kernels)
 
     def matching(self, text: str) -> Int64:
-        """Return the numbers of the names that contain a text, in full or in short, ascending.
-
-        Args:
-            text: not empty; upper and lower case are equal.
-        """
+        """Return the numbers of names that contain a text in either case, in full or in short."""
         if self._folded is None:
             self._folded = self._in_one_case()
         letters, wanted = np.frombuffer(self._folded.joined, np.uint8), _folded(text)
@@ -96,7 +87,6 @@ class NameTable:
         return np.unique(name[is_within])
 
     def _in_one_case(self) -> Texts:
-        """Return the names, of kernels also in short, without a difference of case."""
         if isinstance(self.names, Texts) and self.names.joined.isascii():
             return Texts.of(_folded(self.names.joined.decode("ascii")), self.names.ends)
         return Texts(
@@ -141,12 +131,7 @@ _UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 
 def label(records: Messages, place: int) -> str | None:
-    """Return the label of a kernel: `AllReduce 67 MB`; None if it is unknown.
-
-    Args:
-        records: of its rank.
-        place: of its message.
-    """
+    """Return the label of a rank's message, such as `AllReduce 67 MB`; None if it is unknown."""
     operation = records.operations[int(records.operation[place])]
     if operation == _UNKNOWN:
         return None
@@ -248,13 +233,7 @@ class EventPart:
         return None if self.labels is None else self.labels()
 
     def places(self, wanted: Int64, begin: int = 0, end: int | None = None) -> Int64:
-        """Return which events have one of these names, int64[k], ascending.
-
-        Args:
-            wanted: numbers of names.
-            begin: the first event that is looked at.
-            end: one past the last, where not all are.
-        """
+        """Return the events from `begin` up to `end` with one of these names, ascending."""
         chosen = self.ids[np.isin(self.number, wanted)]
         if begin == 0 and end in {None, len(self)}:
             return np.flatnonzero(self.key.isin(chosen.tolist()))
@@ -283,11 +262,9 @@ class Events:
         return number
 
     def by_name(self, index: Int64, length: Int64) -> tuple[Int64, Int64, Int64, Int64]:
-        """Return the k names of n events: numbers, counts, times together and longest times.
+        """Return the names of some events by number, with their counts, total and longest times.
 
-        Args:
-            index: int64[n], the events.
-            length: int64[n], the time of each that counts.
+        `length` is the time of each event that counts, in ns; all arrays are int64.
         """
         numbers, which, count = np.unique(
             self.numbers(index), return_inverse=True, return_counts=True

@@ -133,12 +133,7 @@ class Row:
         return np.where(run < 0, 0, low)
 
     def covered_before(self, times_ns: Int64, started: Int64) -> Int64:
-        """Return the time that events cover before each time: int64[m] ns.
-
-        Args:
-            times_ns: int64[m].
-            started: int64[m], how many events started before each.
-        """
+        """Return the time covered before each time, ns; `started` is `started_before` of these."""
         covered: Int64 = self.covered_base_ns[started >> _SHIFT] + self.covered[started]
         some = started > 0
         # Those that started before a time and go on after it cover all up to the latest end.
@@ -146,12 +141,7 @@ class Row:
         return covered
 
     def in_view(self, start_ns: int, end_ns: int) -> tuple[Int64, slice]:
-        """Return the events of a view [start, end).
-
-        Returns:
-            Indices of events that started before the view and continue in it, int64[m]; and the
-            slice of events that start in it, also those without length.
-        """
+        """Return the events that run as a view begins, and the slice of those that start in it."""
         if len(self) == 0:
             return np.empty(0, np.int64), slice(0, 0)
         first, stop = self.started_before(np.array([start_ns, end_ns])).tolist()
@@ -184,13 +174,11 @@ def merged(rows: Sequence[Row]) -> Row:
 
 
 def _above(values: Int64, base: Int64) -> Int64:
-    """Return values above the base of the run that each is in."""
     above: Int64 = values - np.repeat(base, _RUN)[: len(values)]
     return above
 
 
 def _narrow(values: Int64) -> Narrow:
-    """Return values that are not negative in the narrowest type that holds them all."""
     most = int(values.max(initial=0))
     for kind in (np.uint8, np.uint16, np.uint32):
         if most <= np.iinfo(kind).max:
@@ -234,14 +222,7 @@ class Viewport:
 
 
 def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> Viewport:
-    """Return the view of a row whose events have no length.
-
-    Args:
-        row: the events.
-        start_ns: the first nanosecond in view.
-        end_ns: one past the last, after the start.
-        columns: of the screen; several events in one column become a block.
-    """
+    """Return the view of events without length; several in one column become a block."""
     borders = intervals.even_limits(start_ns, end_ns, columns)
     started = row.started_before(borders)
     count = np.diff(started)
@@ -251,15 +232,10 @@ def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> Viewport:
 
 
 def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> Viewport:
-    """Return the view of a row.
+    """Return the view of a row on a screen of so many columns.
 
-    Args:
-        row: the events.
-        start_ns: the first nanosecond in view.
-        end_ns: one past the last, after the start.
-        columns: of the screen.
-        most_events: if more events than this were shown one by one, which only happens when events
-            of a row overlap, all are merged into blocks.
+    Where events overlap, more of them can be as long as a column than there are columns: if
+    there are more than `most_events`, all are merged into blocks.
     """
     borders = intervals.even_limits(start_ns, end_ns, columns)
     columns = len(borders) - 1
@@ -331,13 +307,7 @@ class Samples:
         return integral - self.of.value[last] * beyond, sampled
 
     def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
-        """Return the mean in each column of a view, as a share of `top`.
-
-        Args:
-            start_ns: the first nanosecond in view.
-            end_ns: one past the last.
-            columns: of the screen.
-        """
+        """Return the mean in each column of a view, as a share of `top`."""
         borders = even_limits(start_ns, end_ns, columns)
         integral, sampled = self._until(borders)
         time = np.diff(sampled)
@@ -349,11 +319,7 @@ class Samples:
         return Viewport(borders, _NO_EVENTS, column, filled[column], count[column])
 
     def summary(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """Describe the samples between two times in words.
-
-        Returns:
-            `count` of the samples and `said`: lines of text.
-        """
+        """Return the number of samples in [start, end), and lines of text on them."""
         running, starting = self.row.in_view(start_ns, end_ns)
         inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
         if len(inside) == 0:

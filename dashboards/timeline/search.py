@@ -71,9 +71,7 @@ class Query:
 def parsed(written: str) -> Query:
     """Parse the text of the search field.
 
-    Args:
-        written: words of names, with `rank:0,3`, `stream:7`, `kind:copy`, `> 1 ms` and `< 20 us`
-            anywhere between them; everything else is text.
+    `rank:0,3`, `stream:7`, `kind:copy`, `> 1 ms` and `< 20 us` may stand anywhere.
     """
     numbers: dict[str, set[int]] = {"rank": set(), "stream": set()}
     lengths: dict[str, float | None] = {"<": None, ">": None}
@@ -206,19 +204,10 @@ class _Matches:
 def search(
     ranks: Mapping[int, RankEvents], query: Query, at: Place, *, backwards: bool = False
 ) -> dict[str, Any]:
-    """Return the number of matches, and the next match.
+    """Return the number of matches, and the next one from a place on: `Matches` in types.d.ts.
 
-    Args:
-        ranks: the events to search, by rank and source.
-        query: what is searched for.
-        at: the place at which to continue.
-        backwards: whether to continue with the previous match.
-
-    Returns:
-        `count` of the events; `num_names` and `names`, the twenty most frequent, each `label` with
-        its `count`; and `next`: the `id` and `start` (ns, as text) of the next event, which after
-        the last is the first again, and its `number` among all, from 1, None if counting would
-        take too long. None if nothing matches. No names are listed where there are very many.
+    After the last match comes the first. The number of the next among all is left open if counting
+    takes long, as are the names if there are very many.
     """
     began = time.monotonic()
     parts = list(_matches(ranks, query))
@@ -249,18 +238,9 @@ def search(
 def namesake(
     number: int, ranks: Mapping[int, RankEvents], source: str, index: int, *, backwards: bool
 ) -> str | None:
-    """Return the next event of the same name on a rank; after the last comes the first.
+    """Return the id of the next event of the same name on a rank; after the last comes the first.
 
-    Args:
-        number: the rank's.
-        ranks: its events, by source.
-        source: of the event.
-        index: of the event.
-        backwards: whether to return the previous one.
-
-    Returns:
-        Its id, which is that of the event itself if no other has its name; None if there is
-        no such event.
+    It is the event itself if no other has its name; None if there is no such event.
     """
     here = place_of(ranks, number, source, index)
     if here is None:
@@ -296,15 +276,7 @@ def after(place: Place) -> Place:
 def hits(
     ranks: Mapping[int, RankEvents], query: Query, start_ns: int, end_ns: int, columns: int
 ) -> list[int]:
-    """Return the columns of a view in which some match begins, ascending.
-
-    Args:
-        ranks: the events to search, by rank and source.
-        query: what is searched for.
-        start_ns: the first nanosecond in view.
-        end_ns: one past the last.
-        columns: how many there are.
-    """
+    """Return the columns of a view in which some match begins, ascending."""
     borders = intervals.even_limits(start_ns, end_ns, columns)
     is_hit = np.zeros(len(borders) - 1, np.bool_)
     for match in _matches(ranks, query):
@@ -319,7 +291,6 @@ def hits(
 
 
 def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches]:
-    """Yield the parts of all ranks in which something matches."""
     known: dict[int, Int64] = {}  # by name table: ranks of a report share that of their ranges
     for rank, sources in ranks.items():
         if query.ranks and rank not in query.ranks:
@@ -359,7 +330,7 @@ def _matches_of(
 
 
 def _fulfilling(part: EventPart, query: Query, places: Int64) -> Int64:
-    """Return the events of a part, among some, that fulfil a query's conditions, int64[k]."""
+    """Return the events of a part, among some, that meet a query's conditions."""
     if query.streams:
         of = None if part.streams is None else part.streams.at(places)
         places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
@@ -376,7 +347,7 @@ def _fulfilling(part: EventPart, query: Query, places: Int64) -> Int64:
 
 
 def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
-    """Return the most frequent names of the matches, in short, with their counts; and how many."""
+    """Return the most frequent names of the matches, with counts; and how many names there are."""
     counts_of: dict[int, tuple[NameTable, Int64]] = {}  # by name table
     for part in parts:
         nothing = np.zeros(len(part.names), np.int64)
@@ -392,7 +363,6 @@ def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
 
 
 def _following(parts: Sequence[_Matches], at: Place, *, backwards: bool) -> Place | None:
-    """Return the match after or before a place, going round; None if nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
         candidates = [part.previous(start) if backwards else part.next(start) for part in parts]
         places = [place for place in candidates if place is not None]

@@ -48,12 +48,10 @@ _MAX_INDEX = (1 << 31) - 1
 
 
 def _refuse(name: str, why: str) -> NoReturn:
-    """Answer that a parameter is wrong."""
     abort(400, f"{name}: {why}")
 
 
 def _text(name: str, longest: int = _MAX_TEXT) -> str:
-    """Return the value of a parameter, which must be given once."""
     given = request.args.getlist(name)
     if len(given) != 1:
         _refuse(name, "it must be given once")
@@ -63,12 +61,10 @@ def _text(name: str, longest: int = _MAX_TEXT) -> str:
 
 
 def _integer(name: str, least: int, most: int = BEYOND_NS) -> int:
-    """Return a parameter that is a whole number between two others."""
     return _whole_number(name, _text(name), least, most)
 
 
 def _whole_number(name: str, digits: str, least: int, most: int = BEYOND_NS) -> int:
-    """Return the number in a part of a parameter."""
     # `int` alone takes underscores, spaces and digits of other scripts.
     if re.fullmatch(r"-?[0-9]{1,19}", digits) is None or not least <= int(digits) <= most:
         _refuse(name, "it is not a whole number in range")
@@ -76,7 +72,6 @@ def _whole_number(name: str, digits: str, least: int, most: int = BEYOND_NS) -> 
 
 
 def _times() -> tuple[int, int]:
-    """Return the requested time span."""
     start, end = (_integer(name, 1 - BEYOND_NS, BEYOND_NS - 1) for name in ("start", "end"))
     if end <= start:
         _refuse("end", "it is not after the start")
@@ -84,7 +79,6 @@ def _times() -> tuple[int, int]:
 
 
 def _one_of(name: str, choices: tuple[str, ...]) -> str:
-    """Return a parameter that is one of some words."""
     word = _text(name)
     if word not in choices:
         _refuse(name, f"it is none of {', '.join(choices)}")
@@ -92,7 +86,6 @@ def _one_of(name: str, choices: tuple[str, ...]) -> str:
 
 
 def _asked_event(name: str) -> tuple[int, str, int]:
-    """Return the rank, the source and the number of an event."""
     parts = _text(name).split(".")
     if len(parts) != 3 or parts[1] not in SOURCES:
         _refuse(name, "it is not an event")
@@ -100,14 +93,12 @@ def _asked_event(name: str) -> tuple[int, str, int]:
 
 
 def _known_rank(store: Timelines, number: int) -> int:
-    """Return a rank's number; 404 if the run has no such rank."""
     if number not in store.numbers:
         abort(404, f"there is no rank {number}")
     return number
 
 
 def _asked_ranks(store: Timelines) -> list[int]:
-    """Return the requested ranks; all ranks if none is named."""
     if "rank" not in request.args:
         return list(store.numbers)
     parts = _text("rank", 8 * MAX_RANKS).split(",")
@@ -117,7 +108,6 @@ def _asked_ranks(store: Timelines) -> list[int]:
 
 
 def _asked_track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
-    """Return a row by its key, RANK.ROW; 404 if there is none."""
     rank, _, number = key.partition(".")
     timeline = store.gpu(_known_rank(store, _whole_number("rows", rank, 0)))
     row = _whole_number("rows", number, 0)
@@ -129,12 +119,11 @@ def _asked_track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
 
 
 def _event_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
-    """Return the requested rows of events by key; rows of samples are left out."""
+    """Return the requested rows by key, without those of samples."""
     return {key: row for key, row in _asked_rows(store).items() if row[1].samples is None}
 
 
 def _asked_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
-    """Return the requested rows by key."""
     keys = _text("rows", 16 * MAX_ROWS).split(",")
     if len(keys) > MAX_ROWS:
         abort(400, f"more than {MAX_ROWS} rows")
@@ -154,10 +143,7 @@ _UNKNOWN_PATH = (
 
 
 def register(server: Flask, analysis: Analysis) -> None:
-    """Let a server answer the requests of timelines.
-
-    `/timeline/` is for the run itself, `/timeline-before/` for the other side of its comparison.
-    """
+    """Answer the timeline's requests: for the run, and for the other side of its comparison."""
     store, other = Timelines(TimelineSource.of(analysis)), OtherSide(analysis)
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
         routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
@@ -168,10 +154,7 @@ def register(server: Flask, analysis: Analysis) -> None:
 
 
 def _rank(store: Timelines) -> dict[str, Any]:
-    """Return the rows of a rank, when its events are, and the evidence of its findings.
-
-    Those of its GPU come at once; with `part=host` all are there, which takes longer.
-    """
+    """Return the rows of a rank: those of its GPU, or with `part=host`, which takes longer, all."""
     part = _one_of("part", ("gpu", "host")) if "part" in request.args else "host"
     number = _known_rank(store, _integer("rank", 0))
     return described(store, number, with_host=part == "host")
@@ -196,14 +179,12 @@ def _steps(store: Timelines) -> dict[str, Any]:
 
 
 def _tiles(store: Timelines) -> str:
-    """Return what a screen so wide can show of some rows between two times."""
     start, end = _times()
     columns = _integer("columns", 1, MAX_COLUMNS)
     return tiles(_asked_rows(store), start, end, columns)
 
 
 def _strips(store: Timelines) -> dict[str, Any]:
-    """Return how much of each column some ranks computed, communicated and copied."""
     start, end = _times()
     columns = _integer("columns", 1, MAX_COLUMNS)
     return {
@@ -212,14 +193,12 @@ def _strips(store: Timelines) -> dict[str, Any]:
 
 
 def _event(store: Timelines) -> dict[str, Any]:
-    """Return what is known of one event."""
     number, source, index = _asked_event("id")
     event = describe(store.whole(_known_rank(store, number)), source, index)
     return event if event is not None else abort(404, "there is no such event")
 
 
 def _neighbour(store: Timelines) -> dict[str, Any]:
-    """Return the event after or before one in its row; none behind the last."""
     number, source, index = _asked_event("id")
     step = 1 if _one_of("direction", ("next", "previous")) == "next" else -1
     timeline = store.gpu(_known_rank(store, number))
@@ -232,7 +211,6 @@ def _neighbour(store: Timelines) -> dict[str, Any]:
 
 
 def _namesake(store: Timelines) -> dict[str, Any]:
-    """Return the event of the same name after or before one on its rank, going round."""
     number, source, index = _asked_event("id")
     backwards = _one_of("direction", ("next", "previous")) == "previous"
     ranks = {_known_rank(store, number): store.events(number)}
@@ -241,23 +219,19 @@ def _namesake(store: Timelines) -> dict[str, Any]:
 
 
 def _block(store: Timelines) -> dict[str, Any]:
-    """Return what the events of one row are that lie between two times."""
     timeline, track = _asked_track(store, _text("row"))
     return summarize(track, timeline, *_times())
 
 
 def _area(store: Timelines) -> dict[str, Any]:
-    """Return how long what ran in some rows between two times, by name."""
     return statistics(_event_rows(store), *_times())
 
 
 def _events(store: Timelines) -> dict[str, Any]:
-    """Return the events of some rows between two times one by one."""
     return listed(_event_rows(store), *_times())
 
 
 def _collective(store: Timelines) -> dict[str, Any]:
-    """Return one collective on all of its ranks."""
     number, source, index = _asked_event("id")
     if source != OPERATION:
         abort(404, "it is not a GPU operation")
@@ -268,9 +242,9 @@ def _collective(store: Timelines) -> dict[str, Any]:
 
 
 def _path(store: Timelines) -> dict[str, Any]:
-    """Return the critical path of a step: of a given one, or of that at a time of a rank.
+    """Return the critical path of a step, which is named or runs at a time of a rank.
 
-    It takes its time: a client that gets the state `asked` asks again.
+    A client that gets the state `asked` asks again.
     """
     if "step" in request.args:
         text = _text("step")
@@ -291,10 +265,7 @@ def _path(store: Timelines) -> dict[str, Any]:
 
 
 def _search(store: Timelines) -> dict[str, Any]:
-    """Return how many events are what is searched for, and the next one.
-
-    `is_all` says whether calls and ranges are read already; if not, the client asks again.
-    """
+    """Return the number of matches and the next; until `is_all`, a client asks again."""
     numbers = _asked_ranks(store)
     at = Place(_integer("at", -BEYOND_NS, BEYOND_NS))
     backwards = _one_of("direction", ("next", "previous")) == "previous"
@@ -312,7 +283,6 @@ def _search(store: Timelines) -> dict[str, Any]:
 
 
 def _hits(store: Timelines) -> dict[str, Any]:
-    """Return the columns of a view in which something begins that is searched for."""
     start, end = _times()
     columns = _integer("columns", 1, MAX_COLUMNS)
     query = parsed(_text("text"))
@@ -328,13 +298,7 @@ _ANSWERS: dict[str, Answer] = {
 
 
 def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, Any]:
-    """Return the facts about a rank that the browser needs to draw its rows.
-
-    Args:
-        store: of the timelines.
-        number: the rank's.
-        with_host: whether the rows of its host are needed.
-    """
+    """Return the rows of a rank, and its findings' evidence."""
     timeline = store.whole(number) if with_host else store.gpu(number)
     extent, clock = timeline.extent_ns, timeline.clock
     analysis = store.source.analysis
@@ -395,6 +359,5 @@ def _answered(answer: Answer, timelines: Callable[[], Timelines | None]) -> Resp
 
 
 def _unreadable(error: TraceprofError) -> tuple[dict[str, str], int]:
-    """Say in the browser, too, what is wrong with a report."""
     _log.error("%s", error)
     return {"error": str(error)}, 500

@@ -94,11 +94,7 @@ _log = logging.getLogger("traceprof.dashboard")
 
 
 class EventReader:
-    """Reads the events of ranks on its own thread, one rank after the other.
-
-    Args:
-        read: reads and keeps the events of a rank.
-    """
+    """Reads and keeps the events of ranks on its own thread, one rank after the other."""
 
     def __init__(self, read: Callable[[int], object]) -> None:
         self._read = read
@@ -108,11 +104,7 @@ class EventReader:
         self._is_running = False
 
     def finish(self, numbers: Iterable[int], timeout_s: float) -> bool:
-        """Wait at most this time until ranks are read; return whether all are.
-
-        Raises:
-            TraceprofError: one of them could not be read.
-        """
+        """Wait until ranks are read; return whether they all are, or raise why one is not."""
         wanted = list(numbers)
         with self._changed:
             self._waiting.update(dict.fromkeys(wanted))
@@ -203,8 +195,7 @@ class Timelines:
     def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
         """Return the events of ranks that are read so far, and whether these are all.
 
-        Operations of GPUs are ready soon; calls and ranges are read in the background. Some ranks
-        may have no events yet.
+        Operations of GPUs are ready soon; calls and ranges are read in the background.
         """
         with self._lock:
             missing = [number for number in numbers if number not in self._events]
@@ -221,7 +212,6 @@ class Timelines:
         return events, is_all
 
     def _gpu_events(self, number: int) -> Mapping[str, Events]:
-        """Return the events of a rank's GPU and its steps, which are in memory."""
         with self._lock:
             known = self._of_gpu.get(number)
         if known is None:
@@ -234,10 +224,7 @@ class Timelines:
         return known
 
     def events(self, number: int) -> Mapping[str, Events]:
-        """Return the events of a rank by their source, even if its rows are not made yet.
-
-        The first call reads the ranges of the report, which can take a second.
-        """
+        """Return the events of a rank by source, which may take a second."""
         rank = self._ranks[number]
         with self._lock:
             known = self._events.get(number)
@@ -264,7 +251,6 @@ class Timelines:
             return self._events.setdefault(number, events)
 
     def _read_events(self, number: int) -> None:
-        """Read the events of a rank in a thread that nobody waits for."""
         with self.source.run.in_use():
             self.events(number)
 
@@ -274,7 +260,6 @@ class Timelines:
         is_enough: Callable[[RankTimeline], bool],
         make: Callable[[RankTimeline | None], RankTimeline],
     ) -> RankTimeline:
-        """Return what is kept of a rank where it is enough, else what is made of it."""
         timeline = self._known(number)
         if timeline is not None and is_enough(timeline):
             return timeline
@@ -336,11 +321,7 @@ class OtherSide:
         weakref.finalize(self, self._open.close)
 
     def timelines(self) -> Timelines | None:
-        """Return the timelines of the other side; None while there is no comparison.
-
-        Raises:
-            TraceprofError: a report cannot be read any more.
-        """
+        """Return the timelines of the other side; None while there is no comparison."""
         question = self._questions.compared
         if question is None:
             return None

@@ -33,24 +33,17 @@ _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
 def tiles(
     rows: Mapping[str, tuple[RankTimeline, Track]], start_ns: int, end_ns: int, columns: int
 ) -> str:
-    """Return the JSON of a view: its rows, in as many columns as the reply's size permits.
+    """Return a view as JSON, in as many columns of the screen as the reply's size permits.
 
-    Args:
-        rows: to show, by the client's key.
-        start_ns: the first nanosecond in view.
-        end_ns: one past the last.
-        columns: of the screen.
+    `{"start": "…", "end": "…", "rows": {KEY: …}}`; of each row, `TileReply` in types.d.ts:
 
-    Returns:
-        `{"start": "…", "end": "…", "rows": {KEY: {…}}}`; of each row
-
-        * `columns`: how many it was cut into, fewer than asked for where it had to be;
-        * `column`, `share`, `count`: the blocks: how far each is from the one before, how much of
-          it is covered (0 to 1000), how many events it stands for;
-        * `begin`, `length`, `name`, `event`: events shown one by one: ns from the view's start and
-          ns, both within the view, the number of the name, the index of the event;
-        * `names`: names by number, of events that have room for it;
-        * `labels`: by event, of those with room that say more: `AllReduce 67 MB`.
+    * `columns`: how many it was cut into, fewer than asked for where it had to be;
+    * `column`, `share`, `count`: the blocks: how far each is from the one before, how much of
+      it is covered (0 to 1000), how many events it stands for;
+    * `begin`, `length`, `name`, `event`: events shown one by one: ns from the view's start and
+      ns, both within the view, the number of the name, the index of the event;
+    * `names`: names by number, of events that have room for it;
+    * `labels`: by event, of those with room that say more: `AllReduce 67 MB`.
     """
     allowed = dict.fromkeys(rows, columns)
     views = {key: _view(row, start_ns, end_ns, columns) for key, row in rows.items()}
@@ -84,7 +77,7 @@ def _guess(view: Viewport) -> int:
 
 
 def _shares(views: Mapping[str, Viewport], budget: int) -> dict[str, float]:
-    """Return how many bytes each row may take: what one does not need is for the others."""
+    """Return how many bytes each row may take; what one does not need is for the others."""
     left, shares = float(budget), {}
     needs = sorted((_guess(view), key) for key, view in views.items())
     for done, (need, key) in enumerate(needs):
@@ -125,14 +118,13 @@ def _row(
 
 
 def _gaps(view: Viewport, begin: Int64, end_ns: int) -> Int64:
-    """Return how far it is from each event to what is shown next: its name stands there."""
+    """Return the distance from each event to what is shown next: its name stands there."""
     places = np.sort(np.concatenate((begin, view.edges_ns[view.column], [end_ns])))
     gaps: Int64 = places[np.searchsorted(places, begin, side="right")] - begin
     return gaps
 
 
 def _blocks_only(view: Viewport) -> str:
-    """Return a row of samples, of which none is shown by itself."""
     written: dict[str, Any] = {
         "columns": view.columns,
         "column": np.diff(view.column, prepend=0).tolist(),
@@ -145,7 +137,6 @@ def _blocks_only(view: Viewport) -> str:
 
 
 def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, str]:
-    """Return what communication kernels did, and carried where that is known, by event."""
     if track.kind != COMMUNICATION or track.source != OPERATION or len(index) == 0:
         return {}
     records = messages(timeline.rank)
@@ -161,17 +152,7 @@ def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, s
 
 
 def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> dict[str, Any]:
-    """Return the work of a rank between two times.
-
-    Args:
-        timeline: of its GPU.
-        start_ns: the first nanosecond in view.
-        end_ns: one past the last.
-        columns: of the screen.
-
-    Returns:
-        For each of `GPU_KINDS` that the rank did: its share of each column, in thousandths.
-    """
+    """Return the share of each column that a rank spent on each kind of work, in thousandths."""
     borders = even_limits(start_ns, end_ns, columns)
     shares = {}
     for kind, row in timeline.kind_rows.items():

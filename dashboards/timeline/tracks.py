@@ -121,13 +121,7 @@ class RankTimeline:
         return len(self.rank.operations.groups), within
 
     def neighbour(self, source: str, index: int, step: int) -> tuple[str, int] | None:
-        """Return the event before or after one in its row, as source and index; None for none.
-
-        Args:
-            source: of the event.
-            index: its number there.
-            step: 1 for the next one, -1 for the one before.
-        """
+        """Return source and index of the event after one in its row (step 1) or before it (-1)."""
         location = self.find(source, index)
         if location is None:
             return None
@@ -148,16 +142,7 @@ class RankTimeline:
 
 
 def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
-    """Return the timeline of a rank without the rows of its host, which take longer to read.
-
-    Args:
-        rank: the rank.
-        steps: its training steps.
-        clock: of the rank.
-
-    Raises:
-        TraceFormatError: the report is damaged in a part that the analysis has not read.
-    """
+    """Return the timeline of a rank without the rows of its host, which take longer to read."""
     events, tracks = {OPERATION: operation_events(rank, clock)}, []
     if steps:
         events[STEP] = step_events(steps, clock)
@@ -171,7 +156,6 @@ def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) 
 
 
 def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
-    """Yield the rows of each stream: what computes, what communicates, what copies."""
     kernels, copies, memsets, graphs = rank.operations.groups
     compute, communication, copy = range(len(GPU_KINDS))
     kinds = (
@@ -216,15 +200,8 @@ def with_host(
 ) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 
-    The busiest threads come first, the main one before the others; the rest is folded.
-
-    Args:
-        timeline: of a rank's GPU.
-        range_names: the names of the report's NVTX ranges and marks, if other ranks share them.
-        stalls: of the threads that launch the rank's work, if known.
-
-    Raises:
-        TraceFormatError: the report is damaged in a part that the analysis has not read.
+    The busiest threads come first, the main one before the others; the rest is folded. Ranks of one
+    report share the names of its ranges.
     """
     rank, clock = timeline.rank, timeline.clock
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
@@ -250,7 +227,6 @@ def with_host(
 
 
 def _counter_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
-    """Yield the rows of what was sampled of a rank's links."""
     for link in link_samples(rank):
         samples = Samples.sampled(link, clock)
         index = np.arange(len(samples.row), dtype=np.int32)
@@ -377,7 +353,6 @@ def _lanes(
     group: str, label: str, kind: str, source: str, lane: Int64, index: Int32, start: Int64,
     end: Int64,
 ) -> Iterator[Track]:  # fmt: skip
-    """Yield a row for each lane."""
     numbers = np.flatnonzero(np.bincount(lane)).tolist()
     for number in numbers:
         in_lane = lane == number if len(numbers) > 1 else slice(None)

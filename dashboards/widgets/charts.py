@@ -61,13 +61,7 @@ CATEGORIES = {
 
 
 def plots(name: str, data: Mapping[str, Any], label: str) -> html.Figure:
-    """Return a chart.
-
-    Args:
-        name: its id in the page.
-        data: for the module of `assets/charts` named by its `kind`.
-        label: its content in words, for screen readers.
-    """
+    """Return a chart: its id, the data that `assets/charts` draws by their `kind`, and its name."""
     written = json.dumps(data, separators=(",", ":"), allow_nan=False)
     attributes: dict[str, Any] = {"data-plots": written, "data-label": label}
     return html.Figure(html.Div(id=name, className="plots", **attributes))
@@ -108,14 +102,9 @@ class Envelope:
 def envelope(
     times_ns: Int64, values: npt.NDArray[Any], start_ns: int, end_ns: int, num: int = MAX_POINTS
 ) -> Envelope:
-    """Return the extremes of a step function within each piece of a window.
+    """Return the extremes of a step function within each piece of a window, `num` at most.
 
-    Args:
-        times_ns: int64[k], ascending, the time from which each value holds.
-        values: [k]; the first one also holds before the first time.
-        start_ns: of the window.
-        end_ns: its end.
-        num: the largest number of pieces.
+    Each of `values` holds from its time on, the first one also before.
     """
     first = max(int(np.searchsorted(times_ns, start_ns, side="right")) - 1, 0)
     stop = max(int(np.searchsorted(times_ns, end_ns, side="left")), first + 1)
@@ -193,15 +182,9 @@ def lanes(
     scale: Literal["linear", "log"] = "linear",
     joins: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return a chart of lanes.
+    """Return a chart of rows from top to bottom, with the marks of series in them.
 
-    Args:
-        axis: its title, with its unit.
-        rows: from top to bottom.
-        series: bars and points in the rows.
-        row_height: in pixels.
-        scale: of the axis.
-        joins: lines from one value of a `row` to another one: `from`, `to` and `color`.
+    `joins` are lines between two values of a `row`: `from`, `to` and `color`.
     """
     return {
         "kind": "lanes",

@@ -182,7 +182,6 @@ def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> 
 
 
 def _own(interval: Evidence, where: Address, clock: Clock) -> list[Component]:
-    """Write when an interval begins by its report's clock, where that is not the run's."""
     own = f"{clock.rank(where.rank[0]).own(interval.start_ns) / 1e9:.6f} s"
     is_same = own == clock.text(interval.start_ns)
     return [] if is_same else [html.Small(f"{own} in its report")]
@@ -216,11 +215,7 @@ class Split(NamedTuple, Generic[Item]):
     others: list[Item]  # those that are drawn together, in their order
 
     def note(self, subject: str) -> str:
-        """Return a note on which ranks are drawn; empty if all are.
-
-        Args:
-            subject: by which they are the worst, such as `the longest steps`.
-        """
+        """Return which ranks are drawn, by a subject such as `the longest steps`."""
         if not self.others:
             return ""
         num = len(self.drawn)
@@ -230,13 +225,7 @@ class Split(NamedTuple, Generic[Item]):
 def worst_first(
     items: Sequence[Item], cost: Callable[[Item], Cost], most: int = MAX_DRAWN
 ) -> Split[Item]:
-    """Split ranks into those to draw one by one and the others.
-
-    Args:
-        items: something of each rank.
-        cost: how bad each is.
-        most: the largest number of items drawn one by one.
-    """
+    """Split ranks into those to draw one by one, of many the `most` costliest, and the others."""
     if len(items) <= most:
         return Split([*items], [])
     order = sorted(range(len(items)), key=lambda at: cost(items[at]), reverse=True)

@@ -61,14 +61,9 @@ _MAX_EVIDENCE = 3
 def finding_card(
     group: Sequence[Finding], address: Address, clock: Clock, judged: str, unit: str = "a step"
 ) -> Component:
-    """Return the card of one finding.
+    """Return the card of one finding on all its ranks.
 
-    Args:
-        group: the same finding, by rank.
-        address: of the page that the card is on.
-        clock: of the run.
-        judged: the base of its share, such as `training`.
-        unit: the base of its saving, such as `a step`.
+    `judged` is what its share is of, such as `training`; `unit` gains its saving, as `a step`.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -140,7 +135,6 @@ def _cost(finding: Finding, judged: str) -> str:
 
 
 def _saving(saving: Saving | None, unit: str) -> list[Component]:
-    """Say what would be gained, and how that is known, as the text report does."""
     if saving is None:
         return []
     text = gain_text(saving, unit)
@@ -221,7 +215,6 @@ def _ranks(
 
 
 def _others(group: Sequence[Finding]) -> Component:
-    """Return the row of the ranks where a finding costs less."""
     costs = [finding.impact_ns / 1e6 for finding in group]
     shares = [100 * finding.impact_fraction for finding in group]
     return html.Tr(
@@ -254,12 +247,7 @@ _MAX_ON = 12  # characters of ranks
 
 
 def headline_card(view: View, what_if: str) -> Component | None:
-    """Return the card; None if nothing was measured, or a time is chosen, as it covers all time.
-
-    Args:
-        view: the reader's choice; the headline is always of the whole run.
-        what_if: the address of the page What if.
-    """
+    """Return the main result, always of the whole run; None while a time range is chosen."""
     headline = view.analysis.result.headline
     if headline is None or view.address.chosen.has_range:
         return None
@@ -393,7 +381,7 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
 
 
 def _on(ranks: Sequence[int]) -> Component:
-    """Return the cell of the ranks of a finding; where they take too long, how many they are."""
+    """Return the cell of a finding's ranks; where their list is long, how many they are."""
     text = ranks_text(ranks)
     if len(text) <= _MAX_ON:
         return html.Td(text, className="name")
