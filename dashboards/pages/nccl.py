@@ -137,7 +137,7 @@ def _split(
     others: _Others,
     value: Callable[[OperationUse], float],
 ) -> list[tuple[int, OperationUse, int]]:
-    """Return rank, use and row of those with a point, of many the worst; add the others of a row."""
+    """Return rank, use and row of those with a point, and add the others of each row."""
     points: list[int] = []
     for row in dict.fromkeys(row_of):
         of_row = [at for at, other in enumerate(row_of) if other == row]
