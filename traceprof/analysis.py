@@ -318,7 +318,7 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
 
 def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
     """Return the result of reports that are closed, measured by this process or others."""
-    measured = measured_run(reports, options.steps, options.time_range, options.pipelines)
+    measured = measured_run(reports, options.steps, options.time_range)
     del reports  # what they hold now stands in the run
     drop_freed_memory()  # of the comparison of the ranks, too
     return _concluded(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from tests.support.changes import recorded
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.pipelines import bubbles, recorded_apart
-from tests.support.traces import SAMPLE, SAMPLES
+from tests.support.traces import SAMPLES
 from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import analyze
-from traceprof.errors import UsageError
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
@@ -135,13 +133,9 @@ def test_without_ranges_parts_are_near_and_the_schedule_is_unknown(tmp_path: Pat
             assert one[part] == pytest.approx(expected[part], abs=0.02 * expected["bubble_ns"])
 
 
-def test_two_ranks_without_ranges_are_a_pipeline_only_if_named(tmp_path: Path) -> None:
+def test_two_ranks_without_ranges_are_no_pipeline(tmp_path: Path) -> None:
     plan = Plan("1f1b", 2, 4, num_steps=2, is_labelled=False)
     assert simulated(plan, tmp_path / "run.sqlite")[0] == []
-    named = replace(_ONLY, pipelines=[[0, 1]])
-    found, truth = simulated(plan, tmp_path / "again.sqlite", options=named)
-    assert [one["bubble_ns"] for one in found] == [one["bubble_ns"] for one in truth]
-    assert found[0]["num_micro_batches"] is found[0]["ideal_fraction"] is None
 
 
 @pytest.mark.long
@@ -163,20 +157,6 @@ def test_reports_of_several_machines(tmp_path: Path) -> None:
     for one, expected in zip(found, truth, strict=True):
         for name in ("bubble_ns", *PARTS):
             assert one[name] == pytest.approx(expected[name], abs=0.03 * expected["bubble_ns"])
-
-
-@pytest.mark.parametrize("pipelines", [[[0, 9]], [[0, 0]], [[1]], ["0,1"], 3])
-def test_impossible_pipelines_are_refused(pipelines: Any) -> None:
-    with pytest.raises(UsageError):
-        analyze(SAMPLE, options=replace(_ONLY, pipelines=pipelines))
-
-
-def test_a_pipeline_without_messages_cannot_be_judged() -> None:
-    sample = SAMPLE.with_stem("ddp")
-    with closing(analyze(sample, options=replace(_ONLY, pipelines=[[0, 1]]))) as analysis:
-        assert not analysis.findings
-        (gap,) = analysis.not_applicable
-    assert "which rank sends" in gap.reason or "no rank has sends" in gap.reason
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])

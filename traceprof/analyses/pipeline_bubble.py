@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -26,7 +25,6 @@ from traceprof.findings import (
 )
 from traceprof.ranks.bubbles import bubbles_of
 from traceprof.ranks.pipelines import pipelines
-from traceprof.ranks.unnamed_messages import named
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -42,6 +40,7 @@ HOW_TO_COLLECT = (
     "record with the ranges of `instrument`, which name the peer of every send and receive,"
     " forwards and backwards: traceprof record -- python -m instrument SCRIPT"
 )
+_UNORDERED = "the bubbles of a pipeline cannot be measured: its messages could not be put in order"
 NO_STAGES = "no ranks are known to be the stages of a pipeline"
 MIN_WHOLE = 0.9
 """The share of a bubble from which on it is part of another finding's time."""
@@ -174,7 +173,7 @@ class PipelineBubbleResult(Record, frozen=True):
         pipelines: with their bubbles.
         metrics: of each pipeline, the numbers of each stage's finding.
         windows_ns: by rank's index, the length of what is judged.
-        missing: why pipelines that were asked for have no bubbles.
+        missing: why some pipelines have no bubbles.
     """
 
     ranks: RankComparison
@@ -189,35 +188,19 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
     passes, ranks = measured.passes, measured.ranks
     windows = tuple(rank.window_ns for rank in passes)
     if not any(len(rank) for rank in passes):
-        why = "no rank has sends, receives or peer copies with calls"
-        missing_all = _unknown(why) if measured.pipelines else ()
-        return PipelineBubbleResult(ranks, (), (), windows, missing_all)
+        return PipelineBubbleResult(ranks, (), (), windows, ())
     arrivals = [packed.unpacked for packed in measured.arrivals]
     runs = [measured.run.run_numbers[rank.report] for rank in passes]
     by_pipeline: list[PipelineBubbles] = []
     missing: list[NotApplicable] = []
-    by_order = named(ranks, passes, arrivals, measured.pipelines)
-    arrivals = [*by_order.arrivals]
-    candidates = pipelines(ranks, passes, arrivals, runs, measured.pipelines)
-    for pipeline in candidates:
+    for pipeline in pipelines(ranks, passes, arrivals, runs):
         bubbles = bubbles_of(pipeline, ranks, passes, arrivals)
         if bubbles is None:
-            missing += _unknown("its messages could not be put in order")
+            missing.append(NotApplicable(ID, _UNORDERED, HOW_TO_COLLECT))
             continue
-        size = by_order.sizes.get(pipeline.members)
-        if size is not None:
-            bubbles = replace(bubbles, schedule=replace(bubbles.schedule, **size._asdict()))
         by_pipeline.append(bubbles)
-    if len(candidates) < len(measured.pipelines):
-        unknown = "it is not known which rank sends what to which"
-        missing += [gap for why in by_order.reasons or [unknown] for gap in _unknown(why)]
     metrics = tuple(tuple(_metrics(result)) for result in by_pipeline)
     return PipelineBubbleResult(ranks, tuple(by_pipeline), metrics, windows, tuple(missing))
-
-
-def _unknown(why: str) -> tuple[NotApplicable, ...]:
-    why = f"the bubbles of a pipeline cannot be measured: {why}"
-    return (NotApplicable(ID, why, HOW_TO_COLLECT),)
 
 
 def _metrics(pipeline: PipelineBubbles) -> list[PipelineBubbleMetrics]:

@@ -113,14 +113,6 @@ _OPTIONS = (
         help="Peak rate of nvlink, pcie or network in one direction, if it differs"
         " from what the GPU's name suggests. Repeatable.",
     ),
-    click.option(
-        "--pipeline",
-        "pipelines",
-        metavar="RANK,RANK,..",
-        multiple=True,
-        help="The ranks of a pipeline in the order of their stages, where their messages do not"
-        " show it. Sends and receives then need no labels. Repeatable.",
-    ),
 )
 
 flops_option = click.option(
@@ -146,7 +138,6 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         no_period: bool,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
-        pipelines: tuple[str, ...],
         **others: object,  # all other parameters of the command
     ) -> Result:
         from traceprof.execution.options import Options
@@ -158,7 +149,6 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
             period=not no_period,
             communication_kernels=communication_kernels,
             link_peaks=link_peaks,
-            pipelines=[_ranks(text) for text in pipelines],
         )
         options.check()  # before anything is read
         return command(options=options, **others)
@@ -167,17 +157,6 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
     for option in reversed(_OPTIONS):
         taking = option(taking)
     return taking
-
-
-def _ranks(text: str) -> list[int]:
-    ranks = [rank.strip() for rank in text.split(",")]
-    if not all(rank.isascii() and rank.isdecimal() for rank in ranks):
-        raise UsageError(
-            f"cannot use --pipeline {text!r}",
-            "it is not a list of ranks",
-            "write the ranks in the order of their stages, such as 0,1,2,3",
-        )
-    return [int(rank) for rank in ranks]
 
 
 def _ids(option: str, text: str | None) -> list[str]:

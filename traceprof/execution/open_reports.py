@@ -120,9 +120,7 @@ class Measurer(Record, frozen=True):
                 reports.append(report[1])
                 traces.append(trace)
                 ranks.append(report[0])
-            measured = measured_run(
-                reports, self.options.steps, self.options.time_range, self.options.pipelines
-            )
+            measured = measured_run(reports, self.options.steps, self.options.time_range)
             return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             close_reports(opened)

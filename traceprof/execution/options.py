@@ -47,8 +47,6 @@ class Options:
         period: whether the period of the program is its step where no range marks steps.
         flops_per_step: multiplications and additions of a training step of one rank, for the share
             of the GPU's peak where the shapes of operators are not recorded, or not all.
-        pipelines: the ranks of each pipeline, in order of their stages; empty to find them by their
-            messages.
     """
 
     only: Sequence[str] = ()
@@ -61,7 +59,6 @@ class Options:
     savings: bool | None = None
     period: bool = True
     flops_per_step: float | None = None
-    pipelines: Sequence[Sequence[int]] = ()
 
     def check(self) -> None:
         """Check the options before any report is opened.
@@ -98,17 +95,6 @@ class Options:
         if self.flops_per_step is not None and not _is_flops(self.flops_per_step):
             wanted = "a number above 0 and up to 1e18, such as 4.2e14"
             raise _wrong("flops_per_step", self.flops_per_step, wanted)
-        self._check_pipelines()
-
-    def _check_pipelines(self) -> None:
-        pipelines = listed("pipelines", self.pipelines, (list, tuple))
-        ranks = [rank for stages in pipelines for rank in listed("pipelines", stages, int)]
-        if len({*ranks}) < len(ranks) or any(len(stages) < 2 for stages in pipelines):
-            raise UsageError(
-                "cannot use a pipeline",
-                "each has at least two ranks, and each rank belongs to one stage",
-                "name different ranks in the order of their stages, such as 0,1,2,3",
-            )
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:

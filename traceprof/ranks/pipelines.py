@@ -122,7 +122,6 @@ def pipelines(
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
-    given: Sequence[Sequence[int]] = (),
 ) -> list[Pipeline]:
     """Return the pipelines of a run.
 
@@ -131,20 +130,14 @@ def pipelines(
         passes: of each rank.
         arrivals: of each rank.
         runs: for each rank, its run.
-        given: the numbers of the ranks of pipelines, in order of their stages; where there are
-            some, no others are looked for.
     """
     messages = _messages(ranks, passes, arrivals, runs)
-    index = {number: place for place, number in enumerate(ranks.ranks)}
-    if given:
-        orders = [tuple(index[number] for number in stages if number in index) for stages in given]
-    else:
-        orders = [
-            order
-            for component in _components(messages)
-            if (order := _order(component, messages)) is not None
-            and _are_certain(order, messages, passes)
-        ]
+    orders = [
+        order
+        for component in _components(messages)
+        if (order := _order(component, messages)) is not None
+        and _are_certain(order, messages, passes)
+    ]
     found = []
     for members in orders:
         chosen = {pair: way for pair, way in messages.items() if {*pair} <= {*members}}

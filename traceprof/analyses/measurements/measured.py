@@ -150,8 +150,6 @@ class MeasuredRun(Record, frozen=True):
         placed: the kernels of ranks with a GPU by their place in steps.
         uneven: how uneven these are; None if no two ranks can be compared.
         passes: what ranks computed between their messages.
-        pipelines: the numbers of the ranks of pipelines, in order of their stages, as they were
-            given; empty to look for them.
         failed: reports that could not be analysed; the run has none of them.
         cache: what is derived from all of these.
     """
@@ -174,7 +172,6 @@ class MeasuredRun(Record, frozen=True):
     placed: tuple[PlacedKernels, ...] = ()
     uneven: Unevenness | None = None
     passes: tuple[RankPasses, ...] = ()
-    pipelines: tuple[tuple[int, ...], ...] = ()
     failed: tuple[FailedReport, ...] = ()
     cache: Cache = field(default_factory=Cache)
 

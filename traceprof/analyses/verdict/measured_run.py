@@ -12,13 +12,11 @@ from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.shape.results import Results
 from traceprof.analyses.verdict.given_twice import check_are_different
-from traceprof.errors import UsageError
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import summarize_run
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import check_is_captured, no_such_steps
-from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +29,6 @@ def measured_run(
     reports: Sequence[MeasuredReport | FailedReport],
     steps: Range | None = None,
     time_range: Range | None = None,
-    pipelines: Sequence[Sequence[int]] = (),
 ) -> MeasuredRun:
     """Join the measurements of the reports of a run, and compare its ranks.
 
@@ -39,12 +36,11 @@ def measured_run(
         reports: in the order given.
         steps: the training steps that were asked for.
         time_range: the part of the report's own time that was asked for.
-        pipelines: the ranks of pipelines in order of their stages; empty to look for them.
 
     Raises:
         TraceprofError: no report could be measured.
-        UsageError: no rank has such steps, nothing was captured in the time range, a recording was
-            given twice, or a pipeline has a rank that the run has not.
+        UsageError: no rank has such steps, nothing was captured in the time range, or a recording
+            was given twice.
     """
     measured = [report for report in reports if isinstance(report, MeasuredReport)]
     failed = [report for report in reports if isinstance(report, FailedReport)]
@@ -55,19 +51,7 @@ def measured_run(
     spans = [report.captured_ns for report in measured if report.captured_ns is not None]
     if time_range is not None and spans:
         check_is_captured(time_range, spans)
-    run = _refined(_together(measured, failed))
-    _check_pipelines(pipelines, [rank.rank for rank in run.run.ranks])
-    return replace(run, pipelines=tuple(map(tuple, pipelines)))
-
-
-def _check_pipelines(pipelines: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
-    strangers = sorted({number for stages in pipelines for number in stages} - {*ranks})
-    if strangers:
-        raise UsageError(
-            f"cannot use a pipeline with {ranks_text(strangers)}",
-            f"the run has {ranks_text(ranks)}",
-            "name its ranks in the order of their stages",
-        )
+    return _refined(_together(measured, failed))
 
 
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
