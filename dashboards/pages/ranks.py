@@ -24,8 +24,8 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
+from traceprof.reports.drawings import pipeline_drawings
 from traceprof.reports.html import pipeline_svg
-from traceprof.reports.pipeline_drawing import pipeline_drawings
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, ranks_text
 

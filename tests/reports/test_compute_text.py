@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
-from traceprof.reports.compute_text import compute_lines
+from traceprof.reports.kernels_text import compute_lines
 
 _ON = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"
 _OFF = "ampere_sgemm_128x64_tn"

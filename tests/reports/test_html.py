@@ -16,8 +16,7 @@ from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
 from traceprof.reports import drawings, html
 from traceprof.reports.drawings import step_chart, timeline
-from traceprof.reports.evidence import Moment, Scene, scenes
-from traceprof.reports.tracks import EventKind, Track
+from traceprof.reports.tracks import EventKind, Moment, Scene, Track, scenes
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MAX_BYTES = 1_000_000

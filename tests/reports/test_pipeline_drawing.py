@@ -13,8 +13,7 @@ from tests.support.traces import SAMPLE
 from tests.support.trees import named
 from traceprof.analyses import pipeline_bubble
 from traceprof.reports import html
-from traceprof.reports.drawings import LABELS, WIDTH
-from traceprof.reports.pipeline_drawing import CLASSES, pipeline_drawing, pipeline_drawings
+from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
 
 _SAMPLE = SAMPLE.with_stem("pipeline-bubble")
 

@@ -243,7 +243,7 @@ def _write(
     known = _SHOWN_BY.get(output_format, ("shows_kernels",))
     asked_for: dict[str, Any] = {name: shown[name] for name in known}
     if output_format == "html":
-        from traceprof.reports.evidence import scenes
+        from traceprof.reports.tracks import scenes
 
         asked_for["scenes"] = scenes(analysis, options)
     module = import_module(f"traceprof.reports.{output_format}")

@@ -55,8 +55,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     from traceprof.analysis import analyze
     from traceprof.execution.memory import drop_freed_memory, keep_freed_memory
     from traceprof.replay.answers.checked_replay import Refusal
-    from traceprof.reports.perfetto.critical_path import critical_paths
-    from traceprof.reports.perfetto.trace import write
+    from traceprof.reports.perfetto.trace import critical_paths, write
 
     keep_freed_memory()
     paths = expand(reports)

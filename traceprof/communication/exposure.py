@@ -37,17 +37,11 @@ if TYPE_CHECKING:
 
 
 class ComputeAfter(Record, frozen=True):
-    """The next compute after some times, int64[n] each; -1 if there is none.
+    """The next compute after some times, int64[n] each; -1 if there is none."""
 
-    Attributes:
-        index: into all operations of the rank, its groups joined.
-        stream: the stream on which it ran.
-        launch_ns: when the call that launched it returned, -1 if that is not in the capture.
-    """
-
-    index: Int64
-    stream: Int64
-    launch_ns: Int64
+    index: Int64  # into all operations of the rank, its groups joined
+    stream: Int64  # the stream on which it ran
+    launch_ns: Int64  # when the call that launched it returned, -1 if that is not in the capture
 
 
 def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
@@ -265,58 +259,39 @@ class Rest(IntEnum):
 
 
 class Exposure(Record, frozen=True):
-    """The communication operations of a rank of which a part is exposed in a window, by start.
+    """The communication operations of a rank of which a part is exposed in a window, by start."""
 
-    Attributes:
-        kernel: int64[n], index among the rank's communication kernels, by start; -1 for a peer
-            copy.
-        start_ns: int64[n], when it started, in the window or not.
-        exposed_ns: int64[n], the part of it that no compute hides.
-        late_launch_ns: int64[n], how long compute ran while its input was there and it was not yet
-            launched; 0 if that is unknown.
-        queued_ns: int64[n], how long compute ran while it was ready and behind others.
-        rest: int64[n], values of `Rest`.
-        line: int64[n], the line of communication in which it stood, each begun as the one before it
-            on its stream ended: the same number for all of a line.
-        idle_compute_ns: int64[n], how long compute ran before that line's input was there, while
-            its stream had no communication: what more could hide, had the input come earlier.
-        first_piece: int64[n + 1], index of its first exposed piece below.
-        piece_start_ns: int64[m], ascending.
-        piece_end_ns: int64[m].
-        is_judged: whether launches can give reasons: the clocks of GPU and host agree.
-        has_events: whether inputs are known from event records, not from the order of launches.
-    """
-
+    # int64[n], index among the rank's communication kernels, by start; -1 for a peer copy
     kernel: Int64
-    start_ns: Int64
-    exposed_ns: Int64
+    start_ns: Int64  # int64[n], when it started, in the window or not
+    exposed_ns: Int64  # int64[n], the part of it that no compute hides
+    # int64[n], how long compute ran while its input was there and it was not yet launched; 0 if
+    # that is unknown
     late_launch_ns: Int64
-    queued_ns: Int64
-    rest: Int64
+    queued_ns: Int64  # int64[n], how long compute ran while it was ready and behind others
+    rest: Int64  # int64[n], values of `Rest`
+    # int64[n], the line of communication in which it stood, each begun as the one before it on its
+    # stream ended: the same number for all of a line
     line: Int64
+    # int64[n], how long compute ran before that line's input was there, while its stream had no
+    # communication: what more could hide, had the input come earlier
     idle_compute_ns: Int64
-    first_piece: Int64
-    piece_start_ns: Int64
-    piece_end_ns: Int64
-    is_judged: bool
-    has_events: bool
+    first_piece: Int64  # int64[n + 1], index of its first exposed piece below
+    piece_start_ns: Int64  # int64[m], ascending
+    piece_end_ns: Int64  # int64[m]
+    is_judged: bool  # whether launches can give reasons: the clocks of GPU and host agree
+    has_events: bool  # whether inputs are known from event records, not from the order of launches
 
     def __len__(self) -> int:
         return len(self.kernel)
 
 
 class PackedExposure(Record, frozen=True):
-    """An `Exposure` in fewer bytes, to keep.
+    """An `Exposure` in fewer bytes, to keep."""
 
-    Attributes:
-        data: its columns; of pieces, the differences between their starts.
-        is_judged: as there.
-        has_events: as there.
-    """
-
-    data: PackedColumns
-    is_judged: bool
-    has_events: bool
+    data: PackedColumns  # its columns; of pieces, the differences between their starts
+    is_judged: bool  # as there
+    has_events: bool  # as there
 
     @classmethod
     def of(cls, exposed: Exposure) -> PackedExposure:
@@ -367,17 +342,11 @@ class PackedExposure(Record, frozen=True):
 
 
 class Neighbours(Record, frozen=True):
-    """Exposed operations and their neighbours, int64[n] each: into all operations of the rank.
+    """Exposed operations and their neighbours, int64[n] each: into all operations of the rank."""
 
-    Attributes:
-        itself: the exposed operation.
-        input: the operation that made its input, -1 for none.
-        next_compute: the next compute after its end, -1 for none.
-    """
-
-    itself: Int64
-    input: Int64
-    next_compute: Int64
+    itself: Int64  # the exposed operation
+    input: Int64  # the operation that made its input, -1 for none
+    next_compute: Int64  # the next compute after its end, -1 for none
 
 
 def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:

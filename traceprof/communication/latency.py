@@ -37,24 +37,17 @@ _PAUSE_NS = 20_000  # messages that follow within this time are one stretch
 
 
 class SmallMessages(Record, frozen=True):
-    """The communication kernels of a rank that pay latency more than bandwidth.
+    """The communication kernels of a rank that pay latency more than bandwidth."""
 
-    Attributes:
-        num_operations: kernels whose time is at least half latency.
-        median_bytes: the median size of these, None without any.
-        latency_share: latency of all kernels of known size over their own time, both without
-            waiting for other ranks, 0 to 1; None if they took no time.
-        avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
-        most_ns: what the mean steady step would gain at most without them, the window without any.
-        stretches: times in which many of them follow each other, longest first.
-    """
-
-    num_operations: int
-    median_bytes: int | None
+    num_operations: int  # kernels whose time is at least half latency
+    median_bytes: int | None  # the median size of these, None without any
+    # latency of all kernels of known size over their own time, both without waiting for other
+    # ranks, 0 to 1; None if they took no time
     latency_share: float | None
-    avoidable_ns: int
+    avoidable_ns: int  # wall time that the latency of these kernels takes while nothing computes
+    # what the mean steady step would gain at most without them, the window without any
     most_ns: int
-    stretches: tuple[Evidence, ...]
+    stretches: tuple[Evidence, ...]  # times in which many of them follow each other, longest first
 
 
 def small_messages(

@@ -45,49 +45,30 @@ EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 
 
 class Messages(Record, frozen=True):
-    """The communication kernels of one rank, in order of their start; -1 if unknown.
+    """The communication kernels of one rank, in order of their start; -1 if unknown."""
 
-    Attributes:
-        kernel: int64[n], indices into the rank's kernels.
-        operation: int64[n], indices into `operations`.
-        has_call: bool[n], whether a call of NCCL's or a label that launched it was found.
-        called_ns: int64[n], when the launching call began; -1 if the capture has none.
-        launch_ns: int64[n], when that call returned; -1 if the capture has none.
-        bytes: int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in
-            a ReduceScatter; of sends and receives, the larger direction.
-        communicator: int64[n], indices into `communicators`, from NCCL's records.
-        group: int64[n], indices into `groups`, from labels.
-        peer: int64[n], the only other rank of a send or receive, from labels (in the world).
-        root: int64[n], the rank that all others send to or receive from, from labels (in the
-            world).
-        peer_in_communicator: int64[n], the only other rank of a send or receive, from NCCL's
-            records (in the communicator).
-        direction: int64[n], 1 sends, 2 receives, 3 both.
-        world_size: int64[n], the number of ranks that take part.
-        sequence: int64[n], the call's number in its group, from labels.
-        operations: names, from kernel names, or from calls where these say more.
-        communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
-        groups: names of PyTorch's process groups.
-        descriptions: descriptions of these groups by name, where the user gave one.
-    """
-
-    kernel: Int64
-    operation: Int64
-    has_call: Mask
-    called_ns: Int64
-    launch_ns: Int64
+    kernel: Int64  # int64[n], indices into the rank's kernels
+    operation: Int64  # int64[n], indices into `operations`
+    has_call: Mask  # bool[n], whether a call of NCCL's or a label that launched it was found
+    called_ns: Int64  # int64[n], when the launching call began; -1 if the capture has none
+    launch_ns: Int64  # int64[n], when that call returned; -1 if the capture has none
+    # int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in a
+    # ReduceScatter; of sends and receives, the larger direction
     bytes: Int64
-    communicator: Int64
-    group: Int64
-    peer: Int64
+    communicator: Int64  # int64[n], indices into `communicators`, from NCCL's records
+    group: Int64  # int64[n], indices into `groups`, from labels
+    peer: Int64  # int64[n], the only other rank of a send or receive, from labels (in the world)
+    # int64[n], the rank that all others send to or receive from, from labels (in the world)
     root: Int64
+    # int64[n], the only other rank of a send or receive, from NCCL's records (in the communicator)
     peer_in_communicator: Int64
-    direction: Int64
-    world_size: Int64
-    sequence: Int64
-    operations: tuple[str, ...]
-    communicators: tuple[str, ...]
-    groups: tuple[str, ...]
+    direction: Int64  # int64[n], 1 sends, 2 receives, 3 both
+    world_size: Int64  # int64[n], the number of ranks that take part
+    sequence: Int64  # int64[n], the call's number in its group, from labels
+    operations: tuple[str, ...]  # names, from kernel names, or from calls where these say more
+    communicators: tuple[str, ...]  # NCCL's ids in hexadecimal digits, equal on all ranks
+    groups: tuple[str, ...]  # names of PyTorch's process groups
+    # descriptions of these groups by name, where the user gave one
     descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -358,15 +339,10 @@ _IS_COMPOSED = np.array([*(name in _COMPOSED for name in OPERATIONS), False])  #
 
 
 class Names(Record, frozen=True):
-    """Names of n operations.
+    """Names of n operations."""
 
-    Attributes:
-        packed: n indices into `names`, -1 if there is no operation.
-        names: the distinct names.
-    """
-
-    packed: Column
-    names: tuple[str, ...]
+    packed: Column  # n indices into `names`, -1 if there is no operation
+    names: tuple[str, ...]  # the distinct names
 
     @property
     def number(self) -> Int64:

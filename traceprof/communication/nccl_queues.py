@@ -37,35 +37,20 @@ class Independence(IntEnum):
 
 
 class Queue(Record, frozen=True):
-    """The communication kernels of a rank in order of start, int64[n] each.
+    """The communication kernels of a rank in order of start, int64[n] each."""
 
-    Attributes:
-        sent: their messages.
-        start_ns: when each started.
-        end_ns: when each ended.
-        stream: the stream of each.
-        launch_ns: when its launch returned, -1 if that is not in the capture.
-        ready_ns: when it was launched and its input was there, -1 without a launch.
-        before: the one before it on its stream, -1 for none.
-        blocked_ns: how long it was ready and waited behind those before it.
-        queued_ns: how long it was launched and waited behind them, ready or not.
-        independence: whether it is independent of the one before it, values of `Independence`.
-        covered: when communication kernels ran, by stream.
-        has_events: whether inputs are known from event records, not from the order of launches.
-    """
-
-    sent: Messages
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    launch_ns: Int64
-    ready_ns: Int64
-    before: Int64
-    blocked_ns: Int64
-    queued_ns: Int64
-    independence: Int64
-    covered: Mapping[int, Intervals]
-    has_events: bool
+    sent: Messages  # their messages
+    start_ns: Int64  # when each started
+    end_ns: Int64  # when each ended
+    stream: Int64  # the stream of each
+    launch_ns: Int64  # when its launch returned, -1 if that is not in the capture
+    ready_ns: Int64  # when it was launched and its input was there, -1 without a launch
+    before: Int64  # the one before it on its stream, -1 for none
+    blocked_ns: Int64  # how long it was ready and waited behind those before it
+    queued_ns: Int64  # how long it was launched and waited behind them, ready or not
+    independence: Int64  # whether it is independent of the one before it, values of `Independence`
+    covered: Mapping[int, Intervals]  # when communication kernels ran, by stream
+    has_events: bool  # whether inputs are known from event records, not from the order of launches
 
     def waits(self, chosen: Mask) -> Intervals:
         """Return when any of these was ready and waited."""

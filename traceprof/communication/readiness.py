@@ -34,26 +34,17 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class StreamWaits(Record, frozen=True):
-    """The waits of a rank's streams for operations of other streams, in the host's order.
+    """The waits of a rank's streams for operations of other streams, in the host's order."""
 
-    Attributes:
-        place: int64[n], ascending, the place of the call that made the stream wait.
-        stream: int64[n], the stream that waits.
-        operation: int64[n], the operation that it waits for: an index into all operations of the
-            rank, its groups joined.
-        awaited_stream: int64[n], the stream of that operation.
-        awaited_place: int64[n], the place of the call that launched it.
-        awaited_start_ns: int64[n], when it started.
-        end_ns: int64[n], when it ended.
-    """
-
-    place: Int64
-    stream: Int64
+    place: Int64  # int64[n], ascending, the place of the call that made the stream wait
+    stream: Int64  # int64[n], the stream that waits
+    # int64[n], the operation that it waits for: an index into all operations of the rank, its
+    # groups joined
     operation: Int64
-    awaited_stream: Int64
-    awaited_place: Int64
-    awaited_start_ns: Int64
-    end_ns: Int64
+    awaited_stream: Int64  # int64[n], the stream of that operation
+    awaited_place: Int64  # int64[n], the place of the call that launched it
+    awaited_start_ns: Int64  # int64[n], when it started
+    end_ns: Int64  # int64[n], when it ended
 
     def chosen(self, at: Int64 | Mask) -> StreamWaits:
         """Return the chosen rows."""
@@ -61,21 +52,13 @@ class StreamWaits(Record, frozen=True):
 
 
 class StreamOperations(Record, frozen=True):
-    """Operations of some streams of a rank, by group, then start, then end; int64[n] each.
+    """Operations of some streams of a rank, by group, then start, then end; int64[n] each."""
 
-    Attributes:
-        index: into all operations of the rank, its groups joined.
-        stream: the stream of each.
-        start_ns: when each started.
-        end_ns: when each ended.
-        place: the place of the call that launched it, -1 if that is not in the capture.
-    """
-
-    index: Int64
-    stream: Int64
-    start_ns: Int64
-    end_ns: Int64
-    place: Int64
+    index: Int64  # into all operations of the rank, its groups joined
+    stream: Int64  # the stream of each
+    start_ns: Int64  # when each started
+    end_ns: Int64  # when each ended
+    place: Int64  # the place of the call that launched it, -1 if that is not in the capture
 
     def chosen(self, chosen: Mask | Int64) -> StreamOperations:
         """Return the chosen rows."""
@@ -272,43 +255,28 @@ class Readiness(Record, frozen=True):
     """Communication kernels of a rank, then its peer copies, each by start; int64[n] each.
 
     Peer copies count neither as blocking others nor as blocked.
-
-    Attributes:
-        num_kernels: how many of the operations are kernels.
-        index: into all operations of the rank, its groups joined.
-        start_ns: when each started.
-        end_ns: when each ended.
-        stream: the stream of each.
-        call: the API call that launched it, -1 if that is not in the capture.
-        place: the place of that call in the host's order, -1 if it is not in the capture.
-        launch_ns: when that call returned, -1 if it is not in the capture.
-        input: the last to end of the operations that this one waited for on the GPU: an index like
-            `index`, -1 for none.
-        input_end_ns: when that ended; -1 for none.
-        ready_ns: when it was launched and its input was there; -1 without a launch.
-        before: for a kernel, the communication kernel before it on its stream: an index into these
-            operations, -1 for none.
-        follows: bool[n], whether that one ended so shortly before that this one may have waited for
-            it.
-        covered: when communication kernels ran, by stream.
-        has_events: whether inputs are known from event records, not from the order of launches.
     """
 
-    num_kernels: int
-    index: Int64
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    call: Int64
-    place: Int64
-    launch_ns: Int64
+    num_kernels: int  # how many of the operations are kernels
+    index: Int64  # into all operations of the rank, its groups joined
+    start_ns: Int64  # when each started
+    end_ns: Int64  # when each ended
+    stream: Int64  # the stream of each
+    call: Int64  # the API call that launched it, -1 if that is not in the capture
+    place: Int64  # the place of that call in the host's order, -1 if it is not in the capture
+    launch_ns: Int64  # when that call returned, -1 if it is not in the capture
+    # the last to end of the operations that this one waited for on the GPU: an index like `index`,
+    # -1 for none
     input: Int64
-    input_end_ns: Int64
-    ready_ns: Int64
+    input_end_ns: Int64  # when that ended; -1 for none
+    ready_ns: Int64  # when it was launched and its input was there; -1 without a launch
+    # for a kernel, the communication kernel before it on its stream: an index into these
+    # operations, -1 for none
     before: Int64
+    # bool[n], whether that one ended so shortly before that this one may have waited for it
     follows: Mask
-    covered: Mapping[int, Intervals]
-    has_events: bool
+    covered: Mapping[int, Intervals]  # when communication kernels ran, by stream
+    has_events: bool  # whether inputs are known from event records, not from the order of launches
 
     def __len__(self) -> int:
         return len(self.index)

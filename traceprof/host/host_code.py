@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 
 class Nested(Record, frozen=True):
-    """Spans of one thread, ordered by start, longer ones first.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n], after the start: a span without length has one nanosecond.
-        parent: int64[n], index of the innermost span around each, -1 for none.
-        depth: int64[n], how many spans are around each.
-    """
+    """Spans of one thread, ordered by start, longer ones first."""
 
     start_ns: Int64
-    end_ns: Int64
-    parent: Int64
-    depth: Int64
+    end_ns: Int64  # int64[n], after the start: a span without length has one nanosecond
+    parent: Int64  # int64[n], index of the innermost span around each, -1 for none
+    depth: Int64  # int64[n], how many spans are around each
 
     @property
     def self_ns(self) -> Int64:
@@ -166,26 +159,17 @@ MAX_BETWEEN_MARKERS_NS = 500_000
 
 
 class Runs(Record, frozen=True):
-    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0.
+    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0."""
 
-    Attributes:
-        start_ns: int64[n], the start of each run's first marker.
-        end_ns: int64[n], the end of its last one.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
+    start_ns: Int64  # int64[n], the start of each run's first marker
+    end_ns: Int64  # int64[n], the end of its last one
 
 
 class HostRanges(Record, frozen=True):
-    """The ranges of a report that say what its threads did.
+    """The ranges of a report that say what its threads did."""
 
-    Attributes:
-        named: ranges that name set-up, MPI or data loading, by process.
-        ends: runs of the ends of ranges, by thread, for threads that call CUDA and ended a range.
-    """
-
-    named: Mapping[int, NamedRanges]
+    named: Mapping[int, NamedRanges]  # ranges that name set-up, MPI or data loading, by process
+    # runs of the ends of ranges, by thread, for threads that call CUDA and ended a range
     ends: Mapping[int, Runs]
 
     def of_thread(self, process: int, thread: int, matching: re.Pattern[str]) -> Intervals:
@@ -265,17 +249,11 @@ _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
 class CodeEvidence(Record, frozen=True):
-    """What the operators and functions of a thread say about it.
+    """What the operators and functions of a thread say about it."""
 
-    Attributes:
-        sleep: when it waited in a function of Python, and when it was in any other code.
-        loading: when it waited for the next item of a data loader.
-        setup: when it created communicators or compiled.
-    """
-
-    sleep: Sleep
-    loading: Intervals
-    setup: Intervals
+    sleep: Sleep  # when it waited in a function of Python, and when it was in any other code
+    loading: Intervals  # when it waited for the next item of a data loader
+    setup: Intervals  # when it created communicators or compiled
 
 
 def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:

@@ -62,17 +62,11 @@ real traces, the profiler's part included."""
 
 
 class ThreadCalls(Record, frozen=True):
-    """Some API calls of one thread, ordered by start, then end.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        call: int64[n], indices into the process's `ApiCalls`.
-    """
+    """Some API calls of one thread, ordered by start, then end."""
 
     start_ns: Int64
     end_ns: Int64
-    call: Int64
+    call: Int64  # int64[n], indices into the process's `ApiCalls`
 
     @property
     def covered(self) -> Intervals:
@@ -128,19 +122,12 @@ _ASYNC_COPY = lazy(r"cu(?:da)?Memcpy\w*Async")
 
 
 class SyncCosts(Record, frozen=True):
-    """Waits of a rank's process and the run-ahead that each cost, ordered by start.
+    """Waits of a rank's process and the run-ahead that each cost, ordered by start."""
 
-    Attributes:
-        call: int64[n], indices into the calls of the process, each once.
-        start_ns: int64[n].
-        cost_ns: int64[n], above 0.
-        thread: int64[n], the thread that waited.
-    """
-
-    call: Int64
+    call: Int64  # int64[n], indices into the calls of the process, each once
     start_ns: Int64
-    cost_ns: Int64
-    thread: Int64
+    cost_ns: Int64  # int64[n], above 0
+    thread: Int64  # int64[n], the thread that waited
 
     def __len__(self) -> int:
         return len(self.call)
@@ -195,17 +182,11 @@ def _of_copies(
 
 
 class SyncIdle(Record, frozen=True):
-    """Idle time and the waits that it is attributed to, ordered by start.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n], none after the next start.
-        wait: int64[n], indices into the rank's `SyncCosts`.
-    """
+    """Idle time and the waits that it is attributed to, ordered by start."""
 
     start_ns: Int64
-    end_ns: Int64
-    wait: Int64
+    end_ns: Int64  # int64[n], none after the next start
+    wait: Int64  # int64[n], indices into the rank's `SyncCosts`
 
     @property
     def covered(self) -> Intervals:
@@ -220,18 +201,12 @@ class SyncIdle(Record, frozen=True):
 
 
 class AttributableIdle(Record, frozen=True):
-    """The idle time of a rank that may be attributed to waits, and the costs of the waits.
+    """The idle time of a rank that may be attributed to waits, and the costs of the waits."""
 
-    Attributes:
-        spans: n intervals.
-        stream: int64[n], the stream of the operation that ends the gap of each.
-        costs: the waits of the rank's process.
-        streams_of: the streams of the rank to which each thread launches.
-    """
-
-    spans: Intervals
-    stream: Int64
-    costs: SyncCosts
+    spans: Intervals  # n intervals
+    stream: Int64  # int64[n], the stream of the operation that ends the gap of each
+    costs: SyncCosts  # the waits of the rank's process
+    # the streams of the rank to which each thread launches
     streams_of: Mapping[int, frozenset[int]]
 
     def attributed(self, counts: Mask | None = None) -> SyncIdle:

@@ -90,28 +90,20 @@ _MAY_BE_SYNC = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
 
 
 class IdleCauses(Record, frozen=True):
-    """The idle time of a rank by cause, from its first operation to its last.
+    """The idle time of a rank by cause, from its first operation to its last."""
 
-    Attributes:
-        gaps: the gaps between its operations.
-        threads: the threads that launched the operations which end its late gaps, then those that
-            are taken for its accesses to unified memory.
-        by_cause: all idle time but turn-around, by cause.
-        before_sync: launch-bound time, host code, and unknown time of late gaps, before a part of
-            them was attributed to waits.
-        queued: the unknown time in which the queue held work.
-        unlaunched: the unknown time of gaps whose launch is not known.
-        sync: the sync time, with the waits that it is attributed to.
-        attributable: the time that may be attributed to waits, and the costs of the waits.
-    """
-
-    gaps: IdleGaps
+    gaps: IdleGaps  # the gaps between its operations
+    # the threads that launched the operations which end its late gaps, then those that are taken
+    # for its accesses to unified memory
     threads: LaunchingThreads
-    by_cause: Mapping[IdleCause, Intervals]
+    by_cause: Mapping[IdleCause, Intervals]  # all idle time but turn-around, by cause
+    # launch-bound time, host code, and unknown time of late gaps, before a part of them was
+    # attributed to waits
     before_sync: Mapping[IdleCause, Intervals]
-    queued: Intervals
-    unlaunched: Intervals
-    sync: SyncIdle
+    queued: Intervals  # the unknown time in which the queue held work
+    unlaunched: Intervals  # the unknown time of gaps whose launch is not known
+    sync: SyncIdle  # the sync time, with the waits that it is attributed to
+    # the time that may be attributed to waits, and the costs of the waits
     attributable: AttributableIdle
 
     @property
@@ -182,15 +174,10 @@ class IdleCauses(Record, frozen=True):
 
 
 class UnknownCause(Record, frozen=True):
-    """The reason why idle time of a rank cannot be explained.
+    """The reason why idle time of a rank cannot be explained."""
 
-    Attributes:
-        reason: what is missing or wrong.
-        how_to_collect: what to record for a report in which it can be.
-    """
-
-    reason: str
-    how_to_collect: str
+    reason: str  # what is missing or wrong
+    how_to_collect: str  # what to record for a report in which it can be
 
 
 def why_unknown(rank: Rank) -> UnknownCause | None:
@@ -402,18 +389,13 @@ class _ThreadPair:
 
 
 class IdleFromWaits(Record, frozen=True):
-    """The idle time that some waits of a rank's process cause in a window.
+    """The idle time that some waits of a rank's process cause in a window."""
 
-    Attributes:
-        call: int64[n], indices into the calls of the process: those that cause idle time.
-        idle_ns: int64[n], the idle time that is attributed to each. The sum is at least `saved_ns`:
-            without one wait, a part of its idle time may be attributed to another one.
-        saved_ns: the idle time that would not be there without any of them.
-    """
-
-    call: Int64
+    call: Int64  # int64[n], indices into the calls of the process: those that cause idle time
+    # int64[n], the idle time that is attributed to each. The sum is at least `saved_ns`: without
+    # one wait, a part of its idle time may be attributed to another one
     idle_ns: Int64
-    saved_ns: int
+    saved_ns: int  # the idle time that would not be there without any of them
 
 
 def waits_with_cost(rank: Rank, calls: ApiCalls) -> Mask:

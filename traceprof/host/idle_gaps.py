@@ -43,16 +43,12 @@ NO_THREAD = -1
 
 
 class LaunchingThreads(Record, frozen=True):
-    """The threads of gaps.
+    """The threads of gaps."""
 
-    Attributes:
-        thread: int64[n], the thread that launched the operation after each gap.
-        stand_in: int64[n], the thread of the process's last call before that launch, if it is
-            another one that launches to the same stream (PyTorch hands work over to its autograd
-            thread); else `NO_THREAD`.
-    """
-
-    thread: Int64
+    thread: Int64  # int64[n], the thread that launched the operation after each gap
+    # int64[n], the thread of the process's last call before that launch, if it is another one that
+    # launches to the same stream (PyTorch hands work over to its autograd thread); else
+    # `NO_THREAD`
     stand_in: Int64
 
     def and_alone(self, thread: Int64) -> LaunchingThreads:
@@ -151,37 +147,25 @@ _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
 class IdleGaps(Record, frozen=True):
-    """The gaps of a rank from its first operation to its last, in order.
+    """The gaps of a rank from its first operation to its last, in order."""
 
-    Attributes:
-        gaps: n gaps.
-        has_launch: bool[n], whether the call that launched the operation after the gap is known; a
-            call that begins after the operation does not count, and none does where the clocks of
-            host and GPU disagree.
-        is_queued: bool[n], whether that call had returned when the gap began.
-        launching: the parts of queued gaps in which the launch still held the operation.
-        launching_stream: int64[l], the stream of the operation after each of these.
-        late: int64[m], the gaps with a launch that were not queued, ascending.
-        launch: int64[m], the call that launched the operation after each late gap.
-        stream: int64[m], that operation's stream.
-        is_upload: bool[m], whether it is a copy from the host to the device.
-        accesses: int64[k], the gaps that end with a page of unified memory on its way to the host,
-            ascending: no call launches that, a thread accesses the page. Prefetched pages do not
-            count: those after a call that prefetches, until the process makes another call.
-        last_call: int64[k], the process's last call that began before each of these ends.
-    """
-
-    gaps: Intervals
+    gaps: Intervals  # n gaps
+    # bool[n], whether the call that launched the operation after the gap is known; a call that
+    # begins after the operation does not count, and none does where the clocks of host and GPU
+    # disagree
     has_launch: Mask
-    is_queued: Mask
-    launching: Intervals
-    launching_stream: Int64
-    late: Int64
-    launch: Int64
-    stream: Int64
-    is_upload: Mask
+    is_queued: Mask  # bool[n], whether that call had returned when the gap began
+    launching: Intervals  # the parts of queued gaps in which the launch still held the operation
+    launching_stream: Int64  # int64[l], the stream of the operation after each of these
+    late: Int64  # int64[m], the gaps with a launch that were not queued, ascending
+    launch: Int64  # int64[m], the call that launched the operation after each late gap
+    stream: Int64  # int64[m], that operation's stream
+    is_upload: Mask  # bool[m], whether it is a copy from the host to the device
+    # int64[k], the gaps that end with a page of unified memory on its way to the host, ascending:
+    # no call launches that, a thread accesses the page. Prefetched pages do not count: those after
+    # a call that prefetches, until the process makes another call
     accesses: Int64
-    last_call: Int64
+    last_call: Int64  # int64[k], the process's last call that began before each of these ends
 
 
 def idle_gaps(rank: Rank) -> IdleGaps:

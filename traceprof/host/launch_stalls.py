@@ -52,29 +52,18 @@ _MIN_USUAL = 10  # launches that make a median
 
 
 class Stalls(Record, frozen=True):
-    """Times in which launches of one process were blocked, ordered by start.
+    """Times in which launches of one process were blocked, ordered by start."""
 
-    Attributes:
-        source: CUPTI's own records, or inferred from depth and duration.
-        start_ns: int64[n].
-        end_ns: int64[n].
-        thread: int64[n], the thread that was blocked.
-        call: int64[n], index into the process's calls, -1 if the capture has none.
-        device: int64[n], the device that was launched to; the process's first if that is unknown.
-        cap: pending launches at which a launch blocks, None if it could not be learned.
-        cap_scope: whether that limit is of one `stream` or of the whole `process`.
-        usual_ns: the median time of a launch while the queue is less than half full.
-    """
-
-    source: Source
+    source: Source  # CUPTI's own records, or inferred from depth and duration
     start_ns: Int64
     end_ns: Int64
-    thread: Int64
-    call: Int64
+    thread: Int64  # int64[n], the thread that was blocked
+    call: Int64  # int64[n], index into the process's calls, -1 if the capture has none
+    # int64[n], the device that was launched to; the process's first if that is unknown
     device: Int64
-    cap: int | None
-    cap_scope: str | None
-    usual_ns: int
+    cap: int | None  # pending launches at which a launch blocks, None if it could not be learned
+    cap_scope: str | None  # whether that limit is of one `stream` or of the whole `process`
+    usual_ns: int  # the median time of a launch while the queue is less than half full
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -225,15 +214,10 @@ def _devices(queue: LaunchQueue, call: Int64) -> Int64:
 
 
 class Holder(Record, frozen=True):
-    """A kernel or kind of copy that ran while launches were blocked.
+    """A kernel or kind of copy that ran while launches were blocked."""
 
-    Attributes:
-        name: a kernel's function or a kind of copy.
-        held_ns: how long its operations ran during stalls; overlapping ones each count in full.
-    """
-
-    name: str
-    held_ns: int
+    name: str  # a kernel's function or a kind of copy
+    held_ns: int  # how long its operations ran during stalls; overlapping ones each count in full
 
 
 def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
@@ -263,25 +247,15 @@ _PROMPT_NS = 50_000
 
 
 class LateLaunches(Record, frozen=True):
-    """Operations of one rank that were launched late, latest first.
+    """Operations of one rank that were launched late, latest first."""
 
-    Attributes:
-        start_ns: int64[n], when each started.
-        gap_start_ns: int64[n], since when its stream was idle and its thread had not waited.
-        late_ns: int64[n], how long its thread was blocked in between.
-        stream: int64[n].
-        group: int64[n], index into the operations' groups.
-        index: int64[n], index within the group.
-        costly: the time in which another GPU waited for them, or this one computed nothing.
-    """
-
-    start_ns: Int64
-    gap_start_ns: Int64
-    late_ns: Int64
+    start_ns: Int64  # int64[n], when each started
+    gap_start_ns: Int64  # int64[n], since when its stream was idle and its thread had not waited
+    late_ns: Int64  # int64[n], how long its thread was blocked in between
     stream: Int64
-    group: Int64
-    index: Int64
-    costly: Intervals
+    group: Int64  # int64[n], index into the operations' groups
+    index: Int64  # int64[n], index within the group
+    costly: Intervals  # the time in which another GPU waited for them, or this one computed nothing
 
 
 def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -> LateLaunches:
@@ -334,25 +308,15 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
 
 
 class _Operations(Record, frozen=True):
-    """All operations of a rank by stream, then start: arrays of one length.
-
-    Attributes:
-        start_ns: int64[n].
-        stream: int64[n].
-        call: int64[n], index into the calls, -1 if the capture has none.
-        group: int64[n], index into the rank's groups.
-        index: int64[n], index within the group.
-        communicates: bool[n].
-        idle_since_ns: int64[n], when the last operation before it on its stream was over.
-    """
+    """All operations of a rank by stream, then start: arrays of one length."""
 
     start_ns: Int64
     stream: Int64
-    call: Int64
-    group: Int64
-    index: Int64
-    communicates: Mask
-    idle_since_ns: Int64
+    call: Int64  # int64[n], index into the calls, -1 if the capture has none
+    group: Int64  # int64[n], index into the rank's groups
+    index: Int64  # int64[n], index within the group
+    communicates: Mask  # bool[n]
+    idle_since_ns: Int64  # int64[n], when the last operation before it on its stream was over
 
 
 def _operations(rank: Rank) -> _Operations:

@@ -31,17 +31,12 @@ if TYPE_CHECKING:
 
 
 class Captures(Record, frozen=True):
-    """Launches that were captured into graphs, so that none of them ran.
+    """Launches that were captured into graphs, so that none of them ran."""
 
-    Attributes:
-        call: int64[n], indices of the calls, one capture after the other, each in order of time.
-        first: int64[k + 1], where each capture begins in `call`.
-        end_ns: int64[k], when each was over.
-    """
-
+    # int64[n], indices of the calls, one capture after the other, each in order of time
     call: Int64
-    first: Int64
-    end_ns: Int64
+    first: Int64  # int64[k + 1], where each capture begins in `call`
+    end_ns: Int64  # int64[k], when each was over
 
 
 def captures(rank: Rank, calls: ApiCalls) -> Captures:
@@ -139,62 +134,37 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class LaunchingCode(Record, frozen=True):
-    """The code around the launches of n kernels.
+    """The code around the launches of n kernels."""
 
-    Attributes:
-        operator: int32[n], index into `operators`, of the innermost one; -1 if none is known. Of
-            a replayed graph's kernels that of their capture, where it is in the recording.
-        module: int32[n], index into `modules`; of the backward, that of the forward.
-        line: int32[n], index into `lines`, of the innermost that is not a framework's.
-        counted: int32[n], index into `flops` of the innermost operator with a formula; -1 for none.
-        innermost: int32[n], index into `moved` of the innermost operator; -1 for none.
-        is_backward: bool[n], whether module and line are those of the forward's operator.
-        operators: names.
-        modules: paths: names from the outermost to the innermost module, with dots.
-        flops: int64[m], multiplications and additions of operators.
-        moved: int64[m], bytes that operators move at least; negative where that is unknown.
-        read: int64[m], the part of these that they read.
-        lines: files with line numbers and functions.
-    """
-
+    # int32[n], index into `operators`, of the innermost one; -1 if none is known. Of a replayed
+    # graph's kernels that of their capture, where it is in the recording
     operator: Int32
-    module: Int32
-    line: Int32
+    module: Int32  # int32[n], index into `modules`; of the backward, that of the forward
+    line: Int32  # int32[n], index into `lines`, of the innermost that is not a framework's
+    # int32[n], index into `flops` of the innermost operator with a formula; -1 for none
     counted: Int32
-    innermost: Int32
-    is_backward: Mask
-    flops: Int64
-    moved: Int64
-    read: Int64
-    operators: Sequence[str]
-    modules: Sequence[str]
-    lines: Sequence[str]
+    innermost: Int32  # int32[n], index into `moved` of the innermost operator; -1 for none
+    is_backward: Mask  # bool[n], whether module and line are those of the forward's operator
+    flops: Int64  # int64[m], multiplications and additions of operators
+    moved: Int64  # int64[m], bytes that operators move at least; negative where that is unknown
+    read: Int64  # int64[m], the part of these that they read
+    operators: Sequence[str]  # names
+    modules: Sequence[str]  # paths: names from the outermost to the innermost module, with dots
+    lines: Sequence[str]  # files with line numbers and functions
 
 
 class _Spans(NamedTuple):
-    """Spans of code of a process.
+    """Spans of code of a process."""
 
-    Attributes:
-        start_ns: int64[m].
-        end_ns: int64[m].
-        thread: int64[m].
-        kind: int64[m].
-        text: int64[m], index into the texts of its kind.
-        sequence: int64[m], the number that joins forward and backward, else NULL.
-        flops: int64[m], multiplications and additions, NULL if unknown.
-        moved: int64[m], bytes, negative where unknown.
-        read: int64[m], the part of them that is read.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    kind: Int64
-    text: Int64
-    sequence: Int64
-    flops: Int64
-    moved: Int64
-    read: Int64
+    start_ns: Int64  # int64[m]
+    end_ns: Int64  # int64[m]
+    thread: Int64  # int64[m]
+    kind: Int64  # int64[m]
+    text: Int64  # int64[m], index into the texts of its kind
+    sequence: Int64  # int64[m], the number that joins forward and backward, else NULL
+    flops: Int64  # int64[m], multiplications and additions, NULL if unknown
+    moved: Int64  # int64[m], bytes, negative where unknown
+    read: Int64  # int64[m], the part of them that is read
 
 
 class _Texts:

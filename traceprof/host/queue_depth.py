@@ -36,23 +36,14 @@ _NO_CORRELATION = (NULL, 0)  # no call launched it: for example a migration of m
 
 
 class Launches(NamedTuple):
-    """Launches, or operations one by one: arrays of one length.
+    """Launches, or operations one by one: arrays of one length."""
 
-    Attributes:
-        call: index into the calls, -1 if the capture has none.
-        start_ns: the first operation's start, BEYOND_NS where it was not recorded.
-        end_ns: the last operation's end, BEYOND_NS where it was not recorded.
-        stream: index into `LaunchQueue.streams`, -1 if the operation was not recorded.
-        takes_place: bool, whether it counts in its stream's queue: all but host copies.
-        is_pageable: bool, whether it copies from or to pageable memory.
-    """
-
-    call: Int64
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int32
-    takes_place: Mask
-    is_pageable: Mask
+    call: Int64  # index into the calls, -1 if the capture has none
+    start_ns: Int64  # the first operation's start, BEYOND_NS where it was not recorded
+    end_ns: Int64  # the last operation's end, BEYOND_NS where it was not recorded
+    stream: Int32  # index into `LaunchQueue.streams`, -1 if the operation was not recorded
+    takes_place: Mask  # bool, whether it counts in its stream's queue: all but host copies
+    is_pageable: Mask  # bool, whether it copies from or to pageable memory
 
     def at(self, chosen: Mask | Int64) -> Launches:
         """Return the chosen launches."""
@@ -68,23 +59,14 @@ class Launches(NamedTuple):
 
 
 class LaunchQueue(Record, frozen=True, eq=False):
-    """All launches of one process, to all its devices.
+    """All launches of one process, to all its devices."""
 
-    Attributes:
-        calls: the process's API calls.
-        launches: n launches, in the order of their calls' starts.
-        streams: (device, stream) pairs.
-        operations: the operations of the process.
-        cache: values derived from these, kept.
-        times: values derived from these, freed by `release`.
-    """
-
-    calls: ApiCalls
-    launches: Launches
-    streams: tuple[tuple[int, int], ...]
-    operations: tuple[Operations, ...]
-    cache: Cache = field(default_factory=Cache)
-    times: Cache = field(default_factory=Cache)
+    calls: ApiCalls  # the process's API calls
+    launches: Launches  # n launches, in the order of their calls' starts
+    streams: tuple[tuple[int, int], ...]  # (device, stream) pairs
+    operations: tuple[Operations, ...]  # the operations of the process
+    cache: Cache = field(default_factory=Cache)  # values derived from these, kept
+    times: Cache = field(default_factory=Cache)  # values derived from these, freed by `release`
 
     @property
     def end_ns(self) -> Int64:
@@ -308,15 +290,10 @@ def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
 
 
 class _WithoutCall(Record, frozen=True):
-    """Operations without a call, int64[n] each.
+    """Operations without a call, int64[n] each."""
 
-    Attributes:
-        row: index into the process's operations.
-        correlation: the operation's id.
-    """
-
-    row: Int64
-    correlation: Int64
+    row: Int64  # index into the process's operations
+    correlation: Int64  # the operation's id
 
 
 def _without_call(rows: Launches, operations: Sequence[Operations]) -> _WithoutCall:

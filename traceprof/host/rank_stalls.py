@@ -46,48 +46,28 @@ _MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
 
 
 class RankStalls(Record, frozen=True):
-    """The stalls of the threads that launch a rank's work, in a window; times of its report.
+    """The stalls of the threads that launch a rank's work, in a window; times of its report."""
 
-    Attributes:
-        rank: the rank's number.
-        report: index of its report.
-        span_ns: int64[2], the start and the end of the window.
-        stalled_ns: the stalled time, summed over threads.
-        longest_ns: the length of the longest stall, its usual time included.
-        idle_ns: how much of the rank's idle time is stalled: that cause of `idle_causes`.
-        idle_per_step_ns: how much of it the mean steady step holds; None without steps.
-        coverage: the share of idle time whose next operation has a known launch.
-        start_ns: int64[n], when each stall began.
-        end_ns: int64[n].
-        stalled: when a thread was stalled, for those of the window.
-        reason_ns: of each of `REASONS`, how much of the stalls it accounts for.
-        blocked_in: the blocking call with most of that time, empty for none.
-        evidence: the longest stalls, longest first, with their usual time.
-        is_pytorch: whether the program is known to be PyTorch.
-        missing: the part that would show more of what held threads up, thread switches or calls of
-            the system, and how to record it; None if the report holds both.
-        unknown: why stalls cannot be known, None if they can.
-        cores: of the machine, if `doctor` left a file beside the report.
-    """
-
-    rank: int
-    report: int
-    span_ns: Int64
-    stalled_ns: int
-    longest_ns: int
-    idle_ns: int
-    idle_per_step_ns: int | None
-    coverage: float
-    start_ns: Int64
+    rank: int  # the rank's number
+    report: int  # index of its report
+    span_ns: Int64  # int64[2], the start and the end of the window
+    stalled_ns: int  # the stalled time, summed over threads
+    longest_ns: int  # the length of the longest stall, its usual time included
+    idle_ns: int  # how much of the rank's idle time is stalled: that cause of `idle_causes`
+    idle_per_step_ns: int | None  # how much of it the mean steady step holds; None without steps
+    coverage: float  # the share of idle time whose next operation has a known launch
+    start_ns: Int64  # int64[n], when each stall began
     end_ns: Int64
-    stalled: Intervals
-    reason_ns: tuple[int, ...]
-    blocked_in: str
-    evidence: tuple[Evidence, ...]
-    is_pytorch: bool
+    stalled: Intervals  # when a thread was stalled, for those of the window
+    reason_ns: tuple[int, ...]  # of each of `REASONS`, how much of the stalls it accounts for
+    blocked_in: str  # the blocking call with most of that time, empty for none
+    evidence: tuple[Evidence, ...]  # the longest stalls, longest first, with their usual time
+    is_pytorch: bool  # whether the program is known to be PyTorch
+    # the part that would show more of what held threads up, thread switches or calls of the
+    # system, and how to record it; None if the report holds both
     missing: tuple[Part, str] | None
-    unknown: UnknownCause | None
-    cores: Cores | None
+    unknown: UnknownCause | None  # why stalls cannot be known, None if they can
+    cores: Cores | None  # of the machine, if `doctor` left a file beside the report
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -49,23 +49,14 @@ _MAX_BUSY = 0.1  # of a silence, that other threads of the process may have even
 
 
 class HostEvents(Record, frozen=True):
-    """CUDA calls, operators and the silences between them, in no order.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        own_ns: int64[n], the length less the events inside it.
-        thread: int64[n].
-        name: int64[n], equal for events of one kind and name, and for silences between such.
-        call: int64[n], index of a call; -1 for an operator, -2 for a silence.
-    """
+    """CUDA calls, operators and the silences between them, in no order."""
 
     start_ns: Int64
     end_ns: Int64
-    own_ns: Int64
+    own_ns: Int64  # int64[n], the length less the events inside it
     thread: Int64
-    name: Int64
-    call: Int64
+    name: Int64  # int64[n], equal for events of one kind and name, and for silences between such
+    call: Int64  # int64[n], index of a call; -1 for an operator, -2 for a silence
 
     def own_stretches(self, rows: Int64) -> tuple[Int64, Int64, Int64]:
         """Return the stretches of time that are the own of some events.
@@ -239,29 +230,17 @@ MIN_STEPS = 3
 
 
 class HostStalls(Record, frozen=True):
-    """The stalls of a process, by start.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        thread: int64[n].
-        excess_ns: int64[n], the time beyond the usual.
-        usual_ns: int64[n].
-        names: n names, of a silence those before and after it.
-        piece: int64[m], the stall of each stretch of stalled time.
-        begin_ns: int64[m].
-        stop_ns: int64[m].
-    """
+    """The stalls of a process, by start."""
 
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    excess_ns: Int64
+    excess_ns: Int64  # int64[n], the time beyond the usual
     usual_ns: Int64
-    names: tuple[str, ...]
-    piece: Int64
-    begin_ns: Int64
-    stop_ns: Int64
+    names: tuple[str, ...]  # n names, of a silence those before and after it
+    piece: Int64  # int64[m], the stall of each stretch of stalled time
+    begin_ns: Int64  # int64[m]
+    stop_ns: Int64  # int64[m]
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -222,17 +222,11 @@ _MIN_ALLOCATIONS = 20
 
 
 class Allocations(Record, frozen=True):
-    """Calls of a process in a window.
+    """Calls of a process in a window."""
 
-    Attributes:
-        num_allocations: calls of `cudaMalloc` or `hipMalloc`.
-        num_launches: calls that launched kernels.
-        is_hip: whether the program calls HIP.
-    """
-
-    num_allocations: int
-    num_launches: int
-    is_hip: bool
+    num_allocations: int  # calls of `cudaMalloc` or `hipMalloc`
+    num_launches: int  # calls that launched kernels
+    is_hip: bool  # whether the program calls HIP
 
     @property
     def is_uncached(self) -> bool:

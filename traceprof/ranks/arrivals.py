@@ -69,77 +69,46 @@ class Arrivals(Record, frozen=True):
     """The n communication operations of one rank; -1 if unknown.
 
     Kernels come first, by start, then calls of MPI, by start.
-
-    Attributes:
-        rank: the rank's number.
-        report: index of its report.
-        device: the CUDA ordinal as the process sees it; None without a GPU.
-        start_ns: int64[n], in the report's time, as are all times.
-        end_ns: int64[n].
-        blocked_ns: int64[n], when the rank could do nothing else any more: the start, or, of what
-            MPI does beside other work, that of the `MPI_Wait` for it.
-        is_inside: bool[n], whether it starts in the part of the rank that is shown.
-        is_judged: bool[n], whether it starts in the part that findings are about.
-        operation: int64[n], indices into `operations`.
-        bytes: int64[n], as `messages.Messages` counts them.
-        communicator: int64[n], indices into `communicators`, from records of NCCL and MPI.
-        group: int64[n], indices into `groups`, from labels.
-        stream: int64[n], the CUDA stream, 0 without a GPU; of calls of MPI the tag.
-        sequence: int64[n], the call's number in its group, from labels.
-        peer: int64[n], the only other rank of a send or receive, in the world.
-        root: int64[n], the rank in the world that all others send to or receive from.
-        peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
-        direction: int64[n], 1 sends, 2 receives, 3 both.
-        world_size: int64[n], the number of ranks that take part.
-        called_ns: int64[n], when the launching call began, -1 if nothing was launched.
-        launch_ns: int64[n], when that call returned, -1 if nothing was launched.
-        cumulative_ns_at_start: int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's
-            first operation to the start of this one.
-        spent_at_end_ns: int64[n, 11], the same up to its end.
-        stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams
-            when it started.
-        stalled_at_end_ns: int64[n], the same when it ended.
-        kernels_at_start: int64[n], the number of compute kernels that had started when it started.
-        kernels_at_end: int64[n], the same when it ended.
-        window_ns: the length of the part that findings are about.
-        operations: names.
-        communicators: NCCL's ids, and names of MPI's.
-        groups: names of PyTorch's process groups.
-        num_kernels: the number of kernels.
     """
 
-    rank: int
-    report: int
-    device: int | None
-    start_ns: Int64
+    rank: int  # the rank's number
+    report: int  # index of its report
+    device: int | None  # the CUDA ordinal as the process sees it; None without a GPU
+    start_ns: Int64  # int64[n], in the report's time, as are all times
     end_ns: Int64
+    # int64[n], when the rank could do nothing else any more: the start, or, of what MPI does
+    # beside other work, that of the `MPI_Wait` for it
     blocked_ns: Int64
-    is_inside: Mask
-    is_judged: Mask
-    operation: Int64
-    bytes: Int64
-    communicator: Int64
-    group: Int64
-    stream: Int64
-    sequence: Int64
-    peer: Int64
-    root: Int64
-    peer_in_communicator: Int64
-    direction: Int64
-    world_size: Int64
-    called_ns: Int64
-    launch_ns: Int64
+    is_inside: Mask  # bool[n], whether it starts in the part of the rank that is shown
+    is_judged: Mask  # bool[n], whether it starts in the part that findings are about
+    operation: Int64  # int64[n], indices into `operations`
+    bytes: Int64  # int64[n], as `messages.Messages` counts them
+    communicator: Int64  # int64[n], indices into `communicators`, from records of NCCL and MPI
+    group: Int64  # int64[n], indices into `groups`, from labels
+    stream: Int64  # int64[n], the CUDA stream, 0 without a GPU; of calls of MPI the tag
+    sequence: Int64  # int64[n], the call's number in its group, from labels
+    peer: Int64  # int64[n], the only other rank of a send or receive, in the world
+    root: Int64  # int64[n], the rank in the world that all others send to or receive from
+    peer_in_communicator: Int64  # int64[n], the other rank of a send or receive in the communicator
+    direction: Int64  # int64[n], 1 sends, 2 receives, 3 both
+    world_size: Int64  # int64[n], the number of ranks that take part
+    called_ns: Int64  # int64[n], when the launching call began, -1 if nothing was launched
+    launch_ns: Int64  # int64[n], when that call returned, -1 if nothing was launched
+    # int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's first operation to the
+    # start of this one
     cumulative_ns_at_start: Int64
-    spent_at_end_ns: Int64
+    spent_at_end_ns: Int64  # int64[n, 11], the same up to its end
+    # int64[n], how long a full queue had kept launches from idle streams when it started
     stalled_at_start_ns: Int64
-    stalled_at_end_ns: Int64
+    stalled_at_end_ns: Int64  # int64[n], the same when it ended
+    # int64[n], the number of compute kernels that had started when it started
     kernels_at_start: Int64
-    kernels_at_end: Int64
-    window_ns: int
-    operations: tuple[str, ...]
-    communicators: tuple[str, ...]
-    groups: tuple[str, ...]
-    num_kernels: int
+    kernels_at_end: Int64  # int64[n], the same when it ended
+    window_ns: int  # the length of the part that findings are about
+    operations: tuple[str, ...]  # names
+    communicators: tuple[str, ...]  # NCCL's ids, and names of MPI's
+    groups: tuple[str, ...]  # names of PyTorch's process groups
+    num_kernels: int  # the number of kernels
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -172,15 +141,11 @@ _SINCE_START = ("blocked_ns",)
 
 
 class PackedArrivals(Record, frozen=True):
-    """The `Arrivals` of a rank in a fraction of the bytes, to keep and to send.
+    """The `Arrivals` of a rank in a fraction of the bytes, to keep and to send."""
 
-    Attributes:
-        others: all but the columns.
-        data: the columns: `_names_of_columns`, then those of `TIME_CATEGORIES` at the start, and
-            between start and end.
-    """
-
-    others: Arrivals
+    others: Arrivals  # all but the columns
+    # the columns: `_names_of_columns`, then those of `TIME_CATEGORIES` at the start, and between
+    # start and end
     data: PackedColumns
 
     @classmethod

@@ -31,19 +31,12 @@ if TYPE_CHECKING:
 
 
 class Meetings(Record, frozen=True):
-    """The m moments at which stages hand something over, of which each has one side or several.
+    """The m moments at which stages hand something over, of which each has one side or several."""
 
-    Attributes:
-        transfer_ns: int64[m], how long each takes once all sides are there.
-        chains: int64[c, 2], which of them must be over before which other one.
-        inputs: int64[k, 2], which pass must be over before which of them.
-        outputs: int64[l, 2], which of them must be over before which pass.
-    """
-
-    transfer_ns: Int64
-    chains: Int64
-    inputs: Int64
-    outputs: Int64
+    transfer_ns: Int64  # int64[m], how long each takes once all sides are there
+    chains: Int64  # int64[c, 2], which of them must be over before which other one
+    inputs: Int64  # int64[k, 2], which pass must be over before which of them
+    outputs: Int64  # int64[l, 2], which of them must be over before which pass
 
 
 def meetings_of(
@@ -205,36 +198,22 @@ _NUM_PARTS = 4
 
 
 class StageGaps(Record, frozen=True):
-    """A stage: its n passes, and the n + 1 gaps before and after them, in the run's time.
+    """A stage: its n passes, and the n + 1 gaps before and after them, in the run's time."""
 
-    Attributes:
-        member: index of the rank.
-        start_ns: int64[n], of its passes.
-        end_ns: int64[n].
-        kind: int64[n], as `RankPasses` has it.
-        step: int64[n], index of the step of each, -1 for none.
-        gap_start_ns: int64[n + 1], when the stage had nothing to do.
-        gap_end_ns: int64[n + 1].
-        parts_ns: int64[n + 1, 4], the bubble in each gap by part, 0 if it waits for no stage.
-        communicating_ns: how much of its bubble it spent in sends and receives.
-        ideal_start_ns: int64[n], when its passes would start if all stages were equal and messages
-            took no time, since the pipeline's start.
-        ideal_end_ns: int64[n].
-        shift_ns: to be added to its times so that they compare with the first stage's.
-    """
-
-    member: int
-    start_ns: Int64
+    member: int  # index of the rank
+    start_ns: Int64  # int64[n], of its passes
     end_ns: Int64
-    kind: Int64
-    step: Int64
-    gap_start_ns: Int64
-    gap_end_ns: Int64
-    parts_ns: Int64
-    communicating_ns: int
+    kind: Int64  # int64[n], as `RankPasses` has it
+    step: Int64  # int64[n], index of the step of each, -1 for none
+    gap_start_ns: Int64  # int64[n + 1], when the stage had nothing to do
+    gap_end_ns: Int64  # int64[n + 1]
+    parts_ns: Int64  # int64[n + 1, 4], the bubble in each gap by part, 0 if it waits for no stage
+    communicating_ns: int  # how much of its bubble it spent in sends and receives
+    # int64[n], when its passes would start if all stages were equal and messages took no time,
+    # since the pipeline's start
     ideal_start_ns: Int64
     ideal_end_ns: Int64
-    shift_ns: int
+    shift_ns: int  # to be added to its times so that they compare with the first stage's
 
     @property
     def bubble_ns(self) -> int:
@@ -256,19 +235,12 @@ class StageGaps(Record, frozen=True):
 
 
 class PipelineBubbles(Record, frozen=True):
-    """A pipeline and its bubbles.
+    """A pipeline and its bubbles."""
 
-    Attributes:
-        stages: in order.
-        schedule: of its passes.
-        start_ns: when the first pass of all stages starts, in the run's time of the first stage.
-        end_ns: when the last one is over.
-    """
-
-    stages: tuple[StageGaps, ...]
-    schedule: Schedule
-    start_ns: int
-    end_ns: int
+    stages: tuple[StageGaps, ...]  # in order
+    schedule: Schedule  # of its passes
+    start_ns: int  # when the first pass of all stages starts, in the run's time of the first stage
+    end_ns: int  # when the last one is over
 
 
 def bubbles_of(

@@ -42,21 +42,13 @@ _UNSURE = ("order", "mpi")  # sources of groups
 
 
 class _Ends(NamedTuple):
-    """Ends of a group's m operations on h machines, on clocks aligned by the sessions' starts.
+    """Ends of a group's m operations on h machines, on clocks aligned by the sessions' starts."""
 
-    Attributes:
-        middle: int64[m, h], the median of when the machine's members left.
-        apart: int64[m, h], how far apart they left.
-        latest: int64[m, h], when the last of them came.
-        first: int64[m, h], when the first of them left.
-        column: the column of each machine.
-    """
-
-    middle: Int64
-    apart: Int64
-    latest: Int64
-    first: Int64
-    column: dict[int, int]
+    middle: Int64  # int64[m, h], the median of when the machine's members left
+    apart: Int64  # int64[m, h], how far apart they left
+    latest: Int64  # int64[m, h], when the last of them came
+    first: Int64  # int64[m, h], when the first of them left
+    column: dict[int, int]  # the column of each machine
 
 
 class _Times(NamedTuple):
@@ -68,17 +60,11 @@ class _Times(NamedTuple):
 
 
 class _Shared(Record, frozen=True):
-    """Operations that two machines share.
+    """Operations that two machines share."""
 
-    Attributes:
-        reference: their times on the clock that is known.
-        measured: their times on the clock to be measured.
-        apart: int64[m], how far apart the members on one machine left, on the worse machine.
-    """
-
-    reference: _Times
-    measured: _Times
-    apart: Int64
+    reference: _Times  # their times on the clock that is known
+    measured: _Times  # their times on the clock to be measured
+    apart: Int64  # int64[m], how far apart the members on one machine left, on the worse machine
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:

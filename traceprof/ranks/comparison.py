@@ -37,32 +37,21 @@ if TYPE_CHECKING:
 
 
 class RankComparison(Record, frozen=True, dict=True):
-    """The ranks of a run compared: matched operations, waits and lateness.
+    """The ranks of a run compared: matched operations, waits and lateness."""
 
-    Attributes:
-        ranks: the numbers of the ranks.
-        reports: for each rank, the index of its report.
-        machines: for each rank, the name of its machine.
-        clocks: the clocks of the run.
-        waits: waits of ranks for each other, by group.
-        unmatched: operations that were not matched, and why.
-        transfers: times and rates of operations once all ranks were there.
-        lateness: the lateness of each rank that shares operations with others.
-        window_ns: the median length of the windows of ranks with operations; 0 without any.
-        mpi_waits: of ranks with calls of MPI that were matched, by their number.
-        mpi_matrix_ns: int64[ranks, ranks], the part of `matrix_ns` in MPI; None without any.
-    """
-
-    ranks: tuple[int, ...]
-    reports: tuple[int, ...]
-    machines: tuple[str, ...]
-    clocks: Clocks
-    waits: tuple[GroupWaits, ...]
-    unmatched: tuple[Unmatched, ...]
+    ranks: tuple[int, ...]  # the numbers of the ranks
+    reports: tuple[int, ...]  # for each rank, the index of its report
+    machines: tuple[str, ...]  # for each rank, the name of its machine
+    clocks: Clocks  # the clocks of the run
+    waits: tuple[GroupWaits, ...]  # waits of ranks for each other, by group
+    unmatched: tuple[Unmatched, ...]  # operations that were not matched, and why
+    # times and rates of operations once all ranks were there
     transfers: dict[OperationKind, Transfer]
-    lateness: tuple[Lateness, ...]
-    window_ns: int
+    lateness: tuple[Lateness, ...]  # the lateness of each rank that shares operations with others
+    window_ns: int  # the median length of the windows of ranks with operations; 0 without any
+    # of ranks with calls of MPI that were matched, by their number
     mpi_waits: Mapping[int, MpiWaits] = field(default_factory=dict)
+    # int64[ranks, ranks], the part of `matrix_ns` in MPI; None without any
     mpi_matrix_ns: Int64 | None = None
 
     @property

@@ -38,38 +38,30 @@ _SIGMAS = 3.0
 
 
 class Lateness(Struct, frozen=True):
-    """Lateness of a rank at the operations that it shares with others.
+    """Lateness of a rank at the operations that it shares with others."""
 
-    Attributes:
-        member: index of the rank.
-        coverage: their share of all the rank's operations of these kinds.
-        num_last: the operations to which it certainly came late, and last.
-        total_ns: the sum, over these, of how long the others waited for this rank alone, at their
-            median: after the rank before it had come, as far as no compute hid the wait.
-        operations: int64[k, 3], the operations to which it was last, latest first: index of the
-            group, row in it, column of the rank.
-        start_ns: int64[k], when it came to each, in the time of its report.
-        cost_ns: int64[k], what each adds to `total_ns`.
-    """
-
-    member: int
+    member: int  # index of the rank
     num_operations: Annotated[
         Count, "Number of operations that no member can leave before the last one has arrived."
     ]
-    coverage: float
-    num_last: int
+    coverage: float  # their share of all the rank's operations of these kinds
+    num_last: int  # the operations to which it certainly came late, and last
     late_ns: Annotated[
         Count,
         "How much later than the median of the others it arrived: the median over the"
         " operations in which it was certainly late, and the last.",
     ]
+    # the sum, over these, of how long the others waited for this rank alone, at their median:
+    # after the rank before it had come, as far as no compute hid the wait
     total_ns: int
     uncertainty_ns: Annotated[
         Count | None, "Uncertainty of its clock against the others'; null if unknown."
     ]
+    # int64[k, 3], the operations to which it was last, latest first: index of the group, row in
+    # it, column of the rank
     operations: Int64
-    start_ns: Int64
-    cost_ns: Int64
+    start_ns: Int64  # int64[k], when it came to each, in the time of its report
+    cost_ns: Int64  # int64[k], what each adds to `total_ns`
 
     @property
     def share_last(self) -> float:
@@ -195,43 +187,29 @@ _FEW_MORE = 0.02  # share of kernels by which the same work may differ
 
 
 class Cause(Record, frozen=True):
-    """The cause of a rank's late arrival at one operation.
+    """The cause of a rank's late arrival at one operation."""
 
-    Attributes:
-        root: index of the rank that caused it.
-        what: one of `TIME_CATEGORIES`, or of this module's own causes.
-        late_ns: how long after the rank before it the root came.
-        start_ns: since when, in the time of the root's report.
-        end_ns: when the root came, in the same time.
-        via: the ranks on the way, the late one first, without the root.
-    """
-
-    root: int
-    what: str
-    late_ns: int
-    start_ns: int
-    end_ns: int
-    via: tuple[int, ...]
+    root: int  # index of the rank that caused it
+    what: str  # one of `TIME_CATEGORIES`, or of this module's own causes
+    late_ns: int  # how long after the rank before it the root came
+    start_ns: int  # since when, in the time of the root's report
+    end_ns: int  # when the root came, in the same time
+    via: tuple[int, ...]  # the ranks on the way, the late one first, without the root
 
 
 class _Excess(Record, frozen=True):
     """Time of each of the r members of a group before an operation, beyond that of the others.
 
     It counts from the end of the operation at which the members were last together.
-
-    Attributes:
-        stalled_ns: int64[r], how long a full queue kept launches, beyond the median of the others.
-        spent_ns: int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others.
-        kernels: int64[r], the number of compute kernels that ran.
-        kernels_of_others: int64[r], the median of that number for the others.
-        has_gpu: whether a member has a GPU.
     """
 
+    # int64[r], how long a full queue kept launches, beyond the median of the others
     stalled_ns: Int64
+    # int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others
     spent_ns: Int64
-    kernels: Int64
-    kernels_of_others: Int64
-    has_gpu: bool
+    kernels: Int64  # int64[r], the number of compute kernels that ran
+    kernels_of_others: Int64  # int64[r], the median of that number for the others
+    has_gpu: bool  # whether a member has a GPU
 
 
 class Causes:

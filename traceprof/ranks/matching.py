@@ -65,15 +65,10 @@ _RESOLUTION_NS = 1_000.0
 
 
 class OperationList(Record, frozen=True):
-    """Operations of one rank on one communicator, in order.
+    """Operations of one rank on one communicator, in order."""
 
-    Attributes:
-        signature: int64[n], equal for operations that may be the same: kind and size.
-        end_ns: int64[n], corrected as far as the clocks are known.
-    """
-
-    signature: Int64
-    end_ns: Int64
+    signature: Int64  # int64[n], equal for operations that may be the same: kind and size
+    end_ns: Int64  # int64[n], corrected as far as the clocks are known
 
 
 def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
@@ -172,20 +167,13 @@ Source = Literal["labels", "communicator", "order", "mpi"]
 
 
 class SortKey(Record, frozen=True):
-    """The key by which the operations of one rank are sorted first.
+    """The key by which the operations of one rank are sorted first."""
 
-    Attributes:
-        source: the kind of key.
-        name: the name of the group or communicator, None without one.
-        kind: the kind of operation; empty if the order counts all kinds together.
-        stream: the place of the stream among those with operations of the kind; MPI's tag.
-        pair: for sends and receives, the numbers of sender and receiver; None if unknown.
-    """
-
-    source: Source
-    name: str | None
-    kind: str = ""
-    stream: int = 0
+    source: Source  # the kind of key
+    name: str | None  # the name of the group or communicator, None without one
+    kind: str = ""  # the kind of operation; empty if the order counts all kinds together
+    stream: int = 0  # the place of the stream among those with operations of the kind; MPI's tag
+    # for sends and receives, the numbers of sender and receiver; None if unknown
     pair: tuple[int, int] | None = None
 
 
@@ -315,27 +303,16 @@ _NO_WAY = (
 
 
 class Group(Record, frozen=True):
-    """Operations that the same ranks take part in, m of them by r members.
+    """Operations that the same ranks take part in, m of them by r members."""
 
-    Attributes:
-        name: NCCL's id, or `group NAME` of PyTorch, or MPI's communicator, or None.
-        source: the kind of key by which operations were matched.
-        members: indices into the run's ranks.
-        operation: int64[m], indices into `operations`.
-        bytes: int64[m], of one rank's message; -1 if unknown.
-        place: int64[m, r], indices into each member's `Arrivals`; -1 if it was not captured.
-        operations: names.
-        num_ranks: the number of ranks of the communicator, perhaps more than were captured.
-    """
-
-    name: str | None
-    source: Source
-    members: tuple[int, ...]
-    operation: Int64
-    bytes: Int64
-    place: Int64
-    operations: tuple[str, ...]
-    num_ranks: int
+    name: str | None  # NCCL's id, or `group NAME` of PyTorch, or MPI's communicator, or None
+    source: Source  # the kind of key by which operations were matched
+    members: tuple[int, ...]  # indices into the run's ranks
+    operation: Int64  # int64[m], indices into `operations`
+    bytes: Int64  # int64[m], of one rank's message; -1 if unknown
+    place: Int64  # int64[m, r], indices into each member's `Arrivals`; -1 if it was not captured
+    operations: tuple[str, ...]  # names
+    num_ranks: int  # the number of ranks of the communicator, perhaps more than were captured
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -395,25 +372,15 @@ class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Part(Record, frozen=True):
-    """The operations of one rank under one key, in order.
+    """The operations of one rank under one key, in order."""
 
-    Attributes:
-        member: index of the rank.
-        at: int64[n], indices into its `Arrivals`.
-        sequence: int64[n], the operations' numbers, None if they must be counted.
-        kind: int64[n], indices into the names of all ranks.
-        bytes: int64[n].
-        end_ns: int64[n], corrected as far as the clocks are known.
-        num_ranks: the number of ranks of the communicator.
-    """
-
-    member: int
-    at: Int64
-    sequence: Int64 | None
-    kind: Int64
+    member: int  # index of the rank
+    at: Int64  # int64[n], indices into its `Arrivals`
+    sequence: Int64 | None  # int64[n], the operations' numbers, None if they must be counted
+    kind: Int64  # int64[n], indices into the names of all ranks
     bytes: Int64
-    end_ns: Int64
-    num_ranks: int
+    end_ns: Int64  # int64[n], corrected as far as the clocks are known
+    num_ranks: int  # the number of ranks of the communicator
 
 
 def match(

@@ -42,49 +42,30 @@ class RankPasses(Record, frozen=True):
     """The n passes of a rank in the order of their launch, and its m copies to other GPUs.
 
     Times are the report's own.
-
-    Attributes:
-        rank: the rank's number.
-        report: index of its report.
-        process: of the rank.
-        device: the CUDA ordinal as the process sees it; None without a GPU.
-        window_ns: the length of the window.
-        launched_ns: int64[n], when the launch of its first kernel began.
-        start_ns: int64[n], when its first kernel started, but not before the pass before was over.
-        end_ns: int64[n], when its last kernel was over.
-        kind: int64[n], of `OTHER`, `FORWARD`, `BACKWARD`, `WEIGHTS`.
-        step: int64[n], index of the step it was launched in, -1 for none.
-        stream: int64[n], of its first kernel.
-        compute_ns: int64[n], what its kernels take, summed.
-        copying_ns: int64[n], how long other copies took since the pass before.
-        called_ns: int64[k], ascending, when the calls of its messages began.
-        input_ns: int64[k], when the operation ended that each message waited for on the GPU, -1
-            where that is unknown.
-        copy_called_ns: int64[m], when the call of a copy to another GPU began.
-        copy_start_ns: int64[m].
-        copy_end_ns: int64[m].
-        copy_to: int64[m], the CUDA ordinal of the other GPU.
     """
 
-    rank: int
-    report: int
-    process: int
-    device: int | None
-    window_ns: int
-    launched_ns: Int64
+    rank: int  # the rank's number
+    report: int  # index of its report
+    process: int  # of the rank
+    device: int | None  # the CUDA ordinal as the process sees it; None without a GPU
+    window_ns: int  # the length of the window
+    launched_ns: Int64  # int64[n], when the launch of its first kernel began
+    # int64[n], when its first kernel started, but not before the pass before was over
     start_ns: Int64
-    end_ns: Int64
-    kind: Int64
-    step: Int64
-    stream: Int64
-    compute_ns: Int64
-    copying_ns: Int64
-    called_ns: Int64
+    end_ns: Int64  # int64[n], when its last kernel was over
+    kind: Int64  # int64[n], of `OTHER`, `FORWARD`, `BACKWARD`, `WEIGHTS`
+    step: Int64  # int64[n], index of the step it was launched in, -1 for none
+    stream: Int64  # int64[n], of its first kernel
+    compute_ns: Int64  # int64[n], what its kernels take, summed
+    copying_ns: Int64  # int64[n], how long other copies took since the pass before
+    called_ns: Int64  # int64[k], ascending, when the calls of its messages began
+    # int64[k], when the operation ended that each message waited for on the GPU, -1 where that is
+    # unknown
     input_ns: Int64
-    copy_called_ns: Int64
-    copy_start_ns: Int64
-    copy_end_ns: Int64
-    copy_to: Int64
+    copy_called_ns: Int64  # int64[m], when the call of a copy to another GPU began
+    copy_start_ns: Int64  # int64[m]
+    copy_end_ns: Int64  # int64[m]
+    copy_to: Int64  # int64[m], the CUDA ordinal of the other GPU
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -39,51 +39,31 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class PairMessages(Record, frozen=True):
-    """The n messages from one rank to another, in order; indices of passes are -1 for none.
+    """The n messages from one rank to another, in order; indices of passes are -1 for none."""
 
-    Attributes:
-        source: index of the sending rank.
-        destination: index of the receiving one.
-        are_copies: whether the sender copies them, without a call of the receiver.
-        producer: int64[n], the last pass that the sender launched before.
-        consumer: int64[n], the first pass of the receiver that waited for it.
-        follows: int64[n], the last pass of the receiver that was over when it began to receive.
-        holds: int64[n], the first pass of the sender that waited for it, -1 if it goes on.
-        stream: int64[n], that received it; -1 of copies.
-        start_ns: int64[n], when the sender began, in the run's time.
-        came_ns: int64[n], when the receiver began.
-        sent_ns: int64[n], when the sender was done.
-        end_ns: int64[n], when the receiver had it.
-        transfer_ns: int64[n], how long it moved: the shorter one of both sides.
-    """
-
-    source: int
-    destination: int
-    are_copies: bool
-    producer: Int64
-    consumer: Int64
-    follows: Int64
-    holds: Int64
-    stream: Int64
-    start_ns: Int64
-    came_ns: Int64
-    sent_ns: Int64
-    end_ns: Int64
-    transfer_ns: Int64
+    source: int  # index of the sending rank
+    destination: int  # index of the receiving one
+    are_copies: bool  # whether the sender copies them, without a call of the receiver
+    producer: Int64  # int64[n], the last pass that the sender launched before
+    consumer: Int64  # int64[n], the first pass of the receiver that waited for it
+    follows: Int64  # int64[n], the last pass of the receiver that was over when it began to receive
+    holds: Int64  # int64[n], the first pass of the sender that waited for it, -1 if it goes on
+    stream: Int64  # int64[n], that received it; -1 of copies
+    start_ns: Int64  # int64[n], when the sender began, in the run's time
+    came_ns: Int64  # int64[n], when the receiver began
+    sent_ns: Int64  # int64[n], when the sender was done
+    end_ns: Int64  # int64[n], when the receiver had it
+    transfer_ns: Int64  # int64[n], how long it moved: the shorter one of both sides
 
     def __len__(self) -> int:
         return len(self.producer)
 
 
 class Pipeline(Record, frozen=True):
-    """The stages of a pipeline.
+    """The stages of a pipeline."""
 
-    Attributes:
-        members: indices of the ranks, in order of the stages.
-        messages: between them, by sender and receiver (indices of ranks).
-    """
-
-    members: tuple[int, ...]
+    members: tuple[int, ...]  # indices of the ranks, in order of the stages
+    # between them, by sender and receiver (indices of ranks)
     messages: Mapping[tuple[int, int], PairMessages]
 
     def between(self, stage: int, other: int) -> PairMessages | None:
@@ -92,23 +72,14 @@ class Pipeline(Record, frozen=True):
 
 
 class _Side(Record, frozen=True):
-    """What one rank sends to another, or receives from it, in order; times are the run's.
+    """What one rank sends to another, or receives from it, in order; times are the run's."""
 
-    Attributes:
-        called_ns: int64[n], in the report's time.
-        start_ns: int64[n].
-        end_ns: int64[n].
-        size: int64[n].
-        stream: int64[n].
-        is_both: bool[n], whether the kernel sends and receives.
-    """
-
-    called_ns: Int64
+    called_ns: Int64  # int64[n], in the report's time
     start_ns: Int64
     end_ns: Int64
     size: Int64
     stream: Int64
-    is_both: Int64
+    is_both: Int64  # bool[n], whether the kernel sends and receives
 
     def chosen(self, rows: slice) -> _Side:
         return _Side(*(getattr(self, name)[rows] for name in _COLUMNS))
@@ -435,20 +406,13 @@ _NAMES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved")
 
 
 class Schedule(Record, frozen=True):
-    """The schedule of a pipeline; None if it cannot be known.
+    """The schedule of a pipeline; None if it cannot be known."""
 
-    Attributes:
-        name: `gpipe`, `1f1b`, `interleaved` or `zero-bubble`.
-        num_micro_batches: of a step.
-        num_chunks: parts of the model that each stage has.
-        micro_batch: by stage int64[n], of each pass; -1 if that is unknown.
-        chunk: by stage int64[n], the part of the model of each pass; -1 if that is unknown.
-    """
-
-    name: ScheduleName | None
-    num_micro_batches: int | None
-    num_chunks: int | None
-    micro_batch: tuple[Int64, ...]
+    name: ScheduleName | None  # `gpipe`, `1f1b`, `interleaved` or `zero-bubble`
+    num_micro_batches: int | None  # of a step
+    num_chunks: int | None  # parts of the model that each stage has
+    micro_batch: tuple[Int64, ...]  # by stage int64[n], of each pass; -1 if that is unknown
+    # by stage int64[n], the part of the model of each pass; -1 if that is unknown
     chunk: tuple[Int64, ...]
 
     @property

@@ -40,57 +40,36 @@ _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
 class OperationKind(Record, frozen=True):
-    """The operations of one kind of one rank on one communicator.
+    """The operations of one kind of one rank on one communicator."""
 
-    Attributes:
-        member: index into the run's ranks.
-        operation: the operation's name.
-        communicator: the communicator's name, as in `analyses.collectives`.
-    """
-
-    member: int
-    operation: str
-    communicator: str | None
+    member: int  # index into the run's ranks
+    operation: str  # the operation's name
+    communicator: str | None  # the communicator's name, as in `analyses.collectives`
 
 
 class Transfer(Record, frozen=True):
-    """Waits, times and rates of the matched operations of an `OperationKind`.
+    """Waits, times and rates of the matched operations of an `OperationKind`."""
 
-    Attributes:
-        num_matched: the number of operations.
-        wait_ns: the sum of this rank's waits; None if clocks leave most of them open.
-        transfer_ns: the sum of the operations' own times.
-        algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
-        busbw_gb_per_s: the same times nccl-tests' factor.
-        latency_ns: the latency of the model; None if it cannot be fitted.
-        latency_uncertainty_ns: half of its interval of 95 %; None if it cannot be fitted.
-        rate_gb_per_s: the rate of the model, for the size that algorithm bandwidth counts.
-        scope: whether all members are on one machine; None if that is unknown.
-    """
-
-    num_matched: int
-    wait_ns: int | None
-    transfer_ns: int
+    num_matched: int  # the number of operations
+    wait_ns: int | None  # the sum of this rank's waits; None if clocks leave most of them open
+    transfer_ns: int  # the sum of the operations' own times
+    # bytes over transfer times of those of known size, in 1e9 bytes per second
     algbw_gb_per_s: float | None
-    busbw_gb_per_s: float | None
-    latency_ns: int | None
-    latency_uncertainty_ns: int | None
+    busbw_gb_per_s: float | None  # the same times nccl-tests' factor
+    latency_ns: int | None  # the latency of the model; None if it cannot be fitted
+    latency_uncertainty_ns: int | None  # half of its interval of 95 %; None if it cannot be fitted
+    # the rate of the model, for the size that algorithm bandwidth counts
     rate_gb_per_s: float | None
-    scope: Scope | None
+    scope: Scope | None  # whether all members are on one machine; None if that is unknown
 
 
 class Fit(Record, frozen=True):
-    """The time of an operation by its size.
+    """The time of an operation by its size."""
 
-    Attributes:
-        latency_ns: the time at size 0; None if it is not significant against the noise of times.
-        uncertainty_ns: half of the latency's interval of 95 %.
-        rate_gb_per_s: bytes per ns beyond the latency.
-    """
-
+    # the time at size 0; None if it is not significant against the noise of times
     latency_ns: int | None
-    uncertainty_ns: int | None
-    rate_gb_per_s: float
+    uncertainty_ns: int | None  # half of the latency's interval of 95 %
+    rate_gb_per_s: float  # bytes per ns beyond the latency
 
 
 def transfers(

@@ -44,43 +44,31 @@ _RESIDENT = 0.95  # of the operations must have had all members inside at one ti
 
 
 class GroupWaits(Record, frozen=True):
-    """Waits of the r members of a group for each other, in the m operations that they all share.
+    """Waits of the r members of a group for each other, in the m operations that they all share."""
 
-    Attributes:
-        group: the operations.
-        start_ns: int64[m, r], on the run's clock.
-        end_ns: int64[m, r].
-        called_ns: int64[m, r], when the launching calls began, in each report's time; -1 where
-            that is not known.
-        wait_ns: int64[m, r], each member's wait for the last one.
-        transfer_ns: int64[m], the median over the members; the shortest stay where clocks are more
-            uncertain than that.
-        clock_error_ns: the standard error of the clocks' alignment, which all `transfer_ns` share.
-        last: int64[m], the column of the member that came last, or for which all others wait.
-        late_ns: int64[m, r], how long after the median of the others each member came.
-        uncertainty_ns: int64[r], how well each member's clock compares with those of the others:
-            the median of them; the largest int64 where it does not.
-        is_last: bool[m, r], whether a member was certainly late, and came last or so little before
-            the last that the clocks cannot distinguish them.
-        is_inside: bool[m], whether the operation is in the part of all members that is shown.
-        is_judged: bool[m], whether it is in the part of all members that findings are about.
-        is_known: bool[m], whether it is known who waits for whom; else no wait is counted.
-    """
-
-    group: Group
-    start_ns: Int64
-    end_ns: Int64
+    group: Group  # the operations
+    start_ns: Int64  # int64[m, r], on the run's clock
+    end_ns: Int64  # int64[m, r]
+    # int64[m, r], when the launching calls began, in each report's time; -1 where that is not
+    # known
     called_ns: Int64
-    wait_ns: Int64
+    wait_ns: Int64  # int64[m, r], each member's wait for the last one
+    # int64[m], the median over the members; the shortest stay where clocks are more uncertain than
+    # that
     transfer_ns: Int64
+    # the standard error of the clocks' alignment, which all `transfer_ns` share
     clock_error_ns: float
-    last: Int64
-    late_ns: Int64
+    last: Int64  # int64[m], the column of the member that came last, or for which all others wait
+    late_ns: Int64  # int64[m, r], how long after the median of the others each member came
+    # int64[r], how well each member's clock compares with those of the others: the median of them;
+    # the largest int64 where it does not
     uncertainty_ns: Int64
+    # bool[m, r], whether a member was certainly late, and came last or so little before the last
+    # that the clocks cannot distinguish them
     is_last: Mask
-    is_inside: Mask
-    is_judged: Mask
-    is_known: Mask
+    is_inside: Mask  # bool[m], whether the operation is in the part of all members that is shown
+    is_judged: Mask  # bool[m], whether it is in the part of all members that findings are about
+    is_known: Mask  # bool[m], whether it is known who waits for whom; else no wait is counted
 
     def __len__(self) -> int:
         return len(self.last)
@@ -330,19 +318,13 @@ _NO_COMPARISON = int(np.iinfo(np.int64).max)
 
 
 class RankWaits(Record, frozen=True):
-    """The operations of one rank that were matched with those of all ranks taking part, n of them.
+    """Operations of one rank that were matched on all ranks taking part, n of them."""
 
-    Attributes:
-        place: int64[n], ascending: indices into the rank's `Arrivals`.
-        wait_ns: int64[n], the wait until the last rank came.
-        last: int64[n], that rank's place among the run's ranks.
-        uncertainty_ns: int64[n], how well the clocks of the two compare; 0 within one report, the
-            largest int64 where they do not compare.
-    """
-
-    place: Int64
-    wait_ns: Int64
-    last: Int64
+    place: Int64  # int64[n], ascending: indices into the rank's `Arrivals`
+    wait_ns: Int64  # int64[n], the wait until the last rank came
+    last: Int64  # int64[n], that rank's place among the run's ranks
+    # int64[n], how well the clocks of the two compare; 0 within one report, the largest int64
+    # where they do not compare
     uncertainty_ns: Int64
 
     def __len__(self) -> int:
@@ -393,15 +375,10 @@ def _uncertainty(clocks: Clocks, reports: Sequence[int], first: int, second: int
 
 
 class MpiWaits(Record, frozen=True):
-    """Waits of one rank in calls of MPI, in its report's time.
+    """Waits of one rank in calls of MPI, in its report's time."""
 
-    Attributes:
-        matched: when it was in calls that were matched with those of all ranks taking part.
-        waiting: when it waited in them for a rank that came later.
-    """
-
-    matched: Intervals
-    waiting: Intervals
+    matched: Intervals  # when it was in calls that were matched with those of all ranks taking part
+    waiting: Intervals  # when it waited in them for a rank that came later
 
 
 def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapping[int, MpiWaits]:

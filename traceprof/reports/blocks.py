@@ -22,29 +22,19 @@ Cell = str | Bar
 
 
 class Paragraph(Record, frozen=True):
-    """A sentence or more.
+    """A sentence or more."""
 
-    Attributes:
-        text: in one line, with control characters escaped.
-    """
-
-    text: str
+    text: str  # in one line, with control characters escaped
 
 
 class Table(Record, frozen=True):
-    """Rows under headings.
+    """Rows under headings."""
 
-    Attributes:
-        headings: of the columns.
-        is_left: of each column, whether it is text, which stands at the left; else numbers.
-        rows: a cell for each column, with control characters escaped.
-        caption: what stands below; empty if nothing does.
-    """
-
-    headings: tuple[str, ...]
+    headings: tuple[str, ...]  # of the columns
+    # of each column, whether it is text, which stands at the left; else numbers
     is_left: tuple[bool, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str
+    rows: tuple[tuple[Cell, ...], ...]  # a cell for each column, with control characters escaped
+    caption: str  # what stands below; empty if nothing does
 
 
 def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]:

@@ -21,41 +21,25 @@ MAX_RANKS = 32
 
 
 class Detail(Record, frozen=True):
-    """What of a report is shown.
+    """What of a report is shown."""
 
-    Attributes:
-        is_whole: whether everything is shown, except what `--verbose` adds.
-        num_evidence: pieces of evidence of the first findings; of others none.
-        num_advice: pieces of advice of a finding.
-        num_first: findings that are shown with evidence and advice, whatever their severity.
-        later: how the findings after those are shown: by their claim, by their cost, as a list.
-        max_ranks: ranks in a table.
-        has_all_steps: whether steps of all these ranks are shown, or of the slowest one alone.
-        has_steps: whether there is a table of steps.
-        has_transfers: whether there is a table of what matched operations took.
-        has_groups: whether there are tables of process groups and gradient buckets.
-        has_compute: whether it says what compute consists of.
-        has_kernels: whether it says which kernels take most.
-        has_reasons: whether it says of each finding why it could not be analysed.
-        shows_kernels: whether there is a table of kernels, by name.
-        max_notes: notes about the data.
-    """
-
-    is_whole: bool = False
-    num_evidence: int = 1
-    num_advice: int = 2
-    num_first: int = 3
+    is_whole: bool = False  # whether everything is shown, except what `--verbose` adds
+    num_evidence: int = 1  # pieces of evidence of the first findings; of others none
+    num_advice: int = 2  # pieces of advice of a finding
+    num_first: int = 3  # findings that are shown with evidence and advice, whatever their severity
+    # how the findings after those are shown: by their claim, by their cost, as a list
     later: Literal["claim", "cost", "list"] = "claim"
-    max_ranks: int = MAX_RANKS
+    max_ranks: int = MAX_RANKS  # ranks in a table
+    # whether steps of all these ranks are shown, or of the slowest one alone
     has_all_steps: bool = True
-    has_steps: bool = True
-    has_transfers: bool = True
-    has_groups: bool = True
-    has_compute: bool = True
-    has_kernels: bool = True
-    has_reasons: bool = True
-    shows_kernels: bool = False
-    max_notes: int = 10
+    has_steps: bool = True  # whether there is a table of steps
+    has_transfers: bool = True  # whether there is a table of what matched operations took
+    has_groups: bool = True  # whether there are tables of process groups and gradient buckets
+    has_compute: bool = True  # whether it says what compute consists of
+    has_kernels: bool = True  # whether it says which kernels take most
+    has_reasons: bool = True  # whether it says of each finding why it could not be analysed
+    shows_kernels: bool = False  # whether there is a table of kernels, by name
+    max_notes: int = 10  # notes about the data
 
 
 WHOLE = Detail(is_whole=True, num_evidence=2, max_notes=MAX_RANKS * MAX_RANKS)

@@ -15,8 +15,14 @@ from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings
 from traceprof.reports.blocks import Paragraph, Table, blocks, table
-from traceprof.reports.drawings import StepChart, Timeline, step_chart, timeline
-from traceprof.reports.evidence import Moment, Scene, drawn_evidence
+from traceprof.reports.drawings import (
+    PipelineDrawing,
+    StepChart,
+    Timeline,
+    pipeline_drawings,
+    step_chart,
+    timeline,
+)
 from traceprof.reports.findings_text import (
     claim_lines,
     evidence_text,
@@ -25,9 +31,9 @@ from traceprof.reports.findings_text import (
     no_finding,
 )
 from traceprof.reports.headline_text import headline_lines
-from traceprof.reports.pipeline_drawing import PipelineDrawing, pipeline_drawings
 from traceprof.reports.text import communication_sections, header_lines, note_lines
 from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
+from traceprof.reports.tracks import Moment, Scene, drawn_evidence
 from traceprof.structs import Record
 from traceprof.units import ranks_text
 
@@ -44,35 +50,21 @@ _MAX_TITLE = 80
 
 
 class SeenEvidence(Record, frozen=True):
-    """A piece of evidence.
+    """A piece of evidence."""
 
-    Attributes:
-        text: when, and what.
-        drawing: what ran then; None if that is unknown, or too much was drawn before.
-    """
-
-    text: str
-    drawing: Timeline | None
+    text: str  # when, and what
+    drawing: Timeline | None  # what ran then; None if that is unknown, or too much was drawn before
 
 
 class FindingCard(Record, frozen=True):
-    """A finding as it is shown: what it claims of several ranks.
+    """A finding as it is shown: what it claims of several ranks."""
 
-    Attributes:
-        id: the finding's.
-        severity: the highest.
-        ranks: which have it.
-        claim: sentences.
-        evidence: of the rank that it costs most.
-        advice: the most promising first.
-    """
-
-    id: str
-    severity: str
-    ranks: str
-    claim: Sequence[str]
-    evidence: Sequence[SeenEvidence]
-    advice: Sequence[str]
+    id: str  # the finding's
+    severity: str  # the highest
+    ranks: str  # which have it
+    claim: Sequence[str]  # sentences
+    evidence: Sequence[SeenEvidence]  # of the rank that it costs most
+    advice: Sequence[str]  # the most promising first
 
 
 class Section(Record, frozen=True):

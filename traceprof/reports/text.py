@@ -14,12 +14,10 @@ from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.communication_text import communication_tables
-from traceprof.reports.compute_text import compute_lines
 from traceprof.reports.detail import WHOLE, Detail, fitting
 from traceprof.reports.findings_text import findings_section, gaps
 from traceprof.reports.headline_text import headline_lines
-from traceprof.reports.kernels_text import kernel_tables
-from traceprof.reports.modules_text import module_table
+from traceprof.reports.kernels_text import compute_lines, kernel_tables, module_table
 from traceprof.reports.plain_text import PLAIN_WIDTH, plain
 from traceprof.reports.ranks_text import (
     arrived_heading,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.perfetto import read
 from traceprof.reports.perfetto.events import Events, noted
-from traceprof.reports.perfetto.lanes import lanes
-from traceprof.reports.perfetto.packets import PacketWriter
+from traceprof.reports.perfetto.packets import PacketWriter, lanes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackEvent,
 )
 
-from traceprof.reports.perfetto.message_columns import (
+from traceprof.reports.perfetto.packets import (
     fixed_numbers,
     merged,
     messages,

@@ -25,8 +25,7 @@ from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
 from traceprof.replay.answers.checked_replay import Refusal
-from traceprof.reports.perfetto.critical_path import critical_paths
-from traceprof.reports.perfetto.trace import write
+from traceprof.reports.perfetto.trace import critical_paths, write
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 _ERRORS = "SELECT name FROM stats WHERE severity = 'error' AND value > 0"

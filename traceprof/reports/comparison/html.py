@@ -28,21 +28,13 @@ class DrawnPart(Record, frozen=True):
 
 
 class DrawnStep(Record, frozen=True):
-    """A mean step as a row of the drawing.
+    """A mean step as a row of the drawing."""
 
-    Attributes:
-        name: of the side.
-        y: its top.
-        text: how long it is.
-        end: where it ends, in pixels.
-        parts: what it is made of.
-    """
-
-    name: str
-    y: int
-    text: str
-    end: float
-    parts: tuple[DrawnPart, ...]
+    name: str  # of the side
+    y: int  # its top
+    text: str  # how long it is
+    end: float  # where it ends, in pixels
+    parts: tuple[DrawnPart, ...]  # what it is made of
 
 
 def render(comparison: Comparison) -> str:

@@ -34,19 +34,12 @@ MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
 class Section(Record, frozen=True):
-    """A part of what is said.
+    """A part of what is said."""
 
-    Attributes:
-        title: empty of the first.
-        lines: sentences, before the table.
-        table: as formats other than text have it, too; None if there is none.
-        after: sentences after the table.
-    """
-
-    title: str
-    lines: Sequence[str] = ()
-    table: Table | None = None
-    after: Sequence[str] = ()
+    title: str  # empty of the first
+    lines: Sequence[str] = ()  # sentences, before the table
+    table: Table | None = None  # as formats other than text have it, too; None if there is none
+    after: Sequence[str] = ()  # sentences after the table
 
 
 def sections(comparison: Comparison) -> Iterator[Section]:

@@ -1,4 +1,8 @@
-"""Events on tracks, in columns: those that cross each other get tracks of their own."""
+"""Events on tracks, in columns, and the flow ids that join them by arrows.
+
+A flow joins the parts of one operation on different ranks, or a launch and what it starts. Events
+that cross each other get tracks of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.communication.messages import messages
 from traceprof.reports.tracks import EventKind
+from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -15,40 +21,178 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.reports.perfetto.flows import LaunchFlows, MatchedFlows, Special, Value
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.reports.tracks import Track
+    from traceprof.run.rank import Rank
 
+    Value = int | float | str | bool
+    Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
     Span = tuple[int, int, str, str, Mapping[str, Value]]
+
+
+def first_flows(comparison: RankComparison) -> list[int]:
+    """Return for each group of matched operations the number of its first: they count from 1."""
+    lengths = [len(waits) for waits in comparison.waits]
+    return [1, *(1 + np.cumsum(lengths)).tolist()][: len(lengths)]
+
+
+class MatchedFlows(Record, frozen=True):
+    """Numbers that a rank's matched operations share with those of other ranks."""
+
+    # int64[n], ascending: indices of kernels or, without a GPU, of operations. One that sent and
+    # received several messages is there several times
+    operation: Int64
+    number: Int64  # int64[n]
+    wait_ns: Int64  # int64[n], the rank's wait for the last one
+    last_rank: Int64  # int64[n], the rank that came last
+    is_known: Mask  # bool[n], whether these two are
+
+    def of(
+        self, track: Track, launch: Int64
+    ) -> tuple[Int64, dict[str, tuple[Int64, Mask]], Special]:
+        """Return the numbers and notes of the events of a track, and of those with several.
+
+        Args:
+            track: of the rank's operations.
+            launch: int64[n], the numbers that its events share with their launches.
+        """
+        first = np.searchsorted(self.operation, track.operation)
+        num = np.searchsorted(self.operation, track.operation, side="right") - first
+        rows = np.flatnonzero(num)
+        shared, wait, last = (np.zeros(len(track), np.int64) for _ in range(3))
+        is_known = np.zeros(len(track), np.bool_)
+        at = first[rows]
+        shared[rows], wait[rows], last[rows] = self.number[at], self.wait_ns[at], self.last_rank[at]
+        is_known[rows] = self.is_known[at]
+        special: Special = {}
+        for row in rows[num[rows] > 1].tolist():
+            part = slice(first[row], first[row] + num[row])
+            numbers = [*self.number[part].tolist(), *launch[[row]][launch[[row]] > 0].tolist()]
+            known = np.flatnonzero(self.is_known[part])
+            notes: dict[str, Value] = {}
+            if len(known):
+                notes["wait_ns"] = int(self.wait_ns[part][known[-1]])
+                notes["last_rank"] = int(self.last_rank[part][known[-1]])
+            special[row] = tuple(numbers), notes
+        return shared, {"wait_ns": (wait, is_known), "last_rank": (last, is_known)}, special
+
+
+def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
+    """Return the numbers of a rank's matched operations, and what is known of their meeting.
+
+    Args:
+        rank: the rank.
+        comparison: of the run's ranks.
+
+    Returns:
+        None if nothing was matched.
+    """
+    if rank.rank not in comparison.ranks:
+        return None
+    index = _index_of_arrivals(rank)
+    member = comparison.ranks.index(rank.rank)
+    parts = []
+    for first, waits in zip(first_flows(comparison), comparison.waits, strict=True):
+        if member not in waits.group.members or waits.group.is_mpi:
+            continue
+        column = waits.group.members.index(member)
+        ranks = np.array([comparison.ranks[place] for place in waits.group.members], np.int64)
+        parts.append(
+            (
+                index[waits.group.place[:, column]],
+                first + np.arange(len(waits)),
+                waits.wait_ns[:, column],
+                ranks[waits.last],
+                waits.is_known & ~waits.is_unknown,
+            )
+        )
+    if not parts:
+        return None
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return MatchedFlows(*(column[order] for column in columns))
+
+
+def _index_of_arrivals(rank: Rank) -> Int64:
+    """Return which kernel or operation each of the rank's `Arrivals` is, int64[n]."""
+    if isinstance(rank, CpuRank):
+        return np.flatnonzero(rank.work.operations.is_over)
+    return messages(rank).kernel
+
+
+class LaunchFlows(Record, frozen=True):
+    """Numbers that operations of a rank's GPU share with the calls that launched them."""
+
+    number: Int64  # int64[n] of operations, one kind after the other; 0 for those without a call
+    by_call: Int64  # int64[m], those of all ranks of the process, in the order of the calls
+    call: Int64  # int64[m], ascending, the call of each
+
+    def of(self, track: Track) -> tuple[Int64, Special]:
+        """Return the number of each event of a track, 0 for none, and all of those with several.
+
+        These are by the index of the event.
+        """
+        number = np.zeros(len(track), np.int64)
+        several: Special = {}
+        if len(track) == 0 or track.row[0] < 0:
+            return number, several
+        if not track.is_host:
+            return self.number[track.row], several
+        first = np.searchsorted(self.call, track.row)
+        num = np.searchsorted(self.call, track.row, side="right") - first
+        number[num > 0] = self.by_call[first[num > 0]]
+        rows = np.flatnonzero(num > 1)
+        for row, begin, size in zip(
+            rows.tolist(), first[rows].tolist(), num[rows].tolist(), strict=True
+        ):
+            several[row] = tuple(self.by_call[begin : begin + size].tolist()), {}
+        return number, several
+
+
+def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) -> LaunchFlows:
+    """Return the numbers of a rank's launches: they follow those of matched operations.
+
+    Args:
+        rank: the rank.
+        ranks: of the run, in an order that is the same for each of them.
+        comparison: of the run's ranks.
+    """
+    base = 1 + sum(len(waits) for waits in comparison.waits)
+    own = np.empty(0, np.int64)
+    calls, numbers = [own], [own]
+    for other in ranks:
+        if not isinstance(other, CpuRank):
+            if (other.report, other.process) == (rank.report, rank.process):
+                call = np.concatenate(other.launched_by)
+                number = np.where(call >= 0, base + np.arange(len(call)), 0)
+                own = number if other is rank else own
+                calls.append(call[call >= 0])
+                numbers.append(number[call >= 0])
+            base += len(other.operations)
+    call, number = np.concatenate(calls), np.concatenate(numbers)
+    order = np.argsort(call, kind="stable")
+    return LaunchFlows(own, number[order], call[order])
+
 
 _CATEGORIES = tuple(str(category) for category in EventKind)
 
 
 class Events(Record, frozen=True):
-    """Events to be written, by start, longer ones first.
+    """Events to be written, by start, longer ones first."""
 
-    Attributes:
-        start_ns: int64[n], on the run's clock.
-        end_ns: int64[n].
-        name: int[n], indices into `names`.
-        names: of the events.
-        category: int[n], indices into `categories`.
-        categories: of the events.
-        flow: int64[n], a number that the event shares with others: arrows go from one to the next;
-            0 for none.
-        shared: int64[n], a second one, which comes first.
-        notes: numbers that are shown of some: int64[n] by name, and bool[n], which have it.
-        special: by index, instead of all these, the flows and notes of events that have others.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    name: npt.NDArray[np.integer]
-    names: Sequence[str]
-    category: npt.NDArray[np.integer]
-    categories: Sequence[str]
+    start_ns: Int64  # int64[n], on the run's clock
+    end_ns: Int64  # int64[n]
+    name: npt.NDArray[np.integer]  # int[n], indices into `names`
+    names: Sequence[str]  # of the events
+    category: npt.NDArray[np.integer]  # int[n], indices into `categories`
+    categories: Sequence[str]  # of the events
+    # int64[n], a number that the event shares with others: arrows go from one to the next; 0 for
+    # none
     flow: Int64
-    shared: Int64
+    shared: Int64  # int64[n], a second one, which comes first
+    # numbers that are shown of some: int64[n] by name, and bool[n], which have it
     notes: Mapping[str, tuple[Int64, Mask]]
+    # by index, instead of all these, the flows and notes of events that have others
     special: Special
 
     def __len__(self) -> int:

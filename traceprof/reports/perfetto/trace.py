@@ -1,27 +1,330 @@
-"""Write a run as a Perfetto trace, rank by rank."""
+"""A run as a Perfetto trace, written rank by rank.
+
+A rank is a process with findings, steps, streams, counters and threads. Pipelines have tracks with
+the passes of each stage, its waits by reason, and the ideal below; critical paths of steps have
+tracks of their own.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from traceprof.analyses import pipeline_bubble
+from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
-from traceprof.reports.perfetto.critical_path import write_paths
-from traceprof.reports.perfetto.flows import launch_flows
-from traceprof.reports.perfetto.packets import PacketWriter
-from traceprof.reports.perfetto.pipelines import write_pipelines
-from traceprof.reports.perfetto.ranks import write_rank
+from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps
+from traceprof.errors import one_line
+from traceprof.findings import by_id
+from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
+from traceprof.replay.answers.checked_replay import Refusal, checked_replay
+from traceprof.replay.answers.savings import MAX_WITHOUT_STEPS
+from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.graph.sample import sample_of
+from traceprof.reports.drawings import CLASSES
+from traceprof.reports.drawings import WAIT_PARTS as PARTS
+from traceprof.reports.perfetto.events import Events, events_of, flows_of, launch_flows, noted
+from traceprof.reports.perfetto.packets import MAX_NAME, PacketWriter
+from traceprof.reports.tracks import (
+    EventKind,
+    communication_track,
+    gpu_tracks,
+    host_tracks,
+    mark_tracks,
+    operator_tracks,
+)
 from traceprof.run.rank import CpuRank
+from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.pipeline_bubble import PipelineBubbleResult
+    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analysis import Analysis
+    from traceprof.findings import Finding
+    from traceprof.intervals import Int64
     from traceprof.progress import Progress
+    from traceprof.ranks.bubbles import StageGaps
     from traceprof.replay.answers.critical_path import StepPath
+    from traceprof.reports.perfetto.events import LaunchFlows, Span, Value
+    from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
+
+# From the top of a rank; threads, of which Perfetto knows by itself, come last.
+_FINDINGS, _STEPS, _STREAMS, _COUNTERS = range(4)
+_OF_STEPS = (
+    "compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns", "communication_ns",
+)  # fmt: skip
+
+
+def write_rank(
+    writer: PacketWriter,
+    rank: Rank,
+    analysis: RunResult,
+    pid: int,
+    launches: LaunchFlows,
+    *,
+    has_host: bool,
+) -> None:
+    """Write a rank.
+
+    Args:
+        writer: writes it.
+        rank: what it did.
+        analysis: what was found out about its run.
+        pid: a number that no other rank has.
+        launches: what the calls of its process launched.
+        has_host: whether the threads of its process are written with it, and not with another rank.
+    """
+    to_run = partial(analysis.ranks.clocks.to_run, rank.report)
+    process = writer.process(pid, _title(rank, analysis), rank.rank)
+    result = next((result for result in analysis.breakdown if result.rank == rank.rank), None)
+    if result is not None:
+        findings = [finding for finding in analysis.findings if finding.rank == rank.rank]
+        _write_findings(writer, process, findings, result, to_run)
+        _write_steps(writer, process, result, to_run)
+    flows = flows_of(rank, analysis.ranks)
+    tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
+    for track in tracks:
+        new_track = partial(writer.track, process, track.label, _STREAMS)
+        writer.slices(new_track, events_of(track, to_run, flows, launches))
+    _write_counters(writer, process, rank, to_run, has_host=has_host)
+    if has_host:
+        _write_threads(writer, rank, pid, launches, to_run)
+
+
+def _title(rank: Rank, analysis: RunResult) -> str:
+    gpu = "CPU" if rank.device is None else f"GPU {rank.device} {rank.gpu or ''}".strip()
+    host = analysis.ranks.clocks.of(rank.report).host
+    return one_line(f"rank {rank.rank}: {gpu}, process {rank.pid} on {host}", MAX_NAME)
+
+
+def _write_findings(
+    writer: PacketWriter,
+    process: int,
+    findings: Sequence[Finding],
+    result: BreakdownResult,
+    to_run: Callable[[Int64], Int64],
+) -> None:
+    """Write a track for each finding: what is judged, and its evidence inside."""
+    if not findings:
+        return
+    parent = writer.track(process, "findings", _FINDINGS)
+    for order, group in enumerate(by_id(findings)):
+        new_track = partial(writer.track, parent, group[0].id, order)
+        for finding in group:
+            writer.slices(new_track, noted(_finding_spans(finding, result), to_run))
+
+
+def _finding_spans(finding: Finding, result: BreakdownResult) -> list[Span]:
+    start_ns = result.judged.window_start_ns
+    end_ns = start_ns + result.judged.window_ns
+    notes: dict[str, Value] = {
+        "severity": str(finding.severity),
+        "impact_ns": finding.impact_ns,
+        "impact_fraction": finding.impact_fraction,
+    }
+    notes |= {
+        name: one_line(value) if isinstance(value, str) else value
+        for name, value in finding.metrics.items()
+        if value is not None
+    }
+    notes |= {
+        f"advice {number}": one_line(advice) for number, advice in enumerate(finding.advice, 1)
+    }
+    category = f"finding {finding.severity}"
+    return [
+        (start_ns, end_ns, finding.title, category, notes),
+        *(
+            (item.start_ns, item.end_ns, item.label, category, {})
+            for item in sorted(finding.evidence, key=lambda item: (item.start_ns, -item.end_ns))
+        ),
+    ]
+
+
+def _write_steps(
+    writer: PacketWriter, process: int, result: BreakdownResult, to_run: Callable[[Int64], Int64]
+) -> None:
+    spans: list[Span] = []
+    for step in result.steps:
+        measures = step.measures
+        end_ns = measures.window_start_ns + measures.window_ns
+        notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
+        spans.append((measures.window_start_ns, end_ns, f"step {step.number}", "step", notes))
+    if spans:
+        new_track = partial(writer.track, process, "steps on the GPU", _STEPS)
+        writer.slices(new_track, noted(spans, to_run))
+
+
+def _write_counters(
+    writer: PacketWriter,
+    process: int,
+    rank: Rank,
+    to_run: Callable[[Int64], Int64],
+    *,
+    has_host: bool,
+) -> None:
+    """Write samples of links, each from the start of its period on, and the launch queue."""
+    for samples in link_samples(rank):
+        name = " ".join(filter(None, (samples.link, samples.name, samples.direction)))
+        unit = "%" if samples.unit == PERCENT else samples.unit
+        track = writer.counter(process, one_line(name, MAX_NAME), unit, _COUNTERS)
+        writer.values(track, to_run(samples.start_ns), samples.value)
+    if has_host and not isinstance(rank, CpuRank):
+        times, depth = depth_over_time(rank, rank.window)
+        if len(times):
+            track = writer.counter(process, "launches pending", "launches", _COUNTERS)
+            writer.values(track, to_run(times), depth)
+
+
+def _write_threads(
+    writer: PacketWriter,
+    rank: Rank,
+    pid: int,
+    launches: LaunchFlows,
+    to_run: Callable[[Int64], Int64],
+) -> None:
+    """Write the threads of a process: marks on the thread itself, all else below it."""
+    names = {
+        rank.trace.thread_number(thread): name for thread, name in rank.trace.thread_names.items()
+    }
+    threads: dict[int, int] = {}
+
+    def thread_of(track: Track) -> int:
+        tid = track.number
+        if tid not in threads:
+            threads[tid] = writer.thread(pid, tid, one_line(names.get(tid, "thread"), MAX_NAME))
+        return threads[tid]
+
+    for track in chain(operator_tracks(rank), host_tracks(rank)):
+        what = (
+            "CUDA calls" if track.category[0] == EventKind.CALL else track.label.partition(": ")[2]
+        )
+        new_track = partial(writer.track, thread_of(track), what)
+        writer.slices(new_track, events_of(track, to_run, None, launches))
+    for track in mark_tracks(rank):
+        writer.instants(thread_of(track), events_of(track, to_run))
+
+
+_NO_PARENT = 0
+_KINDS = {OTHER: "pass", FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "weight gradients"}
+_CATEGORIES = ("pass", "bubble")
+
+
+def write_pipelines(writer: PacketWriter, result: PipelineBubbleResult) -> None:
+    """Write the stages of each pipeline above all ranks, in the run's time, as their kernels are.
+
+    The ideal, equal stages whose messages take no time, begins when the pipeline does.
+    """
+    for number, pipeline in enumerate(result.pipelines):
+        name = "pipeline" if len(result.pipelines) == 1 else f"pipeline {number}"
+        actual = writer.track(_NO_PARENT, name)
+        ideal = writer.track(_NO_PARENT, f"{name}: equal stages, no transfer")
+        for place, stage in enumerate(pipeline.stages):
+            title = f"stage {place}, rank {result.ranks.ranks[stage.member]}"
+            micro_batch = pipeline.schedule.micro_batch[place]
+            waits, nothing = stage.waits, (np.empty(0, np.int64),) * 3
+            begin = pipeline.start_ns
+            for parent, start, end, waiting in (
+                (actual, stage.start_ns, stage.end_ns, waits),
+                (ideal, begin + stage.ideal_start_ns, begin + stage.ideal_end_ns, nothing),
+            ):
+                events = _events(stage, start, end, micro_batch, waiting)
+                writer.slices(partial(writer.track, parent, title, place), events)
+
+
+def _events(
+    stage: StageGaps,
+    start: Int64,
+    end: Int64,
+    micro_batch: Int64,
+    waits: tuple[Int64, Int64, Int64],
+) -> Events:
+    """Return the passes of a stage and its waits; names are what it waits for, and of passes."""
+    named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)
+    names = [
+        *(CLASSES[part] for part in PARTS),
+        *(
+            _KINDS[kind] + (f" {number}" if number >= 0 else "")
+            for kind, number in named.T.tolist()
+        ),
+    ]
+    starts, ends = np.append(start, waits[0]), np.append(end, waits[1])
+    order = np.lexsort((-ends, starts))
+    is_wait = np.repeat([False, True], [len(start), len(waits[0])])
+    none = np.zeros(len(starts), np.int64)
+    step = np.append(stage.step, np.full(len(waits[0]), -1))[order]
+    return Events(
+        starts[order], ends[order], np.append(name.reshape(-1) + len(PARTS), waits[2])[order],
+        names, is_wait[order].astype(np.int64), _CATEGORIES, none, none,
+        {"step": (step, step >= 0)}, {},
+    )  # fmt: skip
+
+
+def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
+    """Return the critical paths of a step of median length and of the slowest one.
+
+    Args:
+        analysis: of a run whose reports are open. Without steps, the training is the step.
+
+    Returns:
+        Why there is none, where a replay of the steps does not fit what was measured.
+    """
+    refusal = _refusal(analysis)
+    if refusal is not None:
+        return refusal
+    steps = _chosen_steps(analysis.result)
+    paths = [step_path(analysis, step) for step in steps]
+    known = tuple(path for path in paths if path is not None)
+    return known or Refusal("not every rank has the same steps, a GPU and API calls", None)
+
+
+def _refusal(analysis: Analysis) -> Refusal | None:
+    result = analysis.result
+    tried = None if result.headline is None else result.headline.savings.replay
+    if tried is not None:  # the replay was checked before
+        return Refusal(tried.refused, tried.how_to_collect) if tried.refused else None
+    measured = {rank.rank: rank for rank in result.breakdown}
+    sample = sample_of(analysis.run, measured) if measured else None
+    num = sum(len(rank.operations) for rank in analysis.run.ranks)
+    if sample is None and num > MAX_WITHOUT_STEPS:
+        return Refusal(f"no steps are known, and {num} operations are too many", "mark steps")
+    replay = checked_replay(analysis, (), sample)
+    return replay if isinstance(replay, Refusal) else None
+
+
+def _chosen_steps(result: RunResult) -> list[int | None]:
+    """Return the numbers of the steps, by the rank whose steps take longest; None for all."""
+    common = set.intersection(*({step.number for step in rank.steps} for rank in result.breakdown))
+    steps = [step for step in steady_steps(slowest_rank(result.breakdown)) if step.number in common]
+    if not steps:
+        return [None]
+    lengths = np.array([step.measures.window_ns for step in steps], np.int64)
+    middle = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    slowest = int(lengths.argmax())
+    return list(dict.fromkeys([steps[middle].number, steps[slowest].number]))
+
+
+def write_paths(writer: PacketWriter, analysis: RunResult, paths: Sequence[StepPath]) -> None:
+    """Write a track for each path, above all ranks."""
+    reports = {rank.rank: rank.report for rank in analysis.run.ranks}
+    clocks = analysis.ranks.clocks
+    for path in paths:
+        of = "the training" if path.step is None else f"step {path.step}"
+        spans = []
+        for part in path.parts:
+            times = np.array([part.start_ns, part.end_ns], np.int64)
+            start, end = clocks.to_run(reports[part.rank], times).tolist()
+            stream = {} if part.stream is None else {"stream": part.stream}
+            notes: dict[str, Value] = {"rank": part.rank, **stream}
+            spans.append((start, end, f"rank {part.rank}: {part.name}", part.kind, notes))
+        new_track = partial(writer.track, _NO_PARENT, f"critical path of {of}")
+        writer.slices(new_track, noted(spans))
 
 
 def write(
