@@ -149,11 +149,11 @@ def _first_bytes(path: Path) -> bytes:
         why = getattr(error, "strerror", None) or str(error)
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     if not start:
-        from traceprof.trace.kineto.pieces import RE_RECORD
+        from traceprof.trace.kineto.damage import COPY_AGAIN
         from traceprof.trace.nsight.parts import RE_EXPORT
 
         is_json = ".json" in path.name
-        remedy = RE_RECORD if is_json else RE_EXPORT
+        remedy = COPY_AGAIN if is_json else RE_EXPORT
         what = "a recording" if is_json else "an export"
         why = f"the file is empty; {what} that was interrupted leaves such a file"
         raise TraceFileError(f"cannot read {path}", why, remedy)

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof.errors import TraceFormatError
 from traceprof.trace.columns import ColumnBuilder
-from traceprof.trace.kineto import operator_bytes, operator_flops
+from traceprof.trace.kineto import damage, operator_bytes, operator_flops
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.model.limits import (
@@ -143,6 +143,7 @@ class Content:
         process_names: by process.
         num_unusable: the number of events that were left out.
         num_unread: events of accelerators that are not read, by category.
+        num_repaired: the number of events with texts that were no JSON.
     """
 
     facts: Mapping[str, Any]
@@ -159,6 +160,7 @@ class Content:
     process_names: Mapping[int, str] = field(default_factory=dict)
     num_unusable: int = 0
     num_unread: Mapping[str, int] = field(default_factory=dict)
+    num_repaired: int = 0
 
     def take(self, kind: Kind) -> Mapping[str, Column]:
         """Return a table, empty if there is none, and keep it no longer."""
@@ -175,13 +177,10 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
     tables = _Tables()
     with _no_collection():
         document = KinetoDocument(file, file.pieces(progress), tables)
-    content = tables.finish(document)
+    content = tables.finish(document, file)
     if content.first_ns is None:
-        raise file.damaged(
-            "it is cut short before its first event is complete"
-            if content.is_cut
-            else "JSON that holds no complete event of torch.profiler's"
-        )
+        unread = frozenset(content.num_unread)
+        raise damage.without_events(file, is_cut=content.is_cut, unread=unread)
     return content
 
 
@@ -248,14 +247,14 @@ class _Tables:
         """Add events one by one."""
         self._add(self._decoder.sources(events))
 
-    def finish(self, document: KinetoDocument) -> Content:
+    def finish(self, document: KinetoDocument, file: TraceFile) -> Content:
         """Return the content of all events.
 
         Raises:
             TraceFormatError: their lengths are beyond any clock.
         """
         if self._sum_ns >= MAX_SUM_NS:
-            raise document.damaged("its events take longer than any clock counts")
+            raise file.damaged("its events take longer than any clock counts", damage.RECORD_AGAIN)
         for kind in [*self._waiting]:
             self._append_waiting(kind)
         tables: dict[Kind, Mapping[str, Column]] = {
@@ -277,6 +276,7 @@ class _Tables:
             process_names=self._process_names,
             num_unusable=self._num_unusable + self._decoder.num_unusable,
             num_unread=dict(self._num_unread),
+            num_repaired=document.num_repaired,
         )
 
     def _add(self, by_kind: Mapping[Kind, Events]) -> None:

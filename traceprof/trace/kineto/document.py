@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from traceprof.trace.kineto import damage
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,6 +32,8 @@ _MAX_VALUE_BYTES = 1 << 25
 # The decoder's message for a text that ends inside a string; else it stops where the last word or
 # number begins.
 _UNFINISHED = "Unterminated string"
+_ESCAPE = "Invalid \\"  # its messages for a backslash that escapes nothing
+_MAX_ESCAPED = 64  # texts outside of events
 _WORD_LENGTH = len("-Infinity")
 _LENIENT = json.JSONDecoder(strict=False)
 
@@ -55,6 +59,7 @@ class KinetoDocument:
     Attributes:
         facts: the other members at the top, by name.
         is_cut: whether the document ends in the middle.
+        num_repaired: the number of events with texts that were no JSON.
     """
 
     def __init__(self, file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
@@ -70,6 +75,8 @@ class KinetoDocument:
         """
         self.facts: dict[str, Any] = {}
         self.is_cut = False
+        self.num_repaired = 0
+        self._num_escaped = 0  # texts of other members with escaped backslashes
         self._file, self._pieces, self._take = file, pieces, take
         self._buffer = b""
         self._offset = 0  # of the buffer in the content
@@ -159,9 +166,9 @@ class KinetoDocument:
         while not is_over:
             start = _blank(text, place)
             try:
-                _, end = _LENIENT.raw_decode(text, start)
+                event, end = self._event(text, start)
             except (json.JSONDecodeError, RecursionError) as error:
-                if not events:
+                if not events and not self._may_be_repaired(text, start, error):
                     self._need_more(text, error)
                 break
             follows = _blank(text, end)
@@ -172,12 +179,39 @@ class KinetoDocument:
                     break
             elif text[follows] not in {",", "]"}:
                 raise self._damaged("no comma follows an event")
-            events.append(self._buffer[start:end])
+            events.append(event)
             is_over = text[follows : follows + 1] == "]"
             place = follows + 1
         self._take.sources(events)
         self._drop(min(place, len(text)))
         return is_over
+
+    def _event(self, text: str, start: int) -> tuple[bytes, int]:
+        """Return an event, repaired if it is no JSON, and its end in the text."""
+        try:
+            _, end = _LENIENT.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            repaired = None if _is_unfinished(text, error) else damage.repaired(text, start)
+            if repaired is None:
+                raise
+            self.num_repaired += 1
+            return repaired[0].encode("latin-1"), repaired[1]
+        return self._buffer[start:end], end
+
+    def _may_be_repaired(self, text: str, start: int, error: Exception) -> bool:
+        """Read more of an event that is no JSON; return whether that may help to repair it.
+
+        Raises:
+            _CutError: the document ends before the event does.
+        """
+        if _is_unfinished(text, error) or isinstance(error, RecursionError):
+            return False
+        if self._is_read and not damage.has_end(text, start):
+            raise _CutError
+        if self._is_read or len(text) >= damage.MAX_REPAIR_BYTES:
+            return False
+        self._fill(damage.MAX_REPAIR_BYTES)
+        return True
 
     # -- the buffer ------------------------------------------------------------------------------
 
@@ -189,7 +223,8 @@ class KinetoDocument:
             try:
                 _, end = _LENIENT.raw_decode(text)
             except (json.JSONDecodeError, RecursionError) as error:
-                self._need_more(text, error)
+                if not self._escape_at(text, error):
+                    self._need_more(text, error)
                 continue
             if end == len(text) and not self._is_read:  # a number may go on
                 self._need_more(text)
@@ -197,6 +232,17 @@ class KinetoDocument:
             value = _LENIENT.decode(self._buffer[:end].decode("utf-8", "replace"))
             self._drop(end)
             return value
+
+    def _escape_at(self, text: str, error: Exception) -> bool:
+        """Escape the backslashes of the string with the error; return whether that was it."""
+        if not isinstance(error, json.JSONDecodeError) or not error.msg.startswith(_ESCAPE):
+            return False
+        escaped = damage.escaped_at(text, error.pos)
+        if escaped is None or self._num_escaped == _MAX_ESCAPED:
+            return False
+        self._buffer = escaped.encode("latin-1")
+        self._num_escaped += 1
+        return True
 
     def _need_more(self, text: str, error: Exception | None = None) -> None:
         """Read more, since a value is not complete.
@@ -209,10 +255,7 @@ class KinetoDocument:
             _CutError: there is no more.
             TraceFormatError: more would not help.
         """
-        if error is not None and not (
-            isinstance(error, json.JSONDecodeError)
-            and (error.msg.startswith(_UNFINISHED) or error.pos >= len(text) - _WORD_LENGTH)
-        ):
+        if error is not None and not _is_unfinished(text, error):
             raise self._damaged(str(error))
         if self._is_read:
             raise _CutError
@@ -248,16 +291,21 @@ class KinetoDocument:
         self._offset += length
         self._buffer = self._buffer[length:]
 
-    def damaged(self, why: str) -> TraceFormatError:
-        """Return an error with the reason why the document cannot be read."""
-        return self._file.damaged(why)
-
     def _damaged(self, why: str) -> TraceFormatError:
-        return self.damaged(f"no JSON at byte {self._offset} of its text ({why})")
+        is_overwritten = b"\0" in self._buffer[: damage.MAX_REPAIR_BYTES]
+        remedy = damage.COPY_AGAIN if is_overwritten else damage.RECORD_ESCAPED
+        return self._file.damaged(f"no JSON at byte {self._offset} of its text ({why})", remedy)
 
 
 class _CutError(Exception):
     """The document ends in the middle."""
+
+
+def _is_unfinished(text: str, error: Exception) -> bool:
+    """Return whether a value may be no JSON only because the text ends in the middle of it."""
+    return isinstance(error, json.JSONDecodeError) and (
+        error.msg.startswith(_UNFINISHED) or error.pos >= len(text) - _WORD_LENGTH
+    )
 
 
 def _blank(text: str, place: int) -> int:

@@ -135,7 +135,14 @@ _KINDS = {
     Kind.SPAN: ("Trace",),
     Kind.MARK: ("cpu_instant_event",),
     Kind.PYTHON: ("python_function",),
-    Kind.UNREAD: ("mtia_ccp_events", "mtia_workloadd", "mtia_insight", "hpu_op", "glow_runtime"),
+    Kind.UNREAD: (
+        "mtia_ccp_events",
+        "mtia_workloadd",
+        "mtia_insight",
+        "hpu_op",
+        "glow_runtime",
+        "cuda_profiler_range",
+    ),
     Kind.OTHER: (None,),
 }
 

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.trace.kineto.damage import COPY_AGAIN
 from traceprof.trace.kineto.packing import GZIP, MAX_MAGIC, NAMES, PackingError, packing, unpacked
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.progress import Progress
-
-RE_RECORD = "copy it again, or record again with torch.profiler"
-"""What to do about a damaged trace."""
 
 _PIECE_BYTES = 1 << 18
 
@@ -68,7 +66,8 @@ class TraceFile:
         try:
             yield from packed if magic is None else unpacked(packed, _PIECE_BYTES)
         except PackingError as error:
-            raise self.damaged(f"a damaged {NAMES[magic or GZIP]} file ({error})") from error
+            why = f"a damaged {NAMES[magic or GZIP]} file ({error})"
+            raise self.damaged(why, COPY_AGAIN) from error
         status = os.fstat(self._descriptor)
         if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self._written_ns):
             raise TraceFormatError(
@@ -77,9 +76,9 @@ class TraceFile:
                 "wait until its writer has finished, and try again",
             )
 
-    def damaged(self, why: str) -> TraceFormatError:
-        """Return an error with the reason why the file cannot be read."""
-        return TraceFormatError(f"cannot read {self.path}", why, RE_RECORD)
+    def damaged(self, why: str, remedy: str) -> TraceFormatError:
+        """Return an error with the reason why the file cannot be read, and what to do."""
+        return TraceFormatError(f"cannot read {self.path}", why, remedy)
 
     def _read(self, length: int, offset: int) -> bytes:
         # At an explicit offset: forked processes share the descriptor.

@@ -168,6 +168,12 @@ class KinetoTrace(Trace):
                 "the file is cut short: it ends in the middle, as after a killed job; the part"
                 " before that is analysed"
             )
+        if self._content.num_repaired:
+            events = counted(self._content.num_repaired, "event")
+            notes.append(
+                f"{events} with backslashes or quotes that the profiler did not escape: repaired,"
+                " names are read as they stand"
+            )
         if self._content.num_unusable:
             events = counted(self._content.num_unusable, "event")
             notes.append(
