@@ -149,7 +149,7 @@ def _first_bytes(path: Path) -> bytes:
         why = getattr(error, "strerror", None) or str(error)
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     if not start:
-        from traceprof.trace.kineto.damage import COPY_AGAIN
+        from traceprof.trace.kineto.pieces import COPY_AGAIN
         from traceprof.trace.nsight.parts import RE_EXPORT
 
         is_json = ".json" in path.name

@@ -11,11 +11,12 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from traceprof.trace.kineto.pieces import COPY_AGAIN
+
 if TYPE_CHECKING:
     from traceprof.errors import TraceFormatError
     from traceprof.trace.kineto.pieces import TraceFile
 
-COPY_AGAIN = "copy it again, or record again with torch.profiler"
 RECORD_AGAIN = "record again with torch.profiler"
 RECORD_ESCAPED = (
     "record again with with_stack=False, or with a newer PyTorch: 2.1 and later escape backslashes"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from traceprof.trace.kineto import damage
+from traceprof.trace.kineto.pieces import COPY_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -293,7 +294,7 @@ class KinetoDocument:
 
     def _damaged(self, why: str) -> TraceFormatError:
         is_overwritten = b"\0" in self._buffer[: damage.MAX_REPAIR_BYTES]
-        remedy = damage.COPY_AGAIN if is_overwritten else damage.RECORD_ESCAPED
+        remedy = COPY_AGAIN if is_overwritten else damage.RECORD_ESCAPED
         return self._file.damaged(f"no JSON at byte {self._offset} of its text ({why})", remedy)
 
 

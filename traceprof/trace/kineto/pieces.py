@@ -7,7 +7,6 @@ import weakref
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError, TraceFormatError
-from traceprof.trace.kineto.damage import COPY_AGAIN
 from traceprof.trace.kineto.packing import GZIP, MAX_MAGIC, NAMES, PackingError, packing, unpacked
 
 if TYPE_CHECKING:
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.progress import Progress
+
+COPY_AGAIN = "copy it again, or record again with torch.profiler"
 
 _PIECE_BYTES = 1 << 18
 
