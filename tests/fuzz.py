@@ -1,7 +1,8 @@
 """`python -m tests.fuzz --num 10000 --seed 1`: damaged files by the thousand, until one is wrong.
 
 Exports of `sample_traces/` and small ones of TRACEPROF_TRACES are damaged in their bytes, by SQL,
-or while they are read; a trace of torch.profiler in its bytes and its values; stores and saved
+or while they are read, a quarter of them with 100,000 rows, many with small pages, and read in
+small slices; a trace of torch.profiler in its bytes and its values; stores and saved
 analyses in SQL and JSON; and options are given what they do not take. The files go to `analyze`,
 `info`, `whatif`, `compare`, `export` and `runs`. Each must be answered or refused with one line,
 within 10 s and 500 MB, and neither be changed nor have anything left beside it; what SQLite or

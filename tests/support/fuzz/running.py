@@ -7,10 +7,12 @@ import resource
 import shlex
 import signal
 import sqlite3
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +21,15 @@ from tests.support.fuzz import commands, profiler_traces
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.trace.nsight.schema import API_CALL
 from traceprof.trace.open import START_BYTES, is_database
+from traceprof.trace.sqlite import read_columns, records
 from traceprof.trace.sqlite.database import quote
 
 MAX_S, MAX_MB = 10, 500
 _MAX_WALL_S = 120  # whatever else the machine does
+_MANY_ROWS = 100_000
+_SMALL_SLICE = 7  # rows
 _MAX_BYTES = 1_500_000  # of an export that is damaged
 _KINDS = (
     *("bytes", "bytes", "sql", "sql", "sql", "fault", "profiler", "profiler", "profiler"),
@@ -67,7 +73,7 @@ def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Resul
         source, kind = chosen.choice(sources), chosen.choice(_KINDS)
         path = folder / str(number) / "t.sqlite"
         path.parent.mkdir()
-        path.write_bytes(source.read_bytes())
+        path.write_bytes(_source(source, chosen))
         arguments = ["analyze", "--format", "json", commands.REPORT]
         if kind != "fault":
             arguments = commands.chosen_arguments(kind, chosen)
@@ -100,6 +106,36 @@ def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Resul
     saved.unlink()
 
 
+def _source(path: Path, chosen: random.Random) -> bytes:
+    """Return an export: a quarter of them have many rows, half of the others small pages."""
+    if chosen.randrange(4) == 0:
+        return _with_many_rows(chosen.choice((512, 4096)))
+    if chosen.randrange(2) == 0:
+        return _altered(path, "PRAGMA page_size = 512", "VACUUM")
+    return path.read_bytes()
+
+
+@cache
+def _with_many_rows(page_bytes: int) -> bytes:
+    """Return the sample with API calls by the hundred thousand."""
+    table = quote(API_CALL.name)
+    repeat = f"INSERT INTO {table} SELECT a.* FROM {table} a, (SELECT 1 FROM {table} LIMIT ?)"
+    with closing(sqlite3.connect(f"file:{SAMPLE}?mode=ro&immutable=1", uri=True)) as database:
+        num_calls = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    copies = repeat.replace("?", str(_MANY_ROWS // num_calls))
+    return _altered(SAMPLE, copies, f"PRAGMA page_size = {page_bytes}", "VACUUM")
+
+
+def _altered(path: Path, *statements: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "t.sqlite"
+        copy.write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(copy, isolation_level=None)) as database:
+            for statement in statements:
+                database.execute(statement)
+        return copy.read_bytes()
+
+
 def _left(path: Path) -> str | None:
     names = sorted(name.name for name in path.parent.iterdir() if name != path)
     return f"left behind: {names}" if names else None
@@ -110,7 +146,7 @@ def _problem(path: Path, arguments: list[str], kind: str, chosen: random.Random)
     error, memory_at_first = path.with_name("error"), _memory_at_first()
     child = os.fork()
     if child == 0:
-        _be_child(path, arguments, error, kind)
+        _be_child(path, arguments, error, kind, chosen)
     if kind == "fault":
         _disturb(path, chosen)
     _, status, usage = os.wait4(child, 0)
@@ -139,7 +175,9 @@ def _memory_at_first() -> int:
     return os.wait4(child, 0)[2].ru_maxrss
 
 
-def _be_child(path: Path, arguments: list[str], error: Path, kind: str) -> None:
+def _be_child(
+    path: Path, arguments: list[str], error: Path, kind: str, chosen: random.Random
+) -> None:
     code = _WRONG
     try:
         gc.freeze()  # garbage of the parent may be of libraries whose threads are not here
@@ -147,6 +185,8 @@ def _be_child(path: Path, arguments: list[str], error: Path, kind: str) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_MAX_WALL_S)
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_S, MAX_S + 5))
+        read_columns._CHUNK_ROWS = _SMALL_SLICE
+        records._WINDOW_BYTES = chosen.choice((1, 4096, records._WINDOW_BYTES))
         is_fault, is_usage = kind == "fault", kind == "options"
         outcome = tried(path, arguments, is_changed=is_fault, may_be_misused=is_usage)
         code = _DONE if outcome.code in {EXIT_DONE, EXIT_FINDINGS} else _REFUSED

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import change
-from tests.support.pages import refuse
+from tests.support.pages import made, refuse
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
@@ -114,3 +114,33 @@ def test_cells_beside_the_way_of_a_search(path: Path) -> None:
     with pytest.raises(TraceFormatError, match="100 rows, 0 can be found"):
         _ = [*reader.read_columns(database, "u", ["a"])]
     database.close()
+
+
+@pytest.mark.parametrize("length", range(6, 14))
+@pytest.mark.parametrize("last", [b"\1", b"\x81"])
+def test_a_type_of_about_nine_bytes(tmp_path: Path, length: int, last: bytes) -> None:
+    """SQLite ends a number after nine bytes, whatever the last one is."""
+    names = [f"c{number}" for number in range(40)]
+    whole = made(tmp_path / "t", f"CREATE TABLE t ({', '.join(f'{name} INT' for name in names)})")
+    change(whole, f"INSERT INTO t VALUES ({', '.join(['1000'] * len(names))})")
+    header = bytes([len(names) + 1]) + b"\2" * len(names)
+    data = whole.read_bytes()
+    assert data.count(header) == 1
+    damaged = header[:1] + (b"\x81" * length + last).rjust(len(names), b"\2")
+    whole.write_bytes(data.replace(header, damaged))
+    with pytest.raises(TraceFormatError):
+        values(whole, ["c0", "c20"], [])
+
+
+def test_damage_in_many_slices_ends_with_an_error(tmp_path: Path) -> None:
+    """Each query that fails gives its connection back."""
+    path = made(tmp_path / "t", "CREATE TABLE t (a INTEGER, b INTEGER)", page_size=512)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(n, n) for n in range(1000, 3000)])
+    data = path.read_bytes()
+    assert data.count(b"\3\2\2") > 1000  # a header of two types
+    path.write_bytes(data.replace(b"\3\2\2", b"\x7f\2\2"))
+    database = Database(path)
+    with closing(database), pytest.raises(TraceFormatError, match="malformed"):
+        for _ in reader.read_columns(database, "t", ["a", "b"], chunk_rows=7):
+            pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ def read_columns(
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
     *,
-    chunk_rows: int = _CHUNK_ROWS,
+    chunk_rows: int | None = None,
 ) -> Iterator[dict[str, Int64]]:
     """Yield columns of a table, tens of thousands of rows at a time, in order of rowid.
 
@@ -62,7 +62,7 @@ def read_columns(
         columns: names of integer columns that the table has.
         texts: by column of texts or blobs of the table, the object that numbers its values.
         rows: by a new name, the object that numbers combinations of some integer columns.
-        chunk_rows: the most rows in a chunk that SQLite has to read.
+        chunk_rows: the most rows in a chunk that SQLite has to read; None for the usual number.
 
     Yields:
         One int64[rows] array for each column, `NULL` for NULL; for texts their numbers, -1 for
@@ -74,7 +74,7 @@ def read_columns(
     if table not in database.columns:
         return
     num_rows = 0
-    chunks = _chunks(database, table, columns, texts, rows, chunk_rows)
+    chunks = _chunks(database, table, columns, texts, rows, chunk_rows or _CHUNK_ROWS)
     while True:
         with database.in_use:  # its pages are read by the descriptor, which another file may get
             chunk = next(chunks, None)
@@ -218,15 +218,13 @@ def _run(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (tables that need it are few)
-    from queue import SimpleQueue  # noqa: PLC0415  (the same)
 
     connections: list[sqlite3.Connection] = []
     pending: deque[Future[tuple[Any, ...]]] = deque()
 
     def fetch(limits: tuple[int, int]) -> tuple[Any, ...]:
-        connection = unused.get()
-        row: tuple[Any, ...] = connection.execute(query, limits).fetchone()
-        unused.put(connection)
+        with _lent(connections) as connection:
+            row: tuple[Any, ...] = connection.execute(query, limits).fetchone()
         return row
 
     try:
@@ -238,9 +236,6 @@ def _run(
                     row = database.connection.execute(query, limits).fetchone()
                 yield row
             return
-        unused: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        for connection in connections:
-            unused.put(connection)
         with database.damage_reported(), ThreadPoolExecutor(_THREADS) as pool:
             for limits in slices:
                 pending.append(pool.submit(fetch, limits))
@@ -248,9 +243,19 @@ def _run(
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
-    finally:
+    finally:  # the pool's threads are done: each gave its connection back
         for connection in connections:
             connection.close()
+
+
+@contextmanager
+def _lent(connections: list[sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
+    """Take a connection for a thread, of which there are no more than connections."""
+    connection = connections.pop()
+    try:
+        yield connection
+    finally:
+        connections.append(connection)
 
 
 def expect_rows(database: Database, tables: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ _FIRST_TEXT = 12
 _CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # values that the type implies, which are not stored
 
 _MAX_HEADER = 127  # its length is one byte
+_MAX_NUMBER_BYTES = 8  # of a type: 56 bits
 _NO_TEXT = -1
 _FAR = 1 << 40  # beyond any payload
 
@@ -274,9 +275,10 @@ def _fields(header: bytes) -> list[tuple[int, int]] | None:
     fields: list[tuple[int, int]] = []
     at, start = 1, length
     while at < length:
-        serial = 0
+        serial, first = 0, at
         while True:
-            if at >= min(length, len(header)):
+            # SQLite's numbers end after nine bytes; none of a column's type is as long.
+            if at >= min(length, len(header)) or at - first == _MAX_NUMBER_BYTES:
                 return None
             serial = serial << 7 | header[at] & 0x7F
             at += 1

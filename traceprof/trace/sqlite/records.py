@@ -54,7 +54,7 @@ def decode_columns(
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
     *,
-    window_bytes: int = _WINDOW_BYTES,
+    window_bytes: int | None = None,
 ) -> Iterator[Chunk]:
     """Yield a table's rows in order of rowid.
 
@@ -64,14 +64,14 @@ def decode_columns(
         texts: by column, the object that numbers its texts.
         rows: by a new name, the object that numbers combinations of wanted columns; the chunk has
             the number in their place.
-        window_bytes: of the pages that are decoded at once.
+        window_bytes: of the pages that are decoded at once; None for the usual number.
 
     Raises:
         Unsupported: the rows from here on cannot be read.
     """
     with PageFile(file) as pages:
         leaves = pages.leaves(layout.root)
-        at_once = max(window_bytes // pages.page_size, 1)
+        at_once = max((window_bytes or _WINDOW_BYTES) // pages.page_size, 1)
         decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
         for first in range(0, len(leaves.numbers), at_once):
             chunk = decoder.decode(leaves, first, first + at_once)
