@@ -21,7 +21,7 @@ from traceprof.analyses.explanations.page import explanation
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.findings_text import gain_text, no_cost
-from traceprof.reports.headline_text import beyond_gains, limits_text, same_time
+from traceprof.reports.headline_text import beyond_gains, judged_share, limits_text, same_time
 from traceprof.reports.time_text import about_steps, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
@@ -330,7 +330,7 @@ def _finding_link(id_: str) -> Component:
 
 def _made_of(headline: Headline) -> str:
     result = headline.breakdown
-    text = f"The {result.judged_kind} is {where_it_went(result.judged)}."
+    text = f"The {result.judged_kind} is {where_it_went(result.judged)}.{judged_share(headline)}"
     if headline.breakdown.periods:
         text = f"{text} {about_periods(headline.breakdown.periods)}"
     if headline.lengths is not None:

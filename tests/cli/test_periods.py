@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.long import long_after
 from tests.support.solver import US, solver
@@ -59,6 +60,25 @@ def test_one_kernel_more_in_the_last_iteration_but_one(tmp_path: Path, traceprof
     assert json.loads(traceprof("whatif", path, "--format", "json"))["baseline"]["num_steps"] == 8
     traceprof("compare", path, solver(10, body).write(tmp_path / "before.sqlite"))
     traceprof("export", "perfetto", path, "-o", tmp_path / "trace.json.gz")
+
+
+def test_the_headline_says_what_share_of_the_gpu_time_it_is_about(
+    tmp_path: Path, traceprof: Command
+) -> None:
+    """A copy of 10 ms comes before thirty iterations, of 4 x 30 us of kernels."""
+    builder = TraceBuilder().memcpy(0, 10_000 * US)
+    path = solver(30, builder=builder, begin_ns=11_000 * US).write(tmp_path)
+    found = document(traceprof, path)["headline"]
+    kernels_us = 30 * 4 * 30
+    assert found["judged_fraction"] == pytest.approx((kernels_us - 30) / (kernels_us + 10_000))
+    shown = " ".join(traceprof("analyze", path).split())
+    assert "The training holds 26.2 % of the recorded GPU time. No range marks steps" in shown
+    chosen = ("--time-range", ":")
+    assert document(traceprof, path, *chosen)["headline"]["judged_fraction"] == 1
+    assert "of the recorded GPU time" not in traceprof("analyze", path, *chosen)
+    almost = solver(30).write(tmp_path / "almost.sqlite")  # one kernel comes before the first step
+    assert document(traceprof, almost)["headline"]["judged_fraction"] == pytest.approx(119 / 120)
+    assert "of the recorded GPU time" not in traceprof("analyze", almost)
 
 
 def test_json(tmp_path: Path, traceprof: Command) -> None:

@@ -41,6 +41,7 @@ class PeriodStep(NamedTuple):
     start: int
     end: int
     launch: int | None
+    name: str | None  # of what begins it
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _steps(items: list[Operation], phases: list[Phase]) -> list[PeriodStep]:
         begins = [items[place] for place in phase.begins]
         ends = [op.start for op in begins[1:]] + [end]
         steps += [
-            PeriodStep(op.start, stop, op.call.start if op.call else None)
+            PeriodStep(op.start, stop, op.call.start if op.call else None, op.name)
             for op, stop in zip(begins, ends, strict=True)
         ]
     return [

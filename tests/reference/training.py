@@ -12,7 +12,11 @@ Shares no code with ``traceprof`` but the labels that `instrument` writes.
   the next step's starts; the last one ends with the last operation launched inside it. A step that
   launched nothing on the rank has none.
 * Where no process of the report has either: the periods of the rank's kernels
-  (`tests.reference.period_steps`) from its first main compute to the end of its window.
+  (`tests.reference.period_steps`) from its first main compute to the end of its window. Only if
+  they hold 80 % of the compute time of all streams from the first main compute to the last, and 80
+  % of the kernels that start then whose name is that of one that begins a period. Where no name
+  says what main compute is, this is from the first to the last of those that take most time, by
+  name, so many that they make half of it.
 * Leading steps that lie inside a range of warm-up are not training, nor are leading steps that the
   profiler distorts: rows of PROFILER_OVERHEAD of the process take over 10 % of their window. (Its
   flush at the end of a capture is of no such step.) If no step is left, all count.
@@ -38,7 +42,7 @@ from tests.reference.breakdown import (
     function_name,
 )
 from tests.reference.nsight_export import Call, Export, Operation
-from tests.reference.period_steps import period_steps
+from tests.reference.period_steps import PeriodStep, period_steps
 from tests.reference.spans import Span, clipped, length, union
 from traceprof import labels
 
@@ -155,16 +159,57 @@ def step_windows(operations: list[Operation], steps: list[tuple[int, int, int]])
 
 def main_compute(export: Export, process: int, operations: list[Operation]) -> list[Operation]:
     kernels = [op for op in operations if op.kind == COMPUTE]
-    main = [op for op in kernels if op.name is not None and is_main_compute(op.name)]
+    main = _recognised(kernels)
     if not main:
-        time: Counter[str] = Counter()
-        for op in kernels:
-            time[op.name or ""] += op.end - op.start
-        longest = min(time, key=lambda name: (-time[name], name), default=None)
-        main = [op for op in kernels if (op.name or "") == longest]
+        longest = _by_time(kernels)[:1]
+        main = [op for op in kernels if (op.name or "") in longest]
+    return _after_warm_up(export, process, main)
+
+
+def _recognised(kernels: list[Operation]) -> list[Operation]:
+    return [op for op in kernels if op.name is not None and is_main_compute(op.name)]
+
+
+def _by_time(kernels: list[Operation]) -> list[str]:
+    """The names of kernels, those that take most time first."""
+    time: Counter[str] = Counter()
+    for op in kernels:
+        time[op.name or ""] += op.end - op.start
+    return sorted(time, key=lambda name: (-time[name], name))
+
+
+def _after_warm_up(export: Export, process: int, main: list[Operation]) -> list[Operation]:
     warm_up = _warm_up(export, process)
     cold = [op for op in main if op.call and not clipped(warm_up, op.call.start, op.call.start + 1)]
     return cold or main
+
+
+def _standing_for_all(export: Export, process: int, operations: list[Operation]) -> Span:
+    """From the first start to the last end of what stands for all of the program."""
+    kernels = [op for op in operations if op.kind == COMPUTE]
+    standing = _recognised(kernels)
+    if not standing:
+        taken, half = 0, sum(op.end - op.start for op in kernels) / 2
+        for name in _by_time(kernels):
+            of_name = [op for op in kernels if (op.name or "") == name]
+            standing += of_name
+            taken += sum(op.end - op.start for op in of_name)
+            if taken >= half:
+                break
+    cold = _after_warm_up(export, process, standing)
+    return min(op.start for op in cold), max(op.end for op in standing)
+
+
+def _hold_most(periods: list[PeriodStep], operations: list[Operation], whole: Span) -> bool:
+    low, high = whole
+    judged = clipped(union((step.start, step.end) for step in periods), low, high)
+    kernels = [op for op in operations if op.kind == COMPUTE]
+    held = sum(length(clipped(judged, op.start, op.end)) for op in kernels)
+    taken = sum(max(min(op.end, high) - max(op.start, low), 0) for op in kernels)
+    names = {step.name for step in periods}
+    begun = [op for op in kernels if op.name in names and low <= op.start < high]
+    inside = [op for op in begun if clipped(judged, op.start, op.start + 1)]
+    return held >= 0.8 * taken and len(inside) >= 0.8 * len(begun)
 
 
 def training(export: Export, process: int, device: int) -> Training:
@@ -179,6 +224,8 @@ def training(export: Export, process: int, device: int) -> Training:
     if main and not marks_steps(export):
         basis = "periods"
         periods = period_steps(operations, min(op.start for op in main), high)
+        if not _hold_most(periods, operations, _standing_for_all(export, process, operations)):
+            periods = []
         steps = [Step(number, step.start, step.end) for number, step in enumerate(periods)]
         launches = tuple(step.launch for step in periods)
     own = [(s.start, s.end) for s in export.profiler if s.thread & ~LOW_24_BITS == process]

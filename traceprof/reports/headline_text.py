@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
 
 _FAR_MORE = 2
+_NEARLY_ALL = 0.95  # of the recorded GPU time
 
 
 def headline_lines(analysis: RunResult) -> list[str]:
@@ -32,6 +33,7 @@ def headline_lines(analysis: RunResult) -> list[str]:
     # Steps that are left out may be made of something else.
     made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
     lines = [f"{_what_it_takes(headline)}{made_of}."]
+    lines[0] += judged_share(headline)
     if headline.breakdown.periods:
         lines[0] += f" {about_periods(headline.breakdown.periods)}"
     if headline.causes:
@@ -47,6 +49,14 @@ def headline_lines(analysis: RunResult) -> list[str]:
         beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
         lines.append(could_take + beyond)
     return lines
+
+
+def judged_share(headline: Headline) -> str:
+    """Say what share of the recorded GPU time is judged, after a space; nothing if nearly all."""
+    share = headline.judged_fraction
+    if share is None or share >= _NEARLY_ALL:
+        return ""
+    return f" The {headline.breakdown.judged_kind} holds {percent(share)} of the recorded GPU time."
 
 
 def _what_it_takes(headline: Headline) -> str:

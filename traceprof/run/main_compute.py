@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Operations, RankOperations
 
 
+_MOST = 0.5  # of the compute time: what kernels hold that stand for all of a program
+
+
 class MainCompute(Record, frozen=True):
     """The operations of a rank that are its main compute.
 
@@ -28,11 +31,29 @@ class MainCompute(Record, frozen=True):
         kernels: bool[kernels].
         has_graphs: whether it includes CUDA graphs that were traced as a whole.
         name: the kernel that takes most time, if main compute was not recognised by kernel names.
+        stands_for_all: bool[kernels], kernels from whose first to whose last a period is to repeat:
+            the same, if they were recognised; else those that take most time, until they make half
+            of it.
+        graphs_stand_for_all: whether CUDA graphs are among these.
     """
 
     kernels: Mask
     has_graphs: bool
     name: str | None
+    stands_for_all: Mask
+    graphs_stand_for_all: bool
+
+
+class MainSpan(Record, frozen=True):
+    """When a rank's main compute ran, after any warm-up.
+
+    Attributes:
+        start_ns: the start of its first operation.
+        whole_ns: from the first start to the last end of what stands for all of the program.
+    """
+
+    start_ns: int
+    whole_ns: tuple[int, int]
 
 
 def main_compute(
@@ -59,28 +80,34 @@ def main_compute(
     is_main = {text: is_main_compute(text) for text in {*texts.values()}}
     if any(is_main.values()):
         chosen = [index for index, text in texts.items() if is_main[text]]
-        return MainCompute(_have(signature, chosen, num_signatures), has_graphs=False, name=None)
+        mask = _have(signature, chosen, num_signatures)
+        return MainCompute(mask, False, None, mask, False)
     time = np.bincount(signature, kernels.length_ns, minlength=num_signatures)
     time_of: dict[str, float] = {}
     if len(operations.graphs):
         time_of[""] = float(operations.graphs.length_ns.sum())
     for index, text in texts.items():
         time_of[text] = time_of.get(text, 0.0) + float(time[index])
-    longest = min(time_of, key=lambda text: (-time_of[text], text), default=None)
-    chosen = [index for index, text in texts.items() if text == longest]
-    mask = _have(signature, chosen, num_signatures)
-    return MainCompute(mask, has_graphs=longest == "", name=longest)
+    by_time = sorted(time_of, key=lambda text: (-time_of[text], text))
+    longest = by_time[0] if by_time else None
+    held = np.cumsum([time_of[text] for text in by_time])
+    most = {*by_time[: int(np.searchsorted(held, _MOST * sum(time_of.values()))) + 1]}
+    main, standing = (
+        _have(signature, [index for index, text in texts.items() if text in of], num_signatures)
+        for of in ({longest}, most)
+    )
+    return MainCompute(main, longest == "", longest, standing, "" in most)
 
 
-def first_main_compute(
+def main_span(
     operations: RankOperations,
     names: Mapping[int, str],
     communicates: Mapping[int, str],
     launched_by: tuple[Int64, Int64],
     calls: ApiCalls | None,
     warm_up: Intervals,
-) -> int | None:
-    """Return the start of the main compute, after any warm-up; None if there is no main compute.
+) -> MainSpan | None:
+    """Return when the main compute ran, after any warm-up; None if there is no main compute.
 
     Args:
         operations: of the rank.
@@ -91,9 +118,26 @@ def first_main_compute(
         warm_up: when the process warmed up.
     """
     main = main_compute(operations, names, communicates)
+    start_ns = _first(_groups(operations, main), launched_by, calls, warm_up)
+    if start_ns is None:
+        return None
+    graphs = operations.graphs
+    standing: list[tuple[Operations, Mask]] = [(operations.kernels, main.stands_for_all)]
+    standing += [(graphs, np.ones(len(graphs), np.bool_))] * main.graphs_stand_for_all
+    begin_ns = _first(standing, launched_by, calls, warm_up)
+    ends = [int(group.ends(chosen).max()) for group, chosen in standing if chosen.any()]
+    return MainSpan(start_ns, (start_ns if begin_ns is None else begin_ns, max(ends)))
+
+
+def _first(
+    groups: Iterable[tuple[Operations, Mask]],
+    launched_by: tuple[Int64, Int64],
+    calls: ApiCalls | None,
+    warm_up: Intervals,
+) -> int | None:
+    """Return the start of the first operation after any warm-up, else of the first of all."""
     first: list[int] = []
     warm: list[int] = []
-    groups = _groups(operations, main)
     for (group, chosen), call in zip(groups, launched_by, strict=False):
         if not chosen.any():
             continue

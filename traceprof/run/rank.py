@@ -15,7 +15,7 @@ from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.links import NO_LINKS, KnownLinks
-from traceprof.run.main_compute import first_launch, first_main_compute
+from traceprof.run.main_compute import MainSpan, first_launch, main_span
 from traceprof.run.program import Program, program_of
 from traceprof.run.steps.period_steps import PeriodSteps, period_steps
 from traceprof.run.steps.step_ranges import (
@@ -256,9 +256,9 @@ class Rank(RankInfo, frozen=True, eq=False):
         return steps_by_optimizer(-intervals.BEYOND_NS if first_ns is None else first_ns, ends_ns)
 
     @derived
-    def main_compute_ns(self) -> int | None:
-        """When its main compute begins, after any warm-up; None without main compute."""
-        return first_main_compute(
+    def main_compute(self) -> MainSpan | None:
+        """When its main compute ran, after any warm-up; None without main compute."""
+        return main_span(
             self.operations,
             self.kernel_names,
             self.communication_operations,
@@ -270,13 +270,15 @@ class Rank(RankInfo, frozen=True, eq=False):
     @derived
     def periods(self) -> PeriodSteps | None:
         """The periods of its kernels, where they are its steps; None if ranges mark steps."""
-        if not self.may_use_period or self.device is None or self.main_compute_ns is None:
+        main = self.main_compute if self.may_use_period and self.device is not None else None
+        if main is None:
             return None
         return period_steps(
             self.operations,
             self.is_communication_kernel,
             lambda index: self.operation_name(_KERNELS, index),
-            (self.main_compute_ns, self.window.end_ns),
+            (main.start_ns, self.window.end_ns),
+            main.whole_ns,
         )
 
     @derived

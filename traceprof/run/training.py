@@ -99,11 +99,11 @@ def _without_steps(rank: Rank) -> Training:
     whole = rank.window
     if isinstance(rank, CpuRank):
         return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
-    start_ns = rank.main_compute_ns
-    if start_ns is None:
+    main = rank.main_compute
+    if main is None:
         return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
-    before_ns = start_ns - whole.start_ns
-    return Training(start_ns, whole.end_ns, before_ns, 0, TrainingBasis.MAIN_COMPUTE)
+    before_ns = main.start_ns - whole.start_ns
+    return Training(main.start_ns, whole.end_ns, before_ns, 0, TrainingBasis.MAIN_COMPUTE)
 
 
 def _num_leading(mask: Mask) -> int:

@@ -1,5 +1,6 @@
 """Steps that nobody marked: periods of kernels as the steps of a rank."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
+from tests.support.databases import cut
 from tests.support.known import known
 from tests.support.opened import ranks_of
 from tests.support.solver import US, solver
 from traceprof.analysis import analyze
 from traceprof.execution.options import Options
 from traceprof.run.opening import open_report
+from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps import period_steps
 from traceprof.run.steps.period_steps import GRAPH, Period, about_periods
@@ -22,6 +25,8 @@ from traceprof.run.windows import choose_window, training_window
 from traceprof.trace.open import open_trace
 
 _ITERATION = (20 + 4 * (30 + 2)) * US
+CUTS = [(0.0, 0.95), (0.0, 0.71), (0.0, 0.4), (0.13, 1.0), (0.5, 1.0), (0.2, 0.63), (0.3, 0.92)]
+"""Shares of a recording: from when to when a shorter one of the same program would last."""
 
 
 def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
@@ -167,6 +172,106 @@ def test_of_very_many_those_in_the_middle_are_steps(
         assert len(known(rank.host_steps).number) == 70
     (note,) = [note for _, note in analyze(path).notes if "its kernels repeat" in note]
     assert "repeat 70 times: 11 of these periods, from the middle, are its steps" in note
+
+
+def in_turns(*, order: list[int], length_us: int = 30) -> TraceBuilder:
+    """Two kernels at a time on the streams of this order, each of kernels of its own."""
+    trace, at = TraceBuilder(), 0
+    for stream in order:
+        for number in range(2):
+            name = f"layer_{stream}_{number}(float*)"
+            trace.kernel(at, at + length_us * US, name, stream=stream)
+            at += (length_us + 2) * US
+    return trace
+
+
+def test_a_stream_of_several_that_run_one_after_the_other_is_no_program(tmp_path: Path) -> None:
+    one_by_one = in_turns(order=[stream for stream in range(10, 20) for _ in range(10)])
+    with ranks_of(one_by_one.write(tmp_path / "one_by_one.sqlite")) as (rank,):
+        assert rank.may_use_period
+        assert rank.periods is None
+        assert rank.steps is None
+    together = in_turns(order=[*range(10, 20)] * 10)
+    with ranks_of(together.write(tmp_path / "together.sqlite")) as (rank,):
+        assert known(rank.periods).phases[0].num_kernels == 20
+
+
+def test_launches_of_one_size_of_a_benchmark_are_no_steps(tmp_path: Path) -> None:
+    """Of 50 launches 33 are alike; they take 97 % of the time."""
+
+    def benchmark(num_others: int) -> TraceBuilder:
+        trace, at = TraceBuilder(), 0
+        for number in range(num_others + 33):
+            grid = min(number + 1, num_others + 1)
+            length = (2 if number < num_others else 30) * US
+            trace.kernel(at, at + length, "copy(float*)", grid=(grid, 1, 1))
+            at += length + 2 * US
+        return trace
+
+    with ranks_of(benchmark(17).write(tmp_path / "17.sqlite")) as (rank,):
+        assert rank.periods is None
+    with ranks_of(benchmark(5).write(tmp_path / "5.sqlite")) as (rank,):
+        assert len(known(rank.steps)) == 33
+
+
+PROGRAMS: dict[str, tuple[int, Callable[[int], TraceBuilder]]] = {
+    "a solver": (4, solver),
+    "two streams": (20, lambda num: in_turns(order=[*range(10, 20)] * num)),
+    "other lengths": (6, lambda num: solver(num, ("a", "b", "c", "b", "d", "a"), noise=0.3)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_recordings_of_any_length_have_the_same_period_or_none(name: str, tmp_path: Path) -> None:
+    lag, program = PROGRAMS[name]
+    path = program(30).write(tmp_path / "whole.sqlite")
+    with ranks_of(path) as (rank,):
+        start_ns, length_ns = rank.window.start_ns, rank.window.length_ns
+        assert known(rank.periods).phases[0].num_kernels == lag
+    num_known = 0
+    for number, (begin, end) in enumerate(CUTS):
+        part = tmp_path / f"{number}.sqlite"
+        recorded = start_ns + int(begin * length_ns), start_ns + int(end * length_ns)
+        with ranks_of(cut(path, part, *recorded)) as (rank,):
+            lags = (
+                [] if rank.periods is None else [phase.num_kernels for phase in rank.periods.phases]
+            )
+            assert lags in ([], [lag])
+            num_known += bool(lags)
+    assert num_known >= len(CUTS) - 1
+
+
+def test_parts_of_real_recordings_have_the_same_period_or_none(
+    real_trace: Path, tmp_path: Path
+) -> None:
+    """A shorter one is a layer of the iteration, of which the part shows no two."""
+    with ranks_of(real_trace) as ranks:
+        wholes = {rank.rank: _lags(rank) for rank in ranks if len(rank.operations.kernels)}
+        spans = [rank.window for rank in ranks if rank.rank in wholes]
+    if not any(wholes.values()):
+        return
+    start_ns = min(window.start_ns for window in spans)
+    length_ns = max(window.end_ns for window in spans) - start_ns
+    for number, (begin, end) in enumerate(CUTS):
+        part = tmp_path / f"{number}.sqlite"
+        recorded = start_ns + int(begin * length_ns), start_ns + int(end * length_ns)
+        with ranks_of(cut(real_trace, part, *recorded)) as ranks:
+            for rank in ranks:
+                whole, lags = wholes.get(rank.rank, ()), _lags(rank)
+                layers = {lag for lag in lags if lag not in whole}
+                assert not whole or all(2 * lag <= max(whole) for lag in layers)
+        part.unlink()
+
+
+def _lags(rank: Rank) -> tuple[int, ...]:
+    """Return the periods of a rank, also if it has marked steps."""
+    if rank.device is None or not len(rank.operations.kernels):
+        return ()
+    unmarked = replace(NO_TRAINING_RANGES, warm_up=rank.training_ranges.warm_up)
+    bare = replace(rank, training_ranges=unmarked, may_use_period=True)
+    lags = () if bare.periods is None else tuple(one.num_kernels for one in bare.periods.phases)
+    bare.release()
+    return lags
 
 
 def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trace: Path) -> None:

@@ -69,6 +69,11 @@ class Measures(Struct, frozen=True):
             return None
         return self.overlapped_communication_ns / self.communication_ns
 
+    @property
+    def busy_ns(self) -> int:
+        """Time in which the rank did anything."""
+        return self.window_ns - self.idle_ns
+
     def fraction(self, part_ns: str) -> float:
         """Return the share of the window that a part of it takes, 0 to 1.
 
@@ -114,6 +119,7 @@ class BreakdownResult(RankResult, frozen=True):
         after: the breakdown of what comes after it.
         seen_before: other facts about the time before.
         seen_after: other facts about the time after.
+        has_gpu: whether the rank is a GPU's.
         lead_ns: of a rank with one step, from the start of its range on the host to its first
             launch: no window has this time. With several steps it is in the one before.
     """
@@ -131,6 +137,7 @@ class BreakdownResult(RankResult, frozen=True):
     after: Measures | None = None
     seen_before: Surroundings | None = None
     seen_after: Surroundings | None = None
+    has_gpu: bool = True
     lead_ns: int = 0
 
     @property
@@ -188,6 +195,7 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         after=after if is_told and after.window_ns else None,
         seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,
         seen_after=surroundings(rank, int(start[3]), int(end[3])) if is_told else None,
+        has_gpu=rank.device is not None,
         lead_ns=_lead_ns(rank),
     )
 

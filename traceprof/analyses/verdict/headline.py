@@ -32,12 +32,15 @@ class Headline(Record, frozen=True):
             is one step.
         lengths: how long its steps take, None without steps.
         worst: of each finding's id the costliest, of whatever rank, in the order of findings.
+        judged_fraction: share of the time in which the GPUs worked that lies in what is judged: in
+            the training, of all that was recorded; None without a GPU.
         savings: what a step could take.
     """
 
     breakdown: BreakdownResult
     step_ns: int
     lengths: StepLengths | None
+    judged_fraction: float | None = None
     worst: tuple[Finding, ...] = ()
     savings: Savings = field(default_factory=Savings)
 
@@ -68,4 +71,12 @@ def headline(results: Sequence[BreakdownResult]) -> Headline | None:
     if not results:
         return None
     breakdown = slowest_rank(results)
-    return Headline(breakdown, step_ns(breakdown), step_lengths(breakdown))
+    of_gpus = [result for result in results if result.has_gpu]
+    recorded_ns = sum(result.whole.busy_ns for result in of_gpus)
+    judged_ns = sum(result.judged.busy_ns for result in of_gpus)
+    return Headline(
+        breakdown,
+        step_ns(breakdown),
+        step_lengths(breakdown),
+        judged_ns / recorded_ns if recorded_ns else None,
+    )

@@ -9,7 +9,7 @@ from msgspec import field
 from traceprof.analyses.steps.step_lengths import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis.rows import record
-from traceprof.findings import Count, one_of
+from traceprof.findings import Count, Fraction, one_of
 from traceprof.run.steps.period_steps import Period
 from traceprof.run.steps.step_ranges import StepsSource
 
@@ -23,6 +23,7 @@ from traceprof.run.steps.step_ranges import StepsSource
     ...,
     "findings",
     "periods",
+    "judged_fraction",
 )
 class Headline(Savings, frozen=True, kw_only=True):
     """Summary of the run."""
@@ -57,3 +58,8 @@ class Headline(Savings, frozen=True, kw_only=True):
         "If `steps_source` is `period`: one period for each phase of the program, in order of"
         " time. Otherwise empty.",
     ] = field(default_factory=list)
+    judged_fraction: Annotated[
+        Fraction | None,
+        "Share of the recorded GPU time, on all ranks, that lies in what findings judge; 1 if steps"
+        " or a time range were chosen. Null without a GPU.",
+    ] = None

@@ -74,6 +74,7 @@ _headline_row = maker(
     "steps_source",
     "findings",
     "periods",
+    "judged_fraction",
 )
 _lateness_row = maker(reports.Lateness, "rank", "host")
 
@@ -187,7 +188,7 @@ def _modules(result: RunResult) -> Iterator[measures.Module]:
 def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [], [])
+        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [], [], None)
     lengths = headline.lengths
     return _headline_row(
         headline.savings,
@@ -198,6 +199,7 @@ def _headline(result: RunResult) -> Headline:
         headline.breakdown.steps_source,
         [finding.id for finding in headline.causes],
         list(headline.breakdown.periods),
+        headline.judged_fraction,
     )
 
 

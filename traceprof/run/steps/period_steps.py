@@ -8,18 +8,19 @@ import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from traceprof import intervals
 from traceprof.errors import one_line
-from traceprof.run.steps.periods import Items, Periods, Phase, find_periods
+from traceprof.run.steps.periods import MIN_COVERED, Items, Periods, Phase, find_periods
 from traceprof.run.steps.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.steps.lags import Names
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankOperations
@@ -122,21 +123,25 @@ def period_steps(
     communicates: Mask,
     name_of: Callable[[int], str],
     span_ns: tuple[int, int],
+    whole_ns: tuple[int, int],
 ) -> PeriodSteps | None:
     """Return the steps of a rank by the periods of its kernels; None if it has no period.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
-    the busiest stream alone, since others may run ahead: what returns more regularly counts.
+    the busiest stream alone, since others may run ahead: what returns more regularly counts. They
+    are the program's only if they hold most of what ran on all streams.
 
     Args:
         operations: of the rank.
         communicates: bool[kernels], those that are left out: they wait for other ranks.
         name_of: returns the readable name of a kernel by its index.
         span_ns: when the training began and ended.
+        whole_ns: from the first to the last of the rank's main compute: periods hold most of it.
     """
     kernels, graphs = operations.kernels, operations.graphs
-    places = np.flatnonzero(~communicates & _within(kernels.start_ns, span_ns))
-    of_graphs = np.flatnonzero(_within(graphs.start_ns, span_ns))
+    searched = min(span_ns[0], whole_ns[0]), span_ns[1]
+    places = np.flatnonzero(~communicates & _within(kernels.start_ns, searched))
+    of_graphs = np.flatnonzero(_within(graphs.start_ns, searched))
     signature = np.concatenate(
         (kernels.packed_signature.at(places) + 1, np.zeros(len(of_graphs), np.int64))
     )
@@ -149,6 +154,11 @@ def period_steps(
         signature, start, end, stream, place = (
             column[order] for column in (signature, start, end, stream, place)
         )
+    everything = signature, start, end
+    first = int(np.searchsorted(start, span_ns[0]))
+    signature, start, end, stream, place = (
+        column[first:] for column in (signature, start, end, stream, place)
+    )
     items = Items(_narrow(signature), start, end)
     periods, chosen = find_periods(items), np.arange(len(place))
     busiest = _busiest(stream, end - start)
@@ -160,6 +170,12 @@ def period_steps(
     if periods is None:
         return None
     begins = chosen[np.concatenate([phase.begins for phase in periods.phases])]
+    windows = _windows(periods)
+    judged = intervals.union(windows.start_ns, windows.end_ns)
+    names = np.append(kernels.name_of_signature, -1)[everything[0] - 1]
+    is_begin = is_in(names, distinct_values(names[first + begins]))
+    if not _holds_most(judged, whole_ns, *everything[1:], is_begin):
+        return None
     is_graph = signature == 0
 
     def period(phase: Phase) -> Period:
@@ -172,7 +188,6 @@ def period_steps(
         ]
         return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[inside]))
 
-    windows = _windows(periods)
     return PeriodSteps(
         windows.chosen(_middle(windows.phases)),
         tuple(map(period, periods.phases)),
@@ -180,6 +195,32 @@ def period_steps(
         is_graph[begins],
         place[begins],
     )
+
+
+def _holds_most(
+    judged: Intervals, whole_ns: tuple[int, int], start_ns: Int64, end_ns: Int64, is_begin: Mask
+) -> bool:
+    """Return whether periods hold most of a rank's kernel time, and of what begins them.
+
+    Else a part would be judged as the whole: one of several streams that run one after the other,
+    or the launches of one size of a benchmark that tries many.
+
+    Args:
+        judged: the time of all periods.
+        whole_ns: the time of which they are to hold most.
+        start_ns: int64[n], of the kernels and graphs of all streams.
+        end_ns: int64[n].
+        is_begin: bool[n], which of them have a name that begins periods.
+    """
+    low, high = whole_ns
+    judged = intervals.clip(judged, low, high)
+    held_ns = intervals.total(intervals.covered_within(judged, start_ns, end_ns))
+    length_ns = np.maximum(np.minimum(end_ns, high) - np.maximum(start_ns, low), 0)
+    if held_ns < MIN_COVERED * intervals.total(length_ns):
+        return False
+    begun = start_ns[is_begin & _within(start_ns, whole_ns)]
+    num_held = np.count_nonzero(intervals.covered_within(judged, begun, begun + 1))
+    return bool(num_held >= MIN_COVERED * len(begun))
 
 
 def about_part(num: int, num_periods: int) -> str:
