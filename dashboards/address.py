@@ -2,17 +2,16 @@
 
 `/timeline?rank=0,3&start=1500000000&end=1700000000&finding=gpu-idle&evidence=2`
 
-Anybody can write a URL: `parse` takes only what `assets/address_table.js` lists, which the modules
-that run in the browser import, too.
+Anybody can write a URL: `parse` takes only the parameters that are listed here, in the forms that
+they have here. A page is drawn for what it took; then `assets/address.js` sets and removes
+parameters of the same URL.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from traceprof.analysis import FINDING_IDS
@@ -22,19 +21,12 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-_WRITTEN = (Path(__file__).parent / "assets/address_table.js").read_text(encoding="utf-8")
-TABLE: dict[str, Any] = json.loads(_WRITTEN[_WRITTEN.index("{") : _WRITTEN.rindex("}") + 1])
-
-OVERVIEW: str = TABLE["pages"]["overview"]
-TIMELINE: str = TABLE["pages"]["timeline"]  # where evidence is to be seen: all pages lead there
-WHAT_IF: str = TABLE["pages"]["what-if"]
-COMPARE: str = TABLE["pages"]["compare"]
+OVERVIEW, TIMELINE, WHAT_IF, COMPARE = "/", "/timeline", "/what-if", "/compare"
+"""Pages that links lead to."""
 WHOLE_PATH = "all"
 """In place of a step's number: the critical path of the whole training."""
 
 _MAX_NUMBERS = 10_000  # ranks in one address
-_MAX_TEXT = 1_000  # characters
-_MAX_ROWS_TEXT = 20_000  # characters
 _MAX_LENGTH = 100_000  # characters of a whole query
 
 
@@ -44,8 +36,9 @@ class Scope:
 
     rank: tuple[int, ...] = ()  # the ranks chosen, by number, each once; all where empty
     report: tuple[int, ...] = ()  # the reports chosen, by index; all where empty
-    # the first nanosecond, on the run's clock; None for the first of all
-    start_ns: int | None = None
+    start_ns: int | None = (
+        None  # the first nanosecond on the run's clock; None for the first of all
+    )
     end_ns: int | None = None  # one past the last; None for the end
 
     @property
@@ -65,24 +58,21 @@ class Address:
     path: str = OVERVIEW  # of a page; whether there is such a page is not known here
     rank: tuple[int, ...] = ()  # the ranks shown, by number, each once; all where empty
     report: tuple[int, ...] = ()  # the reports shown, by index; all where empty
-    # the first nanosecond shown, on the run's clock; None for the page's own
-    start_ns: int | None = None
+    start_ns: int | None = None  # the first nanosecond on the run's clock; None for the page's own
     end_ns: int | None = None  # one past the last; None for the page's own
     finding: str | None = None  # id of the finding that is shown, of the first rank chosen
     evidence: int | None = None  # index into the finding's evidence
     select: str | None = None  # what is selected, in the page's own words
-    search: str | None = None  # what is searched for by name
-    assume: str | None = None  # what is assumed, separated by commas
-    pinned: str | None = None  # rows of the timeline that stay on top, by key, separated by commas
+    search: str | None = None  # the name that is searched for
+    assume: str | None = None  # assumptions, separated by semicolons
+    pinned: str | None = None  # rows of the timeline that stay on top, by key, with commas between
     hidden: str | None = None  # rows of the timeline that are not shown, by key
     moved: str | None = None  # rows of the timeline in the order in which they were put, by key
-    # the step whose critical path is drawn, `all` for the whole training
-    step_path: str | None = None
-    # the step of the other side that is compared, as `rank.step`, or the rank alone
-    before: str | None = None
-    after: str | None = None  # the step of this run that is compared, in the same form
-    # what the reader chose for all pages, where this view shows something else, such as a
-    # finding's evidence; None if it shows what was chosen
+    step_path: str | None = None  # the step with its critical path drawn; `all`: the whole training
+    before: str | None = None  # the other side's compared step, as `rank.step`, or the rank alone
+    after: str | None = None  # the compared step of this run, in the same form
+    # What the reader chose for all pages, where this view shows something else, such as a
+    # finding's evidence; None if it shows what was chosen.
     scope: Scope | None = None
 
     @property
@@ -94,7 +84,7 @@ class Address:
 
     def href(self) -> str:
         """Return the address as a URL without its host; `parse` reads it back."""
-        query = _query(self, _KEYS)
+        query = _query(self, PARAMETERS)
         return f"{self.path}?{query}" if query else self.path
 
     def to(self, path: str, **changes: Any) -> Address:  # noqa: ANN401  (as dataclasses.replace)
@@ -124,13 +114,15 @@ def _field(key: str) -> str:
     return _FIELDS.get(key, key)
 
 
-def parse(path: str, query: str) -> Address:
+def parse(path: object, query: object) -> Address:
     """Read a URL's path, and its query with or without the question mark.
 
     Raises:
         UsageError: a parameter is wrong.
     """
-    address = Address(path, **_values(query.removeprefix("?"), _KEYS))
+    if not isinstance(path, str) or not isinstance(query, str):  # a request can hold anything
+        raise _unreadable("path", "it is no text")
+    address = Address(path, **_values(query.removeprefix("?"), PARAMETERS))
     _check_order(address)
     return address
 
@@ -148,16 +140,16 @@ def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
             raise _unreadable(key, f"it is none of {', '.join(keys)}")
         if _field(key) in values:
             raise _unreadable(key, "it is given twice")
-        values[_field(key)] = _value(key, text)
+        form = PARAMETERS[key]
+        if form.pattern is not None and re.fullmatch(form.pattern, text) is None:
+            raise _unreadable(key, f"{text[:40]!r} is not {form.meaning}")
+        if len(text) > form.most:
+            raise _unreadable(key, "it is too long")
+        try:
+            values[_field(key)] = form.read(text)
+        except ValueError as error:
+            raise _unreadable(key, str(error)) from error
     return values
-
-
-def _value(key: str, text: str) -> object:
-    form = _KEYS[key]["form"]
-    pattern = TABLE["patterns"].get(form)
-    if pattern is not None and re.fullmatch(pattern, text) is None:
-        raise _unreadable(key, f"{text[:40]!r} is not {_MEANINGS[form]}")
-    return _READERS[form](key, text)
 
 
 def _check_order(times: Address | Scope) -> None:
@@ -170,70 +162,73 @@ def _unreadable(key: str, why: str) -> UsageError:
     return UsageError(f"cannot read {key!r} in the address", why, "use the menu")
 
 
-def _number(key: str, text: str) -> int:
+def _number(text: str) -> int:
     number = int(text)
     if abs(number) >= BEYOND_NS:
-        raise _unreadable(key, f"{text[:40]!r} is beyond what a report can hold")
+        raise ValueError(f"{text[:40]!r} is beyond what a report can hold")
     return number
 
 
-def _numbers(key: str, text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     parts = text.split(",") if text else []
     if len(parts) > _MAX_NUMBERS:
-        raise _unreadable(key, "there are too many")
-    return tuple(dict.fromkeys(_number(key, part) for part in parts))
+        raise ValueError("there are too many")
+    return tuple(dict.fromkeys(map(_number, parts)))
 
 
-def _finding(key: str, text: str) -> str:
+def _finding(text: str) -> str:
     if text not in FINDING_IDS:
-        raise _unreadable(key, f"there is no finding {text[:40]!r}")
+        raise ValueError(f"there is no finding {text[:40]!r}")
     return text
 
 
-def _text(key: str, text: str) -> str:
-    if len(text) > _MAX_TEXT:
-        raise _unreadable(key, "it is too long")
-    return text
-
-
-def _rows(key: str, text: str) -> str:
-    if len(text) > _MAX_ROWS_TEXT:
-        raise _unreadable(key, "there are too many rows")
-    return text
-
-
-def _step(key: str, text: str) -> str:
-    if text != WHOLE_PATH:
-        _number(key, text)
-    return text
-
-
-def _rank_step(key: str, text: str) -> str:
+def _step(text: str) -> str:
     for number in text.split("."):
-        _number(key, number)
+        if number != WHOLE_PATH:
+            _number(number)
     return text
 
 
-def _scope(_key: str, text: str) -> Scope:
+def _scope(text: str) -> Scope:
     scope = Scope(**_values(text, _CHOSEN))
     _check_order(scope)
     return scope
 
 
-_KEYS: dict[str, dict[str, Any]] = TABLE["keys"]
-_CHOSEN = {key: described for key, described in _KEYS.items() if described.get("chosen")}
-_FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path"}
-"""Fields of `Address` that are not called as their parameters."""
-_MEANINGS = {
-    "number": "a whole number",
-    "index": "a whole number from 0 on",
-    "indices": "whole numbers from 0 on, with commas between them",
-    "rows": "a list of rows of the timeline",
-    "step": f"a step's number or {WHOLE_PATH!r}",
-    "rank-step": "a rank, or a rank and a step as in 0.12",
+class _Form(NamedTuple):
+    pattern: str | None = None  # a regular expression for all of a value
+    meaning: str = ""  # of the pattern
+    read: Callable[[str], object] = str  # a value of that pattern; ValueError says what is wrong
+    most: int = _MAX_LENGTH  # characters
+
+
+_INDEX = "[0-9]{1,19}"
+_TEXT = _Form(most=1_000)
+_TIME = _Form(f"-?{_INDEX}", "a whole number", _number)
+_INDICES = _Form(
+    f"({_INDEX}(,{_INDEX})*)?", "whole numbers from 0 on, with commas between them", _numbers
+)
+_ROWS = _Form(r"[0-9]+\.[0-9]+(,[0-9]+\.[0-9]+)*", "a list of rows of the timeline", most=20_000)
+_RANK_STEP = _Form(rf"{_INDEX}(\.{_INDEX})?", "a rank, or a rank and a step as in 0.12", _step)
+PARAMETERS = {
+    "rank": _INDICES,
+    "report": _INDICES,
+    "start": _TIME,
+    "end": _TIME,
+    "finding": _Form(read=_finding),
+    "evidence": _Form(_INDEX, "a whole number from 0 on", _number),
+    "select": _TEXT,
+    "search": _TEXT,
+    "assume": _TEXT,
+    "pinned": _ROWS,
+    "hidden": _ROWS,
+    "moved": _ROWS,
+    "path": _Form(f"{WHOLE_PATH}|{_INDEX}", f"a step's number or {WHOLE_PATH!r}", _step),
+    "before": _RANK_STEP,
+    "after": _RANK_STEP,
+    "scope": _Form(read=_scope),
 }
-_READERS: dict[str, Callable[[str, str], object]] = {
-    "number": _number, "index": _number, "indices": _numbers, "finding": _finding, "text": _text,
-    "rows": _rows, "step": _step, "rank-step": _rank_step, "scope": _scope,
-}  # fmt: skip
-"""By the form of a parameter: how it is read once its pattern fits."""
+"""What an address can say, in the order in which it is written."""
+
+_CHOSEN = ("rank", "report", "start", "end")
+_FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path"}  # of other names

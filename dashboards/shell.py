@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html, page_container
 
 from dashboards.address import TIMELINE
 from dashboards.view import device_text
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
 
 
+LOCATION = "_pages_location"
+"""The id that Dash gives to the address of pages."""
+PATHNAME, SEARCH = f"{LOCATION}.pathname", f"{LOCATION}.search"
+
+
 def shell(*, is_ready: bool) -> Component:
     """Return the layout of the application: the bar, and room for a page."""
     return html.Div(
         [
-            dcc.Location(id="address", refresh="callback-nav"),
             # What was made of it is of no interest: the address is what counts.
             dcc.Store(id="went"),
-            dcc.Store(id="title"),
             dcc.Store(id="ready", data=is_ready),
             html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
@@ -50,7 +53,7 @@ def shell(*, is_ready: bool) -> Component:
             html.Div(id="changed", role="alert"),  # filled by assets/files.js
             labelled(html.Aside(id="notes", hidden=True), "notes"),  # filled by assets/notes.js
             dcc.Loading(
-                html.Main(id="page", tabIndex="-1"),
+                html.Main(page_container, id="page", tabIndex="-1"),
                 delay_show=300,
                 overlay_style={"visibility": "visible", "opacity": 0.5},
                 type="dot",
@@ -76,15 +79,6 @@ def _scope() -> list[Component]:
         )
         for what in ("report", "rank")
     ]
-    time = html.Div(
-        [
-            html.Span("all of the time", id="chosen-time"),
-            labelled(html.Button("×", id="clear-time", hidden=True), "show all of the time"),
-        ],
-        className="chip",
-        title="drag on an axis of time to choose a range for all pages",
-    )
-    keep = html.Button("Choose the time in view", id="keep-time", hidden=True, className="plain")
     share = html.Button(
         "Copy link",
         id="copy-link",
@@ -101,33 +95,35 @@ def _scope() -> list[Component]:
         )
         for kind in ("PNG", "SVG")
     ]
-    return [
-        *choosers,
-        labelled(time, "time shown"),
-        keep,
-        html.Span(id="scope-note", className="note"),
-        notes,
-        *pictures,
-        share,
-    ]
+    return [*choosers, html.Div(_time("all of the time"), id="time"), notes, *pictures, share]
 
 
-def chosen_time(view: View) -> tuple[str, bool, bool, str]:
-    """Return the texts and states of the bar's part on time.
-
-    Returns:
-        The text; whether there is nothing to clear; whether the view has no time to choose; and the
-        parts of the page that ignore the chosen time.
-    """
+def time(view: View) -> list[Component]:
+    """Return the bar's part on time: the chosen range, and what ignores it."""
     chosen, is_timeline = view.address.chosen, view.address.path == TIMELINE
     if not chosen.has_range:
-        return "all of the time", True, not is_timeline, ""
+        return _time("all of the time", can_keep=is_timeline)
     start, end = chosen.start_ns, chosen.end_ns
     first = view.clock.text(start) if start is not None else "the start"
     last = view.clock.text(end) if end is not None else "the end"
     length = f" ({duration(end - start)})" if start is not None and end is not None else ""
     note = "" if is_timeline else "findings are of all of the time"
-    return f"{first} to {last}{length}", False, not is_timeline, note
+    return _time(f"{first} to {last}{length}", note, can_clear=True, can_keep=is_timeline)
+
+
+def _time(
+    text: str, note: str = "", *, can_clear: bool = False, can_keep: bool = False
+) -> list[Component]:
+    clear = html.Button("×", id="clear-time", hidden=not can_clear)
+    chip = html.Div(
+        [html.Span(text, id="chosen-time"), labelled(clear, "show all of the time")],
+        className="chip",
+        title="drag on an axis of time to choose a range for all pages",
+    )
+    keep = html.Button(
+        "Choose the time in view", id="keep-time", hidden=not can_keep, className="plain"
+    )
+    return [labelled(chip, "time shown"), keep, html.Span(note, id="scope-note", className="note")]
 
 
 def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
@@ -170,18 +166,14 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
     return reports, ranks
 
 
-def run_in_browser(app: Dash, modules: str) -> None:
+def run_in_browser(app: Dash, main: str) -> None:
     """Register the functions of `assets/shell.js`, which work without the server.
 
     Dash looks its functions up when it starts, and modules load asynchronously: so Dash is started
-    once they are loaded.
-
-    Args:
-        app: the application.
-        modules: the address of their folder.
+    once the one at the address `main` is loaded.
     """
     start = app.renderer
-    app.renderer = f'import("{modules}main.js").then(() => {{ {start} }});'
+    app.renderer = f'import("{main}").then(() => {{ {start} }});'
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "save"),
         Output(part_id("table", MATCH), "exportDataAsCsv"),
@@ -211,9 +203,18 @@ def run_in_browser(app: Dash, modules: str) -> None:
         State("what-if-others", "value"),
         prevent_initial_call=True,
     )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("shell", "chosen"),
+        Output("choose-report", "value"),
+        Output("choose-rank", "value"),
+        Input(LOCATION, "search"),
+        # A dropdown drops a value that it does not offer.
+        Input("choose-report", "options"),
+        Input("choose-rank", "options"),
+    )
     for name, inputs in (
         ("choose", [Input("choose-report", "value"), Input("choose-rank", "value")]),
-        ("entitle", [Input("title", "data")]),
+        ("markCurrent", [Input("menu", "children")]),
         ("watch", [Input("ready", "data")]),
         ("switchTheme", [Input("theme", "n_clicks")]),
     ):

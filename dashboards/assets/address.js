@@ -1,32 +1,26 @@
 // @ts-check
-// Addresses of views, made of the parameters in address_table.js, for choices, clicks and zooms.
+// Addresses of views, for choices, clicks and zooms: parameters are set and removed. What an address
+// can say is defined in dashboards/address.py, and a page is drawn for a readable address only.
 // Functions return new addresses; null means that the view stays as it is.
 
-import { TABLE } from "./address_table.js";
-
-/** @typedef {keyof typeof TABLE.keys} Key */
+/** @typedef {"rank" | "report" | "start" | "end" | "finding" | "evidence" | "select" | "search" | "assume" |
+ *   "pinned" | "hidden" | "moved" | "path" | "before" | "after" | "scope"} Key */
 /** @typedef {Partial<Record<Key, string | number | bigint | null | undefined>>} Values */
 
-const KEYS = /** @type {Record<Key, { form: string, chosen?: boolean }>} */ (TABLE.keys);
-const PATTERNS = /** @type {Record<string, string>} */ (TABLE.patterns);
+const [OVERVIEW, TIMELINE, COMPARE] = ["/", "/timeline", "/compare"];
 // The reader's choices for all pages: the parameters of the address itself, or those in its
 // parameter `scope` where the page shows something else, such as the evidence of a finding.
-const CHOSEN = /** @type {Key[]} */ (Object.keys(KEYS)).filter((key) => KEYS[key].chosen);
+const CHOSEN = /** @type {Key[]} */ (["rank", "report", "start", "end"]);
 
 /** @param {URL} url */
 const text = (url) => url.pathname + url.search.replaceAll("%2C", ",");
 
 /**
- * A parameter of an address: null where it is missing or has another form than the table says.
+ * A parameter of an address; null where it is missing.
  * @param {string} here
  * @param {Key} key
  */
-export function parameter(here, key) {
-  const value = new URL(here).searchParams.get(key);
-  const pattern = PATTERNS[KEYS[key].form];
-  const isKnown = value !== null && (pattern === undefined || new RegExp(`^(?:${pattern})$`).test(value));
-  return isKnown ? value : null;
-}
+export const parameter = (here, key) => new URL(here).searchParams.get(key);
 
 /**
  * Set or remove a parameter: null and undefined remove it.
@@ -72,7 +66,7 @@ export const scopeOf = (here) => chosen(new URL(here)).toString();
  */
 export function toOverview(here) {
   const scope = scopeOf(here).replaceAll("%2C", ",");
-  return scope ? `${TABLE.pages.overview}?${scope}` : TABLE.pages.overview;
+  return scope ? `${OVERVIEW}?${scope}` : OVERVIEW;
 }
 
 /**
@@ -98,6 +92,14 @@ function choose(url, key, value) {
 const putScope = (url, scope) => put(url, "scope", scope.toString().replaceAll("%2C", ","));
 
 /**
+ * The numbers of the reports or the ranks that are chosen; none chosen is all.
+ * @param {string} here
+ * @param {"report" | "rank"} what
+ */
+export const chosenNumbers = (here, what) =>
+  (chosen(new URL(here)).get(what) ?? "").split(",").filter(Boolean).map(Number);
+
+/**
  * The address of the same page for other reports and ranks; none chosen is all.
  * @param {string} here
  * @param {number[] | null | undefined} reports
@@ -121,8 +123,7 @@ export function withChoice(here, reports, ranks) {
  * @param {number[]} ranks
  */
 export function withRanks(here, ranks) {
-  const reports = chosen(new URL(here)).get("report");
-  return withChoice(here, reports ? reports.split(",").map(Number) : null, ranks);
+  return withChoice(here, chosenNumbers(here, "report"), ranks);
 }
 
 /**
@@ -167,7 +168,7 @@ export function withAssumptions(here, ticked, written) {
  */
 export function withTimeline(here, shown) {
   const url = new URL(here);
-  if (url.pathname !== TABLE.pages.timeline) return text(url); // another page was opened before
+  if (url.pathname !== TIMELINE) return text(url); // another page was opened before
   putScope(url, chosen(url));
   putAll(url, shown);
   return text(url);
@@ -194,7 +195,7 @@ export function withTimes(href, base, start, end) {
  * @param {bigint} end
  */
 export function timelineAt(rank, start, end) {
-  const url = new URL(TABLE.pages.timeline, "http://here");
+  const url = new URL(TIMELINE, "http://here");
   putAll(url, { rank, start, end, scope: "" });
   return text(url);
 }
@@ -206,7 +207,7 @@ export function timelineAt(rank, start, end) {
  */
 export function withSteps(here, steps) {
   const url = new URL(here);
-  if (url.pathname !== TABLE.pages.compare) return text(url); // another page was opened
+  if (url.pathname !== COMPARE) return text(url); // another page was opened
   putAll(url, steps);
   return text(url);
 }

@@ -2,7 +2,7 @@
 /// <reference path="./globals.d.ts" />
 // The bar at the top: the address defines what is shown, so the bar only changes the address.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
-import { shownTime, withAssumptions, withChoice, withTime } from "./address.js";
+import { chosenNumbers, shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";
 import { toggleNotes } from "./notes.js";
 import { savePicture } from "./pictures.js";
@@ -42,6 +42,19 @@ async function untilOver(waiting) {
     }
   }
   window.dash_clientside.set_props("ready", { data: true });
+}
+
+/**
+ * The reports and ranks that the address chooses, unless one of them is not offered.
+ * @param {string} _search of the address
+ * @param {{ value: number }[]} reports that are offered
+ * @param {{ value: number }[]} ranks
+ */
+export function chosen(_search, reports, ranks) {
+  const values = [chosenNumbers(location.href, "report"), chosenNumbers(location.href, "rank")];
+  const areOffered = [reports, ranks].every((options, place) =>
+    values[place]?.every((number) => options.some(({ value }) => value === number)));
+  return areOffered ? values : [unchanged(), unchanged()];
 }
 
 /**
@@ -145,10 +158,9 @@ export function save(clicks) {
   return clicks ? true : unchanged();
 }
 
-/** @param {string} title */
-export function entitle(title) {
-  document.title = title ? `${title} · traceprof` : "traceprof";
-  for (const link of document.querySelectorAll("#menu a")) { // an attribute that Dash's links do not take
+/** Mark the link of the page that is shown, by an attribute that Dash's links do not take. */
+export function markCurrent() {
+  for (const link of document.querySelectorAll("#menu a")) {
     if (link.classList.contains("active")) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }

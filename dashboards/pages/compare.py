@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dash import dcc, html
+from dash import html
 
 from dashboards import address as addresses
 from dashboards.pages.timeline import COLORS
@@ -13,7 +13,7 @@ from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.components import card, nothing, page
+from dashboards.widgets.components import answered_later, card, nothing, page
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 PATH = addresses.COMPARE
 TITLE = "Compare"
+ANSWERS = "compare"
 
-_POLL_MS = 700
 _MAX_NAME = 200
 _KERNELS = (
     Column("before", "kernel before"),
@@ -63,15 +63,17 @@ def layout(analysis: Analysis, address: Address) -> Component:
             "traceprof dashboard REPORT... --before OTHER",
         )
         return page(TITLE, lead, card("No other side", empty))
-    return page(
-        TITLE,
-        lead,
-        html.Div(answers(question), id="compare-answers"),
-        dcc.Interval(id="compare-poll", interval=_POLL_MS, disabled=question.is_over),
-    )
+    return page(TITLE, lead, *answered_later(ANSWERS, drawn(question), is_over=question.is_over))
 
 
-def answers(question: PendingAnswer) -> list[Component]:
+def answers(analysis: Analysis, _address: Address) -> tuple[list[Component] | None, bool]:
+    """Return the comparison once it is ready, and whether there is nothing more to come."""
+    question = questions_about(analysis).comparison()
+    is_over = question is None or question.is_over
+    return (drawn(question) if question is not None and is_over else None), is_over
+
+
+def drawn(question: PendingAnswer) -> list[Component]:
     """Return the comparison, or a note that it is being made."""
     if not question.is_over:
         parts = [html.P("Analysing the other side …"), html.Progress()]

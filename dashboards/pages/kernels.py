@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from dash import dcc, html
+from dash import html
 
 from dashboards import address as addresses
 from dashboards.pages.compare import sure
@@ -13,7 +13,7 @@ from dashboards.questions import questions_about
 from dashboards.timeline.events import OPERATION
 from dashboards.view import View
 from dashboards.widgets.charts import CATEGORIES
-from dashboards.widgets.components import card, nothing, page
+from dashboards.widgets.components import answered_later, card, nothing, page
 from dashboards.widgets.tables import Column, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import Launcher
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _MAX_MODULES = 500
 _MAX_MODULE = 120  # characters
 _INDENT = "\u2003"
-_POLL_MS = 700
 _NOT_COMPARED = "one of the recordings has no modules to compare"
 
 _MODULES = (
@@ -74,8 +73,14 @@ def modules_part(view: View) -> list[Component]:
     question = questions_about(view.analysis).comparison()
     if question is None:
         return [alone]
-    poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=question.is_over)
-    return [html.Div(modules_card(view, question), id="modules-answers"), poll]
+    return answered_later(ANSWERS, modules_card(view, question), is_over=question.is_over)
+
+
+def answers(analysis: Analysis, address: Address) -> tuple[Component | None, bool]:
+    """Return the card of modules once they are compared, and whether nothing is to come."""
+    question = questions_about(analysis).comparison()
+    is_over = question is None or question.is_over
+    return (modules_card(View(analysis, address), question) if is_over else None), is_over
 
 
 def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:
@@ -144,6 +149,7 @@ def _gone(change: ModuleChange) -> dict[str, Any]:
 
 PATH = "/kernels"
 TITLE = "Kernels"
+ANSWERS = "modules"
 
 _UNITS = {True: "yes", False: "no", None: ""}
 _MAX_ROWS = 1000  # names; the rest is added up

@@ -10,7 +10,7 @@ from dashboards import address as addresses
 from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
 from dashboards.view import View
 from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
-from dashboards.widgets.components import card, nothing, page
+from dashboards.widgets.components import answered_later, card, nothing, page
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 PATH = addresses.WHAT_IF
 TITLE = "What if"
+ANSWERS = "what-if"
 SEPARATOR = ";"
 """Between assumptions in an address."""
 
-_POLL_MS = 700
 _EXAMPLES = "link=4x; kernel:gemm=0.5x; no-sync+no-data-loading"
 _PATH_COLORS = {
     "compute": COMPUTE,
@@ -59,8 +59,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         lead,
         _form(assumed),
-        html.Div(answers(question), id="what-if-answers"),
-        dcc.Interval(id="what-if-poll", interval=_POLL_MS, disabled=question.is_over),
+        *answered_later(ANSWERS, drawn(question), is_over=question.is_over),
     )
 
 
@@ -72,7 +71,13 @@ def assumed_in(address: Address) -> tuple[str, ...]:
     return texts
 
 
-def answers(question: PendingAnswer) -> list[Component]:
+def answers(analysis: Analysis, address: Address) -> tuple[list[Component], bool]:
+    """Return the answers so far, and whether these are all."""
+    question = questions_about(analysis).about(WhatIfQuestion(assumed_in(address)))
+    return drawn(question), question.is_over
+
+
+def drawn(question: PendingAnswer) -> list[Component]:
     """Return the answers, or a note that they are being computed."""
     if not question.is_over:
         return [_waiting(question)]

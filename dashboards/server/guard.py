@@ -4,7 +4,7 @@ Requests can come from other users of this machine, from other machines if the s
 any page in the same browser, and through a foreign name that a name server resolves to this machine
 (DNS rebinding). So a request must carry the printed token, or the cookie that replaces it. Without
 a token, it must be sent to a name of this machine. Requests from pages of other sites are refused,
-except a link that a user follows. A call of a callback must have the form that Dash gives it.
+except a link that a user follows. What Dash cannot make sense of is refused.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import hmac
 import ipaddress
 import logging
 import socket
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
 
-from dashboards.server.modules import MODULES
-from traceprof.errors import one_line
+from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -80,12 +80,15 @@ def is_loopback(host: str) -> bool:
 
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
-PROGRAMS = ("/assets/", "/_dash-component-suites/", MODULES)
-"""The beginnings of paths that hold no data and may be kept."""
 LINK = "/link"
 """The path that returns the token, for the button that copies a link with it."""
 
 _log = logging.getLogger("traceprof.dashboard")
+
+
+def programs(app: Dash) -> tuple[str, ...]:
+    """Return the beginnings of the paths that hold no data and may be kept."""
+    return (f"/{app.config.assets_url_path}/", "/_dash-component-suites/")
 
 
 def protect(app: Dash, access: Access) -> None:
@@ -95,16 +98,14 @@ def protect(app: Dash, access: Access) -> None:
 
     def check() -> AnyResponse | None:
         _check_origin()
-        answer = _check_host(access) if access.token is None else _check_token(access, access.token)
-        if answer is None and request.method == "POST" and request.path == _CALLBACKS:
-            _check_call(app)
-        return answer
+        return _check_host(access) if access.token is None else _check_token(access, access.token)
 
     # Before Dash's own, which prepares the application for its first request.
     server.before_request_funcs.setdefault(None, []).insert(0, check)
     server.register_error_handler(Exception, _answer)
     server.add_url_rule(LINK, "link", view_func=lambda: {TOKEN: access.token})
     policy: list[str] = []
+    kept = programs(app)
 
     def add_headers(response: Response) -> Response:
         if not policy:  # Dash knows its scripts once it has served a page
@@ -118,7 +119,9 @@ def protect(app: Dash, access: Access) -> None:
                 "Cross-Origin-Resource-Policy": "same-origin",
             }
         )
-        if not request.path.startswith(PROGRAMS):
+        if request.path.startswith(kept[0]):
+            response.cache_control.immutable = True
+        elif not request.path.startswith(kept):
             response.headers["Cache-Control"] = "no-store"
         return response
 
@@ -202,48 +205,7 @@ def _is_same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
-# -- what is asked --------------------------------------------------------------------------------
-
-
-def _check_call(app: Dash) -> None:
-    """Refuse a call of a callback that Dash's own page would not make."""
-    body = request.get_json()  # 400 or 415 where it is none
-    if not isinstance(body, dict):
-        abort(400, "the call is no object")
-    known = app.callback_map.get(body.get("output")) if _is_text(body.get("output")) else None
-    if known is None or "callback" not in known:  # the others run in the browser
-        abort(400, "there is no such callback")
-    for part, key in (("inputs", "inputs"), ("state", "state")):
-        given = body.get(key, [])
-        if not isinstance(given, list) or [_name(item) for item in given] != known[part]:
-            abort(400, f"the callback has other {part}")
-    changed = body.get("changedPropIds", [])
-    if not isinstance(changed, list) or not all(map(_is_text, changed)):
-        abort(400, "what changed is no list of names")
-    outputs = body.get("outputs")
-    names = [_dotted(output) for output in (outputs if isinstance(outputs, list) else [outputs])]
-    expected = [str(output) for output in _listed(known["output"])]
-    if names != expected:
-        abort(400, "the callback has other outputs")
-
-
-def _name(value: object) -> dict[str, Any] | None:
-    """Return the id and property of an input, without its value."""
-    if not isinstance(value, dict):
-        return None
-    return {"id": value.get("id"), "property": value.get("property")}
-
-
-def _dotted(value: object) -> str | None:
-    return f"{value.get('id')}.{value.get('property')}" if isinstance(value, dict) else None
-
-
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401  (Dash keeps one output or several)
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+# -- what went wrong ------------------------------------------------------------------------------
 
 
 def _as_http(error: Exception) -> HTTPException:
@@ -253,7 +215,17 @@ def _as_http(error: Exception) -> HTTPException:
         return NotFound()
     if isinstance(error, RecursionError):  # JSON within JSON within JSON
         return BadRequest("it is nested too deeply")
+    if isinstance(error, UsageError):
+        return BadRequest(str(error))
+    if request.path == _CALLBACKS and not _is_ours(error):
+        return BadRequest("no page of ours calls a callback so")
     return InternalServerError()
+
+
+def _is_ours(error: Exception) -> bool:
+    """Return whether an error comes from our code, or from code that ours calls."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("dashboards.") for frame, _ in frames)
 
 
 def _answer(error: Exception) -> HTTPException | tuple[str, int]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Child = Component | str
     Children = Child | Sequence[Child] | None
 
+_POLL_MS = 700
 UNKNOWN = "–"  # noqa: RUF001  (what tables show where there is no number)
 
 _NUMBER = re.compile(r"\d[\d.,]*")
@@ -71,6 +72,12 @@ def nothing(text: str, how: str = "") -> Component:
     if how:
         parts.append(html.P(["→ ", html.Code(how)], className="how"))
     return html.Div(parts, className="nothing")
+
+
+def answered_later(name: str, shown: Children, *, is_over: bool) -> list[Component]:
+    """Return what is shown until an answer is there, and the timer that asks for it."""
+    poll = dcc.Interval(id=f"{name}-poll", interval=_POLL_MS, disabled=is_over)
+    return [html.Div(shown, id=f"{name}-answers"), poll]
 
 
 def labelled(component: Component, label: str) -> Component:

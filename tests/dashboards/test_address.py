@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.address import TABLE, Address, Scope, parse
+from dashboards.address import PARAMETERS, Address, Scope, parse
 from dashboards.pages.registry import PAGES, page_at
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
@@ -107,7 +107,7 @@ def test_every_field_has_a_parameter() -> None:
         "path": "all", "scope": "", "finding": FINDING_IDS[0], "pinned": "0.1", "hidden": "0.1",
         "moved": "0.1", "end": "7",
     }  # fmt: skip
-    keys = [*TABLE["keys"]]
+    keys = [*PARAMETERS]
     query = "&".join(f"{key}={texts.get(key, '3')}" for key in keys)
     address = parse("/timeline", query)
     assert [pair.split("=")[0] for pair in urlsplit(address.href()).query.split("&")] == keys

@@ -56,11 +56,11 @@ def test_it_is_what_compare_says(compared: ComparedSides) -> None:
     expected = compare_sides(BEFORE, AFTER)
     assert compared.comparison.step == expected.step
     assert compared.comparison.parts == expected.parts
-    shown = text(compare.answers(PendingAnswer(compared, is_over=True)))
+    shown = text(compare.drawn(PendingAnswer(compared, is_over=True)))
     assert verdict(expected) in shown
     for part in expected.part_changes:
         assert f"{part.part} {duration(part.before_ns)} {duration(part.after_ns)}" in shown
-    (grid,) = named(compare.answers(PendingAnswer(compared, is_over=True)), "AgGrid")
+    (grid,) = named(compare.drawn(PendingAnswer(compared, is_over=True)), "AgGrid")
     assert [row["change"] for row in grid.rowData] == [
         kernel.change_ns / 1e3 for kernel in expected.kernels
     ]
@@ -109,11 +109,11 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
     assert here.before is not None
     assert here.before.ranks == compared_with(analysis, QUESTION).before.ranks  # type: ignore[union-attr]
     assert away.before is None
-    shown = text(compare.answers(PendingAnswer(away, is_over=True)))
+    shown = text(compare.drawn(PendingAnswer(away, is_over=True)))
     assert "Before: its reports are not here." in shown
     several = compared_with(analysis, CompareQuestion((str(saved), str(saved)), Options()))
     assert several.before is None
-    shown = text(compare.answers(PendingAnswer(several, is_over=True)))
+    shown = text(compare.drawn(PendingAnswer(several, is_over=True)))
     assert "Before: there are several recordings; none of them is drawn." in shown
 
 

@@ -203,7 +203,7 @@ def collect_answers(found: Quantities, analysis: Analysis) -> None:
             for finding in analysis.findings
             if finding.saving is not None
         }
-        for row in named(what_if.answers(PendingAnswer(is_over=True, answer=asked)), "Tr"):
+        for row in named(what_if.drawn(PendingAnswer(is_over=True, answer=asked)), "Tr"):
             name, takes, *rest = cells(row)
             if name == "as it is":
                 found.text("what if", ("step",), takes)
@@ -211,7 +211,7 @@ def collect_answers(found: Quantities, analysis: Analysis) -> None:
                 found.text("what if", ("gain", assumed[name]), less[1])
     before = analysis.run.traces[0].path
     question = CompareQuestion((str(before),), Options())
-    shown = compare.answers(PendingAnswer(is_over=True, answer=compared_with(analysis, question)))
+    shown = compare.drawn(PendingAnswer(is_over=True, answer=compared_with(analysis, question)))
     for said in re.findall(r"([\d.]+ \S+) (?:before|after)", text(classed(shown, "headline"))):
         found.text("compare", ("step",), said)
 

@@ -46,7 +46,7 @@ def test_each_is_answered_and_then_all_together(asked: WhatIf) -> None:
 
 
 def test_the_page_has_the_answers_with_their_intervals_and_checks(asked: WhatIf) -> None:
-    shown = text(what_if.answers(PendingAnswer(asked, is_over=True)))
+    shown = text(what_if.drawn(PendingAnswer(asked, is_over=True)))
     assert asked.baseline is not None
     assert duration(asked.baseline.step_ns) in shown
     for gate in asked.baseline.gates:
@@ -64,7 +64,7 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
     with closing(analyze(CPU_SAMPLE)) as cpu:
         refused = replayed(cpu, WhatIfQuestion(()))
     assert refused.refused is not None
-    shown = text(what_if.answers(PendingAnswer(refused, is_over=True)))
+    shown = text(what_if.drawn(PendingAnswer(refused, is_over=True)))
     assert "This report cannot answer it" in shown
     assert refused.refused in shown
 
@@ -84,11 +84,11 @@ def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
     question = questions.about(ASSUMED)
     assert not question.is_over
     until(lambda: question.done == 2)
-    waiting = what_if.answers(question)
+    waiting = what_if.drawn(question)
     assert text(waiting) == "Replaying the steps: 25.0 %"
     (bar,) = named(waiting, "Progress")
     assert (bar.value, bar.max) == ("2", "8")
-    assert text(what_if.answers(PendingAnswer())) == "Replaying the steps …"
+    assert text(what_if.drawn(PendingAnswer())) == "Replaying the steps …"
     assert questions.about(ASSUMED) is question
     other = questions.about(())
     may_go_on.set()
@@ -110,7 +110,7 @@ def test_an_answer_that_fails_says_so() -> None:
 
     question = Questions(ask).about(())
     until(lambda: question.is_over)
-    assert "cannot assume this: it is nothing" in text(what_if.answers(question))
+    assert "cannot assume this: it is nothing" in text(what_if.drawn(question))
 
 
 def test_the_form_offers_every_assumption_that_is_answered_by_default(

@@ -4,12 +4,10 @@ import gzip
 from collections.abc import Iterator
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser
 
-from dashboards.server.app import create_app
-from dashboards.server.modules import serve_modules
+from dashboards.server.app import assets_path, create_app
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 
@@ -31,8 +29,8 @@ def test_programs_and_styles_are_compressed_once(
         return real(data, level, mtime=mtime)
 
     monkeypatch.setattr(gzip, "compress", count)
-    folder = serve_modules(Flask("another"))  # whose address is that of its content
-    for path in (f"{folder}main.js", f"{folder}timeline/timeline.js", "/assets/style.css"):
+    folder = f"/{assets_path()}/"
+    for path in (f"{folder}main.js", f"{folder}timeline/timeline.js", f"{folder}style.css"):
         with client.get(path) as reply:
             assert "Content-Encoding" not in reply.headers
             plain = reply.get_data()

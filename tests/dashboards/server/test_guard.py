@@ -12,20 +12,19 @@ from urllib.parse import urlsplit
 
 import pytest
 from dash import Dash
-from flask import Flask
 from flask.testing import FlaskClient
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from dashboards.server.app import create_app
+from dashboards import shell
+from dashboards.server.app import assets_path, create_app
 from dashboards.server.guard import LINK, Access
-from dashboards.server.modules import serve_modules
 from tests.support.long import few_and_many, for_examples
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 
 CALLS = "/_dash-update-component"
-SHOW = next(output for output in create_app(None).callback_map if "page.children" in output)
+SHOW = next(output for output in create_app(None).callback_map if "_pages_content" in output)
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +52,7 @@ def call(**changes: Any) -> dict[str, Any]:
         {"id": name, "property": of}
         for name, _, of in (part.partition(".") for part in SHOW.strip(".").split("..."))
     ]
-    inputs = [
-        {"id": "address", "property": "pathname", "value": "/"},
-        {"id": "address", "property": "search", "value": ""},
-        {"id": "ready", "property": "data", "value": True},
-    ]
-    body = {"output": SHOW, "outputs": outputs, "inputs": inputs, "changedPropIds": []}
+    body = {"output": SHOW, "outputs": outputs, "inputs": inputs("/", ""), "changedPropIds": []}
     return body | changes
 
 
@@ -70,8 +64,8 @@ def test_a_call_as_pages_make_it(client: FlaskClient) -> None:
 
 def inputs(pathname: Any, search: Any) -> list[dict[str, Any]]:
     return [
-        {"id": "address", "property": "pathname", "value": pathname},
-        {"id": "address", "property": "search", "value": search},
+        {"id": shell.LOCATION, "property": "pathname", "value": pathname},
+        {"id": shell.LOCATION, "property": "search", "value": search},
         {"id": "ready", "property": "data", "value": True},
     ]
 
@@ -79,19 +73,17 @@ def inputs(pathname: Any, search: Any) -> list[dict[str, Any]]:
 def test_a_call_that_no_page_makes_is_refused(
     client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    body: Any
-    for body in (
-        None, [], 5, "text", {}, {"output": 5}, {"output": []}, {"output": {"a": 1}},
-        {"output": "nothing.children"}, {"output": "went.data"},
-        call(inputs=None), call(inputs=5), call(inputs=[]), call(inputs=[1, 2, 3]),
-        call(inputs=[{}, {}, {}]), call(inputs=inputs("/", "")[:2]),
-        call(inputs=inputs(5, "")), call(inputs=inputs(["/"], "")), call(inputs=inputs("/", {})),
-        call(inputs=[[value] for value in inputs("/", "")]), call(state=5), call(state=[{}]),
-        call(outputs=None), call(outputs=[]), call(outputs={"id": "page", "property": "children"}),
-        call(outputs=[1, 2, 3, 4, 5]), call(changedPropIds=5), call(changedPropIds=[{}]),
+    calls: list[Any] = [
+        *(None, [], 5, "text", {}, {"output": 5}, {"output": []}, {"output": {"a": 1}}),
+        *({"output": "nothing.children"}, call(inputs=None), call(inputs=5), call(inputs=[])),
+        *(call(inputs=[1, 2, 3]), call(inputs=[{}, {}, {}]), call(inputs=inputs("/", "")[:2])),
+        *(call(inputs=inputs(5, "")), call(inputs=inputs(["/"], "")), call(state=5)),
+        *(call(inputs=inputs("/", {"a": 1})), call(outputs=None), call(changedPropIds=5)),
+        *(call(outputs=[]), call(outputs=[1, 2, 3, 4, 5])),
         {key: value for key, value in call().items() if key != "inputs"},
         {key: value for key, value in call().items() if key != "outputs"},
-    ):  # fmt: skip
+    ]
+    for body in calls:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "traceprof.dashboard"):
             answer = client.post(CALLS, json=body)
@@ -146,19 +138,19 @@ def test_an_address_that_cannot_be_shown_says_why(client: FlaskClient, search: s
 # -- files ----------------------------------------------------------------------------------------
 
 
-MODULES = serve_modules(Flask("another"))
+ASSETS = f"/{assets_path()}/"
 PATHS = (
-    f"{MODULES}../../app.py", f"{MODULES}..%2fserver%2fapp.py", f"{MODULES}%2fetc%2fpasswd",
-    f"{MODULES}/etc/passwd", f"{MODULES}..%5cshell.py", f"{MODULES}%00", "/modules/../shell.py",
-    "/assets/../app.py", "/assets/..%2fapp.py", "/assets/%2e%2e/app.py", "/assets/....//app.py",
-    "/assets//etc/passwd", "/assets/%2fetc%2fpasswd", "/assets/..%5capp.py", "/assets/%00",
+    f"{ASSETS}../../app.py", f"{ASSETS}..%2fserver%2fapp.py", f"{ASSETS}%2fetc%2fpasswd",
+    f"{ASSETS}/etc/passwd", f"{ASSETS}..%5cshell.py", f"{ASSETS}%00", "/modules/../shell.py",
+    f"{ASSETS}../app.py", f"{ASSETS}..%2fapp.py", f"{ASSETS}%2e%2e/app.py", f"{ASSETS}....//app.py",
+    f"{ASSETS}/etc/passwd", f"{ASSETS}%2fetc%2fpasswd", f"{ASSETS}..%5capp.py", f"{ASSETS}%00",
     "/static/app.py", "/static/../app.py", "/..%2f..%2fetc/passwd", "//etc/passwd",
     "/_dash-component-suites/dash/../../../etc/passwd",
     "/_dash-component-suites/dash/%2e%2e/%2e%2e/etc/passwd",
     "/_dash-component-suites/dash/..%2f..%2f..%2fetc%2fpasswd",
     "/_dash-component-suites/dash/dash.py", "/_dash-component-suites/dashboards/app.py",
     "/_dash-component-suites/os/os.py", "/_dash-component-suites/traceprof/run.py",
-    "/_dash-component-suites/nothing/x.js", "/sample_traces/ddp.sqlite", f"/assets/{SAMPLE}",
+    "/_dash-component-suites/nothing/x.js", "/sample_traces/ddp.sqlite", f"{ASSETS}{SAMPLE}",
 )  # fmt: skip
 
 
@@ -195,7 +187,7 @@ def test_loopback_names_are_taken(client: FlaskClient, host: str) -> None:
 
 
 def test_a_token_is_asked_for(guarded: FlaskClient) -> None:
-    paths = ("/", "/steps", "/assets/shell.js", "/_dash-layout", "/?token=", "/?token=wrong")
+    paths = ("/", "/steps", f"{ASSETS}shell.js", "/_dash-layout", "/?token=", "/?token=wrong")
     for path in paths:
         assert guarded.get(path).status_code == 403
     assert guarded.post(CALLS, json=call()).status_code == 403
@@ -249,7 +241,7 @@ NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 def test_what_another_site_asks_for_is_refused(guarded: FlaskClient, site: str) -> None:
     guarded.get("/?token=s3cret")
     headers = {"Sec-Fetch-Site": site}
-    for path in ("/", "/timeline/rank?rank=0", "/_dash-layout", "/assets/style.css"):
+    for path in ("/", "/timeline/rank?rank=0", "/_dash-layout", f"{ASSETS}style.css"):
         assert guarded.get(path, headers=headers).status_code == 403
     framed = headers | {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
     assert guarded.get("/", headers=framed).status_code == 403
@@ -277,19 +269,19 @@ def test_data_is_never_kept_by_a_browser(client: FlaskClient) -> None:
     answers.append(client.post(CALLS, json=call()))
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["Cache-Control"] for answer in answers} == {"no-store"}
-    with client.get("/assets/style.css") as answer:
+    with client.get(f"{ASSETS}style.css") as answer:
         assert answer.headers["Cache-Control"] != "no-store"
 
 
 def test_modules_are_kept_until_one_changes(client: FlaskClient) -> None:
-    assert f'import("{MODULES}main.js")' in client.get("/").text
+    assert f'import("{ASSETS}main.js")' in client.get("/").text
     for name in ("main.js", "vendor/uPlot/uPlot.esm.js"):
-        with client.get(MODULES + name) as answer:
+        with client.get(ASSETS + name) as answer:
             assert answer.status_code == 200
             assert answer.mimetype == "text/javascript"
             assert answer.cache_control.immutable
             assert answer.cache_control.max_age == 365 * 24 * 3600
-    assert client.get("/modules/of-another-version/main.js").status_code == 404
+    assert client.get("/assets-of-another-version/main.js").mimetype == "text/html"
 
 
 @pytest.mark.parametrize(
