@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import grimp
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 # Where the subjects of a folder of tests stand, if not in `traceprof`.
@@ -12,6 +14,11 @@ BESIDE = {
 }
 # The references' own tests, those of the scripts in dashboards/assets, and what only a GPU shows.
 OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
+# Modules that are imported by their names: commands, formats, wraps, a plugin of pytest, programs.
+STARTED = (
+    r".*\.__main__|traceprof\.(cli\.\w+|reports\.(comparison\.)?\w+|testing|documents\.schema)"
+    r"|instrument\.(wraps\.\w+|lightning|transformers)"
+)
 SHARED = ("tests.support", "tests.reference", "tests.gpu.changes")  # the last by another program
 
 
@@ -53,3 +60,15 @@ def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:
 def test_each_folder_of_tests_is_a_package() -> None:
     folders = {path.parent for path in TESTS.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_no_module_that_ships_is_there_for_tests_alone() -> None:
+    graph = grimp.build_graph("traceprof", "instrument", "dashboards", cache_dir=None)
+    unused = [
+        module
+        for module in sorted(graph.modules)
+        if not graph.find_modules_that_directly_import(module)
+        and not (ROOT / module.replace(".", "/")).is_dir()
+        and not re.fullmatch(STARTED, module)
+    ]
+    assert unused == []
