@@ -17,9 +17,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.support.crashes import Crashes
-from tests.support.needs import missing
-from tests.support.once import once
+from tests.support.selection import missing, once
 from tests.support.traces import (
     QUICK_SAMPLES,
     REAL_FOLDER,
@@ -28,7 +26,7 @@ from tests.support.traces import (
     real_name,
     real_turn,
 )
-from tests.support.workers import reports_of_run
+from tests.support.workers import Crashes, reports_of_run
 from traceprof.__main__ import OBJECTS_BETWEEN_COLLECTIONS
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}

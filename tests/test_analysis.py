@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sample_traces.simulator import simulate_ddp
-from tests.support.known import known
+from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from traceprof import analysis
 from traceprof.analyses.verdict.judging import judge

@@ -19,7 +19,7 @@ def test_crash(pytestconfig):
     pytestconfig.pluginmanager.getplugin("crashes").watch(0.5); time.sleep(600)
 """
 _CONFTEST = """
-from tests.support.crashes import Crashes
+from tests.support.workers import Crashes
 
 def pytest_configure(config):
     config.pluginmanager.register(Crashes(), "crashes")

@@ -9,7 +9,7 @@ from check_jsonschema import main
 from click.testing import CliRunner
 
 from tests.support import dist
-from tests.support.needs import missing
+from tests.support.selection import missing
 from traceprof.version import __version__
 
 ROOT = Path(__file__).parents[1]

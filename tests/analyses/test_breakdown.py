@@ -7,12 +7,12 @@ import pytest
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from tests.support.agreement import analyzed, assert_agreement
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
+from tests.support.claims import analyzed, assert_agreement
 from tests.support.databases import change
-from tests.support.long import few_and_many, for_examples
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import closed_analysis, ranks_of
+from tests.support.selection import few_and_many, for_examples
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof import labels
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS

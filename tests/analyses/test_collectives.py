@@ -6,11 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.builders import TraceBuilder
+from tests.support.builders import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    SEND_RECV,
+    TraceBuilder,
+    call,
+    label,
+    prepare,
+)
 from tests.support.claims import only_finding, only_gap
-from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
-from tests.support.opened import ranks_of
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import collectives
 from traceprof.analyses.collectives import CollectivesResult
 from traceprof.communication.latency import best_time_and_latency

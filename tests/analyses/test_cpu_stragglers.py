@@ -12,13 +12,13 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import ranks as page
 from sample_traces.simulator import RUN_SCENARIOS, simulate_run
-from tests.support import trees
+from tests.support import dashboard
 from tests.support.builders import TraceBuilder
+from tests.support.claims import validator
 from tests.support.databases import query
-from tests.support.long import rows_long_after
-from tests.support.opened import ranks_of
 from tests.support.planted import analyzed, assert_clocks, made
-from tests.support.schema import validator
+from tests.support.selection import rows_long_after
+from tests.support.traces import ranks_of
 from traceprof.analysis import Analysis
 from traceprof.errors import UsageError
 from traceprof.ranks import arrivals
@@ -85,7 +85,7 @@ def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     matrix = analysis.ranks.matrix_ns
     column = analysis.ranks.ranks.index(late)
     assert matrix[:, column].sum() > 0.9 * matrix.sum()
-    drawn = trees.text(page.layout(analysis, Address(path=page.PATH)))
+    drawn = dashboard.text(page.layout(analysis, Address(path=page.PATH)))
     assert "Who waited for whom" in drawn
 
 

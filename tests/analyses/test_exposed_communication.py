@@ -11,13 +11,10 @@ import pytest
 from tests.reference import exposed_communication as plain
 from tests.reference.gpu_programs import Program, reducing
 from tests.reference.streams import read
-from tests.support.builders import TraceBuilder
-from tests.support.damage import on_one_clock
-from tests.support.long import long_after
-from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV
-from tests.support.opened import analysis_of, ranks_of
-from tests.support.streams import record, wait
-from tests.support.traces import GPU_SAMPLES
+from tests.support.builders import ALL_GATHER, ALL_REDUCE, SEND_RECV, TraceBuilder, record, wait
+from tests.support.changes import on_one_clock
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, analysis_of, ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tests.reference import beside
 from tests.reference.exposed_copy import ExposedCopy, prepare
 from tests.reference.spans import Span
-from tests.support.builders import How, TraceBuilder
-from tests.support.exposed_copies import answer
-from tests.support.long import few_and_many, for_examples
-from tests.support.nccl import ALL_REDUCE
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.builders import ALL_REDUCE, How, TraceBuilder
+from tests.support.claims import answer
+from tests.support.selection import few_and_many, for_examples
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
 from traceprof.analyses.breakdown.surroundings import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult

@@ -19,8 +19,7 @@ import pytest
 from sample_traces.simulator.scenarios import SCENARIOS
 from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
-from tests.support.changes import faster_links, recorded, step_ns
-from tests.support.damage import damaged
+from tests.support.changes import damaged, faster_links, recorded, step_ns
 from traceprof.analyses.exposed_communication import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, Saving

@@ -8,8 +8,7 @@ import pytest
 from tests.reference.few_blocks import few_blocks as expected
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import few_blocks
 from traceprof.analyses.few_blocks import FewBlocksResult
 from traceprof.findings import Finding, NotApplicable, Severity

@@ -7,9 +7,8 @@ import pytest
 from tests.reference.kernels import full_precision, kernels_of
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding, only_gap
-from tests.support.long import rows_long_after
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.selection import rows_long_after
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import full_precision_matmul
 from traceprof.analyses.full_precision_matmul import FullPrecisionMatmulResult
 from traceprof.findings import Finding, NotApplicable, Severity

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import only_finding, only_gap
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult
 from traceprof.analyses.gpu_idle.assumptions import removing

@@ -18,11 +18,10 @@ from sample_traces.simulator.scenarios import stalls as planted
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
-from tests.support.idle_gaps import os_call, switched
-from tests.support.known import known
-from tests.support.long import few_and_many, long_after
-from tests.support.opened import closed_analysis
-from tests.support.stalled_runs import PROGRAMS, healthy
+from tests.support.claims import os_call, switched
+from tests.support.planted import PROGRAMS, healthy
+from tests.support.selection import few_and_many, known, long_after
+from tests.support.traces import closed_analysis
 from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
 from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union

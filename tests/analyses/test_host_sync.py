@@ -7,7 +7,7 @@ import pytest
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding, only_gap
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import host_sync
 from traceprof.analyses.host_sync import HostSyncResult
 from traceprof.findings import Finding, Severity

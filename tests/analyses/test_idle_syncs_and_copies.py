@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.reference.host import Answer, RankReference
 from tests.reference.nsight_export import Export
 from tests.support.builders import How, TraceBuilder
-from tests.support.long import few_and_many, for_examples
-from tests.support.opened import ranks_of
+from tests.support.selection import few_and_many, for_examples
+from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
 from traceprof.run.opening import Rank, Window
 from traceprof.run.steady_steps import steady_steps

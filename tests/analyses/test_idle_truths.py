@@ -20,7 +20,7 @@ from sample_traces.simulator.machine import DEFAULT_DOMAIN
 from sample_traces.simulator.profiler_traces import write_traces
 from sample_traces.simulator.scenarios.setup import Setup, idle
 from tests.support.changes import recorded
-from tests.support.opened import closed_analysis
+from tests.support.traces import closed_analysis
 from traceprof.findings import Finding
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.reference.late_allreduce import moved_ns, reference
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.claims import assert_missing, only_finding
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP, ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import LateAllReduceResult
 from traceprof.analysis import Options, analyze

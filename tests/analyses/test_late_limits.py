@@ -16,10 +16,9 @@ from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.scenarios.training import optimize, programs, reduce_beside
 from tests.reference import gpu_programs as second
 from tests.reference.gpu_machine import US, Steps, Thread
-from tests.support.builders import TraceBuilder
+from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.changes import recorded, step_ns
-from tests.support.nccl import ALL_REDUCE
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import ID
 from traceprof.analysis import Options, analyze

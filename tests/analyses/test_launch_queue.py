@@ -13,9 +13,8 @@ from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import only_finding, only_gap
 from tests.support.databases import change
-from tests.support.long import long_after
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import launch_queue
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity

@@ -10,14 +10,19 @@ from msgspec import structs
 
 from tests.reference import readiness
 from tests.reference.communication import kernels_of, uses
-from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding, only_gap
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
-from tests.support.opened import ranks_of
-from tests.support.serialization import measured_numbers
-from tests.support.streams import record, wait
-from tests.support.traces import GPU_SAMPLES
+from tests.support.builders import (
+    ALL_REDUCE,
+    SEND_RECV,
+    TraceBuilder,
+    call,
+    label,
+    prepare,
+    record,
+    wait,
+)
+from tests.support.claims import measured_numbers, only_finding, only_gap
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.analyses.nccl_serialization import SerializationResult
 from traceprof.findings import Finding, Severity

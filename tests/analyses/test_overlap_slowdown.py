@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from tests.reference.overlap_slowdown import reference
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.claims import assert_missing, only_finding, only_gap
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES, WITH_DDP
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, WITH_DDP, ranks_of
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels import beside_communication
 from traceprof.analyses.kernels.beside_communication import (

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding, only_gap
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.pageable_copy import PageableCopyResult
 from traceprof.findings import Finding, Severity

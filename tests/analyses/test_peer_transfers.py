@@ -10,8 +10,7 @@ from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_gap
 from tests.support.databases import change
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import peer_transfers
 from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
 from traceprof.findings import Finding, Severity

@@ -17,11 +17,9 @@ from sample_traces.simulator.event_model.program_writer import Host, Rates
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.reference import pipelines as reference
-from tests.support.changes import recorded
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.pipelines import bubbles, recorded_apart
-from tests.support.traces import SAMPLES
+from tests.support.changes import bubbles, recorded, recorded_apart
+from tests.support.selection import long_after
+from tests.support.traces import SAMPLES, analysis_of
 from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import analyze

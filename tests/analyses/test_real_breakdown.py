@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.reference.breakdown import read
-from tests.support.agreement import analyzed, assert_agreement, assert_agrees, measured_in
-from tests.support.damage import on_one_clock
-from tests.support.opened import ranks_of
+from tests.support.changes import on_one_clock
+from tests.support.claims import analyzed, assert_agreement, assert_agrees, measured_in
+from tests.support.traces import ranks_of
 
 
 def test_the_whole_and_time_ranges_agree_with_the_reference(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.reference.ranks import expected
-from tests.support.opened import closed_analysis
+from tests.support.traces import closed_analysis
 from traceprof.analysis import Analysis
 
 

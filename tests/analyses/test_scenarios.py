@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from sample_traces.simulator import SCENARIOS, schema_layouts, simulate_scenario
-from tests.support.long import in_turn
-from tests.support.opened import analysis_of, closed_analysis
-from tests.support.traces import SAMPLE, SAMPLES
+from tests.support.selection import in_turn
+from tests.support.traces import SAMPLE, SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analysis import Analysis
 from traceprof.findings import Severity

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 from sample_traces.simulator import RUN_SCENARIOS
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
-from tests.support.claims import only_gap
+from tests.support.claims import only_gap, validator
 from tests.support.databases import change
-from tests.support.known import known
-from tests.support.opened import closed_analysis
 from tests.support.planted import analyzed, assert_clocks, made
-from tests.support.schema import validator
+from tests.support.selection import known
+from tests.support.traces import closed_analysis
 from traceprof.analyses import straggler
 from traceprof.analyses.straggler import StragglerResult
 from traceprof.analysis import Analysis

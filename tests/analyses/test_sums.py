@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import closed_analysis
+from tests.support.traces import closed_analysis
 
 
 def test_rates_and_peers(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from sample_traces.simulator.scenarios import uneven
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
-from tests.support.known import known
-from tests.support.long import long_after
-from tests.support.opened import closed_analysis
-from tests.support.traces import REAL_TRACES, SAMPLE_FOLDER
+from tests.support.selection import known, long_after
+from tests.support.traces import REAL_TRACES, SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import uneven_kernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
 from traceprof.analyses.kernels.unevenness import Unevenness, unevenness

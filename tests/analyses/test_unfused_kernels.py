@@ -14,10 +14,9 @@ from tests.reference.spans import Span
 from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
-from tests.support.long import few_and_many, long_after
-from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
-from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
+from tests.support.selection import few_and_many, long_after
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import unfused_kernels
 from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
 from traceprof.findings import Finding, Severity

@@ -8,7 +8,7 @@ import pytest
 from tests.reference.unified_memory import unified_memory as expected
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import unified_memory
 from traceprof.analyses.unified_memory import UnifiedMemoryResult
 from traceprof.findings import Severity

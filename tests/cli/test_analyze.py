@@ -8,9 +8,8 @@ import pytest
 from click import Context
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import rows_long_after
-from tests.support.processes import output_of
+from tests.support.commands import output_of, run
+from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT, cli

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import Outcome, assert_contract, folder_of
-from tests.support.long import long_after
-from tests.support.running import export, fifo, in_process, process
+from tests.support.commands import Outcome, assert_contract, export, fifo, folder_of, in_process
+from tests.support.commands import outcome_of as process
+from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import rows_long_after
+from tests.support.commands import run
+from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.documents.schema import texts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.commands import run
 from traceprof.cli.main import EXIT_DONE
 
 

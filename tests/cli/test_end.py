@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long import long_after
-from tests.support.processes import ended
+from tests.support.commands import ended
+from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S
 from traceprof.cli.main import EXIT_ERROR

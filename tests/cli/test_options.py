@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import export, in_process
+from tests.support.commands import export, in_process
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 

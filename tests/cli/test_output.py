@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import long_after
+from tests.support.commands import run
+from tests.support.selection import long_after
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 OLD = "what was there before\n"

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.solver import US, solver
+from tests.support.builders import US, TraceBuilder, solver
+from tests.support.commands import run
+from tests.support.selection import long_after
 
 _ITERATION = (20 + 4 * 32) * US
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.commands import run
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"

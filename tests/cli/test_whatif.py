@@ -10,8 +10,8 @@ import pytest
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.idle_gaps import US
+from tests.support.claims import US
+from tests.support.commands import run
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
 from traceprof.documents.whatif import WhatIfDocument

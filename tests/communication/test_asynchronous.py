@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.run.rank import Window

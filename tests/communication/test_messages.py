@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, payload, prepare
-from tests.support.opened import ranks_of
+from tests.support.builders import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    SEND_RECV,
+    TraceBuilder,
+    call,
+    label,
+    payload,
+    prepare,
+)
+from tests.support.traces import ranks_of
 from traceprof.communication.messages import Messages, messages
 from traceprof.errors import TraceFormatError
 

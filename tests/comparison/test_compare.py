@@ -11,9 +11,8 @@ import pytest
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.documents import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
-from tests.support.known import known
-from tests.support.long import long_after
+from tests.support.claims import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
+from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from traceprof.analysis import analyze, analyze_reports
 from traceprof.comparison.ask import compare

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.known import known
-from tests.support.long import rows_long_after
-from tests.support.step_series import (
+from tests.support.planted import (
     alternating,
     change,
     every_eighth,
@@ -19,6 +17,7 @@ from tests.support.step_series import (
     of_boundaries,
     rates,
 )
+from tests.support.selection import known, rows_long_after
 from traceprof.comparison.mean_change import (
     block_length,
     difference,
@@ -29,7 +28,7 @@ from traceprof.comparison.mean_change import (
 )
 
 if TYPE_CHECKING:
-    from tests.support.step_series import Noise
+    from tests.support.planted import Noise
 
 
 @pytest.mark.long

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import long_after
+from tests.support.commands import run
+from tests.support.selection import long_after
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 from traceprof.documents.comparison import Comparison

@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.long import rows_long_after
-from tests.support.solver import US, solver
+from tests.support.builders import US, TraceBuilder, solver
+from tests.support.selection import known, rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.long import long_after, rows_long_after
-from tests.support.step_series import drawn_from, rates
+from tests.support.planted import drawn_from, rates
+from tests.support.selection import long_after, rows_long_after
 from traceprof.analysis import Options, analyze_captures, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.comparison.series import series

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sample_traces.simulator.large_ddp.ddp import simulate_ddp
-from tests.support.known import known
-from tests.support.stretched import stretch
+from tests.support.builders import stretch
+from tests.support.selection import known
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof.comparison.statistics import (
     adjusted,
     of_captures,

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.documents import DDP, LATE, document_of
-from tests.support.known import known
+from tests.support.claims import DDP, LATE, document_of
+from tests.support.selection import known
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.findings import findings

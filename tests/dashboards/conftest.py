@@ -25,10 +25,9 @@ from playwright.sync_api import (
 
 from dashboards import questions
 from dashboards.server.serving import HOST
-from tests.support.needs import missing
-from tests.support.opened import analysis_of
-from tests.support.serving import Serve, serving
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import Serve, serving
+from tests.support.selection import missing
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import Analysis
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few

@@ -19,12 +19,10 @@ from playwright.sync_api import Page, expect
 
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
-from tests.support.browser import box_of, drag, query
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.serving import Serve, serving
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import Serve, box_of, drag, query, serving
+from tests.support.selection import long_after
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.browser import box_of
-from tests.support.opened import analysis_of
-from tests.support.serving import Serve
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import Serve, box_of
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.documents.analysis.records import document
 
 # Where a value of the x axis stands in the window, in the middle of a row of uPlot's.

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from sample_traces.simulator import simulate_ddp
-from tests.support.serving import serving
+from tests.support.dashboard import serving
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
 HEIGHT = 720  # pixels, of the smaller screen

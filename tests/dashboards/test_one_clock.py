@@ -18,9 +18,8 @@ from dashboards.server.serving import DashboardServer
 from dashboards.view import View
 from sample_traces.simulator import simulate_run
 from tests.support.builders import TraceBuilder
-from tests.support.serving import asking
-from tests.support.timeline_page import Timeline, attributes_of
-from tests.support.trees import text as shown
+from tests.support.dashboard import Timeline, asking, attributes_of
+from tests.support.dashboard import text as shown
 from traceprof.analyses import breakdown, straggler
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from playwright.sync_api import Page
 
-from tests.support.browser import box_of
+from tests.support.dashboard import box_of
 
 
 def saved(page: Page, kind: str, folder: Path) -> Path:

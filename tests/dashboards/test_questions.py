@@ -11,9 +11,8 @@ from dashboards.server import serving
 from dashboards.timeline import store
 from dashboards.timeline.events import operation_events
 from dashboards.timeline.store import Timelines, TimelineSource
-from tests.support.known import known
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
+from tests.support.selection import known
+from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import MAX_WAIT_S, until
 from traceprof.analysis import Analysis, analyze
 from traceprof.comparison.sides import loaded

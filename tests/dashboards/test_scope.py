@@ -11,8 +11,7 @@ from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
-from tests.support.browser import box_of, drag, query
-from tests.support.timeline_page import Timeline
+from tests.support.dashboard import Timeline, box_of, drag, query
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
 from traceprof.analysis import Analysis, Options, analyze

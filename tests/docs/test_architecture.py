@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 
 ROOT = Path(__file__).parents[2]
 

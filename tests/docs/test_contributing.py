@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 from tests.support.traces import SAMPLE_FOLDER
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import traceprof
-from tests.support.public import private_names
+from tests.support.claims import private_names
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "library.md"

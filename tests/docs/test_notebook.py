@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.support.public import private_names
+from tests.support.claims import private_names
 
 pytestmark = pytest.mark.slow
 

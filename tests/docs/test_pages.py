@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 import traceprof
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.needs import missing
-from tests.support.processes import ended, output_of
+from tests.support.commands import ended, output_of, run
+from tests.support.selection import long_after, missing
 from traceprof.cli.main import EXIT_DONE
 from traceprof.documents.analysis.model import Document
 

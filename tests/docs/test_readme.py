@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.commands import run
 from traceprof.cli.main import EXIT_DONE, cli
 
 pytestmark = pytest.mark.slow

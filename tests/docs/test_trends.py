@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sample_traces.simulator.large_ddp.ddp import simulate_ddp
-from tests.support.needs import missing
-from tests.support.processes import output_of
-from tests.support.stretched import stretch
+from tests.support.builders import stretch
+from tests.support.commands import output_of
+from tests.support.selection import missing
 from traceprof.analysis import Options, analyze_reports
 from traceprof.store.runs import save
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.replay.assumptions.assumption import PROFILERS_SHARE
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,10 +8,9 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.pages import steps as steps_page
-from tests.support.known import known
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE_FOLDER, SAMPLES
-from tests.support.trees import named, text
+from tests.support.dashboard import named, text
+from tests.support.selection import known
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.comparison.ask import compare

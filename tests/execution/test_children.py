@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.support.known import known
-from tests.support.listening import RowCount
-from tests.support.long import long_after
-from tests.support.workers import MAX_WAIT_S, is_running, until
+from tests.support.selection import known, long_after
+from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, run_in_children, send
 

@@ -12,7 +12,7 @@ import dask
 import pytest
 from distributed import Future, KilledWorker, LocalCluster
 
-from tests.support.cli import run
+from tests.support.commands import run
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are made on Linux only")

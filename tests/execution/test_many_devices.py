@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE
+from tests.support.builders import ALL_REDUCE, TraceBuilder
 from traceprof.analysis import analyze_reports
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.processes import ended
-from tests.support.signals import unnoticed_signal
+from tests.support.commands import ended, run, unnoticed_signal
+from tests.support.selection import long_after
 from tests.support.workers import (
     MAX_WAIT_S,
     alone,

@@ -11,13 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from sample_traces.simulator import simulate_ddp
-from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import rows_long_after
-from tests.support.opened import closed_analysis
-from tests.support.schema import validator
-from tests.support.traces import SAMPLE
+from tests.support.claims import validator
+from tests.support.commands import alter, run
+from tests.support.selection import rows_long_after
+from tests.support.traces import SAMPLE, closed_analysis
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports

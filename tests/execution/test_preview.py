@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.damage import on_one_clock
-from tests.support.listening import RowCount
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE, SAMPLES
+from tests.support.changes import on_one_clock
+from tests.support.traces import SAMPLE, SAMPLES, analysis_of
+from tests.support.workers import RowCount
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import TraceFormatError, UsageError

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from sample_traces.simulator.large_ddp.ddp import simulate_ddp
-from tests.support.listening import RowCount
-from tests.support.long import long_after
-from tests.support.workers import MAX_WAIT_S, is_running, until
+from tests.support.selection import long_after
+from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
 from traceprof.analysis import Analysis, analyze, analyze_in_child
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import children, measuring, sections

@@ -14,8 +14,8 @@ import dask
 import pytest
 from distributed import LocalCluster, Security
 
-from tests.support.cli import run
-from tests.support.long import long_after
+from tests.support.commands import run
+from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR

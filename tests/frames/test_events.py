@@ -11,11 +11,10 @@ import pytest
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after, rows_long_after
-from tests.support.opened import closed_analysis
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 from tests.support.profiler_events import PID, event, kernel, write
-from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE
+from tests.support.selection import long_after, rows_long_after
+from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, closed_analysis
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
 
 FRAMES = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")

@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.support.opened import analysis_of
-from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
+from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER, analysis_of
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.reports.json import render

@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from tests.support.known_answers import table
 from tests.support.programs.known_answers import DEVICE, NEED_GPU, PROGRAMS
+from tests.support.recording import table
 
 
 def main() -> None:

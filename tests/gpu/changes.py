@@ -28,14 +28,14 @@ import traceprof
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.torch_trace import TorchTrace
-from tests.support.rounds import WARM_UP, time_change
+from tests.support.recording import WARM_UP, time_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from tests.support.rounds import Change
+    from tests.support.recording import Change
 
 RECORDED = 9
 CUDA = "cuda"

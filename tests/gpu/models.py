@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from tests.support.rounds import Change
+    from tests.support.recording import Change
 
 
 def gpt2(layers: int, width: int, attention: str) -> Any:

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import instrument
-from tests.support.rounds import WARM_UP, time_change
+from tests.support.recording import WARM_UP, time_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.rounds import Change
+    from tests.support.recording import Change
 
     Launch = Callable[[c_void_p], object]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.known_answers import record_and_check
 from tests.support.programs.known_answers import NEED_GPU, PROGRAMS
+from tests.support.recording import record_and_check
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses.gpu_idle.advice import advice
 from traceprof.host.idle_causes import IdleCause
 from traceprof.host.thread_evidence import Allocations, allocations

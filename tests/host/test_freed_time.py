@@ -6,9 +6,9 @@ import pytest
 
 from tests.reference import kineto
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.opened import closed_analysis, ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.selection import long_after
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof.host.host_waits import since_other_launches, synchronizing_calls, with_operators
 from traceprof.trace.model.kinds import waits_for_gpu
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.traces import ranks_of
 from traceprof.host.host_code import nested
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.idle_details import details

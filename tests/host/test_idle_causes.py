@@ -10,8 +10,7 @@ from tests.reference.host_evidence import Evidence
 from tests.reference.idle_causes import CAUSES, RankIdle
 from tests.reference.nsight_export import export_of
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.idle_details import IdleDetail, details
 from traceprof.host.stalls import host_stalls

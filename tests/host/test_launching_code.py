@@ -8,10 +8,10 @@ import pytest
 
 from tests.reference.kineto import document as events_of
 from tests.support.builders import TraceBuilder
-from tests.support.damage import damaged
-from tests.support.long import long_after
-from tests.support.opened import ranks_of
+from tests.support.changes import damaged
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.selection import long_after
+from tests.support.traces import ranks_of
 from traceprof.analyses.kernels import launched_kernels
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, Launcher
 from traceprof.host.launching_code import launching_code

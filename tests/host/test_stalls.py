@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.host.stalls import MIN_PENDING, host_stalls
 
 US, MS = 1_000, 1_000_000

@@ -11,8 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from instrument import training
-from tests.support.recording import record
-from tests.support.tool import build_tool
+from tests.support.recording import build_tool, record
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 from instrument import torch_trace
 from instrument.children import VARIABLE
 from instrument.core import nvtx_package, recorded_steps
-from tests.support.needs import missing
-from tests.support.processes import ended, output_of
+from tests.support.commands import ended, output_of
+from tests.support.selection import missing
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import instrument
-from tests.support.long import long_after
 from tests.support.recording import pushed
+from tests.support.selection import long_after
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("beside_another")]
 

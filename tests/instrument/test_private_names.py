@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 
 pytestmark = pytest.mark.long
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import long_after
-from tests.support.nsys import profile
-from tests.support.once import once
-from tests.support.processes import output_of
+from tests.support.commands import output_of
+from tests.support.recording import profile
+from tests.support.selection import long_after, once
 
 STEPS = 6
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import instrument
-from tests.support.long import long_after
-from tests.support.opened import ranks_of
-from tests.support.processes import ended
+from tests.support.commands import ended
+from tests.support.selection import long_after
+from tests.support.traces import ranks_of
 from traceprof.trace.model.special_values import NULL
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from instrument.core import importing
-from tests.support.long import long_after
-from tests.support.processes import ended
+from tests.support.commands import ended
+from tests.support.selection import long_after
 
 pytestmark = pytest.mark.slow
 

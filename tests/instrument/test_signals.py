@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from instrument.core import failures, nvtx_package
-from tests.support.processes import ended
+from tests.support.commands import ended
 
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
 

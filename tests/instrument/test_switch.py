@@ -12,8 +12,8 @@ import torch.distributed as dist
 import instrument
 from instrument import switch
 from instrument.core.patching import Patches
-from tests.support.long import long_after
-from tests.support.processes import output_of
+from tests.support.commands import output_of
+from tests.support.selection import long_after
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import rank_processes
+from tests.support import recording
 from tests.support.programs import three_ranks
 from tests.support.recording import pushed
 from traceprof import labels
@@ -100,7 +100,7 @@ BY_RANK_1 = {
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the program once; return what each rank saw."""
-    return rank_processes.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory)
+    return recording.run(three_ranks.run, three_ranks.SIZE, tmp_path_factory)
 
 
 def written(seen: Seen, rank: int, scenario: str) -> list[labels.Label]:

@@ -13,7 +13,7 @@ import torch
 
 import instrument
 import traceprof
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 from tests.support.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import rank_processes
+from tests.support import recording
 from tests.support.programs import training_ranks
 from tests.support.programs.training_ranks import ACCUMULATED, CASES, LAYER_BYTES, LAYERS, STEPS
 from tests.support.recording import pushed
@@ -23,7 +23,7 @@ OTHERS = ["join", "fsdp1", "fsdp2", "replicate"]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Run the ranks once; return what each saw."""
-    return rank_processes.run(training_ranks.run, training_ranks.SIZE, tmp_path_factory)
+    return recording.run(training_ranks.run, training_ranks.SIZE, tmp_path_factory)
 
 
 def of_rank_0(seen: Seen, way: str) -> list[str]:

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.arrivals import arrivals
-from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.builders import TraceBuilder, arrivals
+from tests.support.traces import ranks_of
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals, PackedArrivals, run
 
 US, MS = 1_000, 1_000_000

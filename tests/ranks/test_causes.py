@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.arrivals import arrivals, session
-from tests.support.known import known
+from tests.support.builders import arrivals, session
+from tests.support.selection import known
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.lateness import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match

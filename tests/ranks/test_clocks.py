@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.arrivals import arrivals, session
+from tests.support.builders import arrivals, session
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.matching import match

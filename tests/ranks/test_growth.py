@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sample_traces.simulator import simulate_run
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run

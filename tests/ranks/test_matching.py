@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.support.arrivals import arrivals
+from tests.support.builders import arrivals
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.matching import Group, Unmatched, match
 

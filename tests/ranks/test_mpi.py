@@ -9,9 +9,8 @@ import pytest
 
 from sample_traces.simulator import simulate_scenario
 from tests.reference import mpi as reference
-from tests.support.arrivals import arrivals
-from tests.support.builders import TraceBuilder, global_tid
-from tests.support.long import long_after
+from tests.support.builders import TraceBuilder, arrivals, global_tid
+from tests.support.selection import long_after
 from traceprof.analyses import gpu_idle
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.ranks.matching import match

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sample_traces.simulator import simulate_scenario
-from tests.support.long import long_after
-from tests.support.split import split_by_process
+from tests.support.changes import split_by_process
+from tests.support.selection import long_after
 from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.reports import json as json_report

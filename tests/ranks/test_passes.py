@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.ranks import passes
 
 US = 1_000

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.support.arrivals import arrivals, session
-from tests.support.known import known
+from tests.support.builders import arrivals, session
+from tests.support.selection import known
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.clocks import measured

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.signals import unnoticed_signal
+from tests.support.commands import unnoticed_signal
 from traceprof.recording import child
 from traceprof.recording.child import RunningCommand
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.commands import run
 from traceprof.errors import TraceFileError
 from traceprof.recording import record
 from traceprof.recording.doctor import (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long import long_after
-from tests.support.nsys import has_failed
-from tests.support.processes import output_of
+from tests.support.commands import output_of
+from tests.support.recording import has_failed
+from tests.support.selection import long_after
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"

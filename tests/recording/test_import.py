@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.known import known
+from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from traceprof.recording.nsys import UNKNOWN_CALL, Nsys, find, find_importer, import_recorded
 from traceprof.recording.plan import make_plan

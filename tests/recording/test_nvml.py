@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof.recording import nvml
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import rows_long_after
-from tests.support.nsys import has_failed
-from tests.support.processes import output_of
+from tests.support.commands import output_of
+from tests.support.recording import has_failed
+from tests.support.selection import rows_long_after
 from traceprof.recording.record import NOT_IMPORTED
 
 ROOT = Path(__file__).parents[2]

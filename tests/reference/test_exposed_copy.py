@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.reference.exposed_copy import ExposedCopy, reference
-from tests.support.builders import TraceBuilder
-from tests.support.exposed_copies import answer
-from tests.support.nccl import ALL_REDUCE
-from tests.support.opened import ranks_of
+from tests.support.builders import ALL_REDUCE, TraceBuilder
+from tests.support.claims import answer
+from tests.support.traces import ranks_of
 from traceprof.analyses import exposed_copy
 from traceprof.run.opening import Window
 

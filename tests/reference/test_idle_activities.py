@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.idle_gaps import END, MS, US, begun, found, late, os_call, switched
+from tests.support.claims import END, MS, US, begun, found, late, os_call, switched
 
 # -- MPI, set-up, allocation ----------------------------------------------------------------------
 

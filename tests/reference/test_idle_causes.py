@@ -8,8 +8,8 @@ import pytest
 from tests.reference.breakdown import reference
 from tests.reference.idle_causes import CAUSES, idle_causes
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.idle_gaps import END, MS, US, begun, found, late, switched
-from tests.support.long import few_and_many
+from tests.support.claims import END, MS, US, begun, found, late, switched
+from tests.support.selection import few_and_many
 
 # -- launch-bound ---------------------------------------------------------------------------------
 

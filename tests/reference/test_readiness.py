@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.reference.readiness import Serialization, reference
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE
-from tests.support.opened import ranks_of
-from tests.support.serialization import measured_numbers
-from tests.support.streams import record, wait
+from tests.support.builders import ALL_REDUCE, TraceBuilder, record, wait
+from tests.support.claims import measured_numbers
+from tests.support.traces import ranks_of
 from traceprof.analyses import nccl_serialization
 
 # Compute on stream 7, communication on stream 20: A runs from 100 to 200, B from 200 to 300. B's

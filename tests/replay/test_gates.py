@@ -17,9 +17,8 @@ import pytest
 from sample_traces.simulator import SCENARIOS
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changed_programs import PAIRS
-from tests.support.changes import recorded
-from tests.support.damage import DAMAGES, damaged
-from tests.support.long import long_after
+from tests.support.changes import DAMAGES, damaged, recorded
+from tests.support.selection import long_after
 from traceprof.replay.answers.answers import Answer, WhatIf
 from traceprof.replay.answers.ask import whatif
 

@@ -15,7 +15,7 @@ import pytest
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changed_programs import PAIRS, Pair, statistics_behind_gradients
 from tests.support.changes import each_on_its_own_stream, recorded, step_ns
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.replay.answers.ask import whatif
 
 Build = Callable[[np.random.Generator], Setup]

@@ -10,12 +10,12 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.server.app import create_app
-from tests.support import trees
+from tests.support import dashboard
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.cli import run
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import closed_analysis
-from tests.support.schema import validator
+from tests.support.claims import validator
+from tests.support.commands import run
+from tests.support.traces import closed_analysis
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analysis import Analysis, analyze
@@ -125,7 +125,7 @@ def test_html_and_dashboard(tmp_path: Path) -> None:
     with closing(analyze(builder.write(tmp_path))) as analysis:
         page = html.render(analysis.result)
         assert create_app(analysis).server.test_client().get("/").status_code == 200
-        assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
+        assert dashboard.text(overview.layout(analysis, Address())).count("CPU") == 2
     assert "CPU" in page
     assert hostile not in page
 

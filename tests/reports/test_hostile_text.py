@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import alter
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.nccl import ALL_REDUCE as NCCL
+from tests.support.commands import alter, run
 from traceprof.cli.main import EXIT_DONE
 from traceprof.errors import one_line
 from traceprof.trace.nsight import schema

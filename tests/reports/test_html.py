@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
+from tests.support.commands import run
+from tests.support.selection import long_after
+from tests.support.traces import analysis_of
 from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
 from traceprof.reports import drawings, html

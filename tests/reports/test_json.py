@@ -9,10 +9,9 @@ import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.opened import analysis_of, closed_analysis
-from tests.support.schema import validator
-from tests.support.traces import SAMPLE, SAMPLES
+from tests.support.claims import validator
+from tests.support.commands import run
+from tests.support.traces import SAMPLE, SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.registry import FINDINGS
 from traceprof.cli.main import EXIT_DONE
 from traceprof.reports import json as json_report

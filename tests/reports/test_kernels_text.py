@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
+from tests.support.commands import run
 from traceprof.analysis import analyze_reports
 from traceprof.documents.analysis.records import document
 from traceprof.reports import html, text

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
+from tests.support.commands import run
+from tests.support.selection import long_after
+from tests.support.traces import analysis_of
 from traceprof.reports.markdown import escaped, render
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

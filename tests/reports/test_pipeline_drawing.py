@@ -8,9 +8,8 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
-from tests.support.trees import named
+from tests.support.dashboard import named
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.reports import html
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings

@@ -11,9 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
+from tests.support.commands import run
+from tests.support.selection import long_after
+from tests.support.traces import analysis_of
 from traceprof.cli import export
 from traceprof.documents.analysis.records import TABLES
 from traceprof.frames.open_run import open_run

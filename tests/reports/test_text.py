@@ -9,12 +9,10 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import analysis_of, closed_analysis
-from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
+from tests.support.selection import known, long_after
+from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.analysis import analyze_reports

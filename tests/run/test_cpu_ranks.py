@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 
 from tests.reference.host_ranks import host_ranks
 from tests.support.builders import TraceBuilder
-from tests.support.long import few_and_many, for_examples
-from tests.support.opened import closed_analysis
+from tests.support.selection import few_and_many, for_examples
+from tests.support.traces import closed_analysis
 from traceprof.analyses.breakdown import Measures
 from traceprof.errors import UsageError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run
-from tests.support.damage import with_late_gpu
-from tests.support.known import known
+from tests.support.changes import with_late_gpu
+from tests.support.commands import run
+from tests.support.selection import known
 from tests.support.traces import SAMPLES
 from traceprof.analysis import Options, analyze
 from traceprof.run.host_clock import clocks_disagree

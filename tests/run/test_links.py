@@ -7,7 +7,7 @@ from pathlib import Path
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_usage
 from traceprof.run.links import NO_LINKS
 from traceprof.trace.nsight import schema

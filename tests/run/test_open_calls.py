@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE, call, prepare
+from tests.support.builders import ALL_REDUCE, TraceBuilder, call, prepare
 from traceprof.analysis import analyze_reports
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.support.arrivals import session
+from tests.support.builders import session
 from traceprof.run.rank_numbers import choose_numbers, rank_of_environment, rank_of_file
 from traceprof.run.recognition import ReportIdentity, number_runs, program
 

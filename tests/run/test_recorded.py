@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.nsys import profile
+from tests.support.recording import profile
 from traceprof.analysis import Analysis, analyze
 
 ROOT = Path(__file__).parents[2]

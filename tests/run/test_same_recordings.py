@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import closed_analysis
 from tests.support.profiler_events import call, kernel, write
+from tests.support.traces import closed_analysis
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.run.opening import open_run

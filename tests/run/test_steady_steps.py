@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.idle_gaps import os_call
-from tests.support.opened import ranks_of
+from tests.support.claims import os_call
+from tests.support.traces import ranks_of
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.windows import training_window

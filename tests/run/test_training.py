@@ -7,7 +7,7 @@ import pytest
 from tests.reference.nsight_export import export_of
 from tests.reference.training import training as expected_training
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.run.rank import Rank
 from traceprof.run.training import Training, TrainingBasis, training_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from sample_traces.simulator import simulate_gloo
 from tests.reference.host_ranks import HostStep, host_ranks
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sample_traces.simulator import RUN_SCENARIOS, SCENARIOS
-from tests.support.cli import run, run_simulator
-from tests.support.long import rows_long_after
+from tests.support.commands import run, run_simulator
+from tests.support.selection import rows_long_after
 from traceprof.cli.main import EXIT_DONE
 
 

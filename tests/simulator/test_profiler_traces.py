@@ -9,8 +9,8 @@ import pytest
 
 from sample_traces.simulator import RUN_SCENARIOS, simulate_run, simulate_scenario
 from sample_traces.simulator.profiler_traces import write_traces
-from tests.support.cli import run_simulator
-from tests.support.long import long_after
+from tests.support.commands import run_simulator
+from tests.support.selection import long_after
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.commands import in_process
 from tests.support.databases import change
-from tests.support.long import long_after
-from tests.support.running import in_process
+from tests.support.selection import long_after
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES

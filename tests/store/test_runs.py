@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.support.databases import change
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from tests.support.workers import MAX_WAIT_S
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.documents.analysis.records import TABLES, document

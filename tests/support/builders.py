@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import struct
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypedDict
+from itertools import count, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
 
 from sample_traces.simulator import schema_layouts
 from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof import labels
+from traceprof.intervals import Int64
+from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from typing_extensions import Self, Unpack
 
@@ -286,3 +294,200 @@ class TraceBuilder:
             values = ", ".join("?" * len(columns))
             insert = f"INSERT INTO {quote(table)} ({', '.join(names)}) VALUES ({values})"
             database.execute(insert, list(columns.values()))
+
+
+def column(values: object, num: int) -> Int64:
+    """Return int64[n] of a list, or of one number for all."""
+    filled: Int64 = np.broadcast_to(np.asarray(values, np.int64), (num,)).copy()
+    return filled
+
+
+def arrivals(
+    rank: int, start: Sequence[int], end: Sequence[int], *, report: int | None = None,
+    operation: str = "AllReduce", communicator: str | None = None, group: str | None = None,
+    num_kernels: int | None = None, blocked: Sequence[int] | None = None,
+    spent: Mapping[str, Sequence[int]] | None = None, **columns: Any,
+) -> Arrivals:  # fmt: skip
+    """Return a rank's communication kernels, or, beyond `num_kernels`, its calls of MPI.
+
+    `spent` gives, by name, what each part of the time took up to each start; between a start and
+    its end nothing is spent.
+    """
+    num = len(start)
+    given = {name: column(values, num) for name, values in columns.items()}
+    unknown = np.full(num, -1, np.int64)
+    parts = np.zeros((num, len(TIME_CATEGORIES)), np.int64)
+    for name, values in (spent or {}).items():
+        parts[:, TIME_CATEGORIES.index(name)] = values
+    stalled, kernels = given.pop("stalled", unknown * 0), given.pop("kernels", unknown * 0)
+    inside = given.pop("inside", np.ones(num, np.int64)) > 0
+    names = ("bytes", "sequence", "peer", "root", "peer_in_communicator", "direction")
+    defaults = dict.fromkeys((*names, "world_size", "called_ns", "launch_ns"), unknown)
+    return Arrivals(
+        rank=rank,
+        report=rank if report is None else report,
+        device=0,
+        start_ns=column(start, num),
+        end_ns=column(end, num),
+        blocked_ns=column(start if blocked is None else blocked, num),
+        is_inside=inside,
+        is_judged=inside,
+        operation=column(OPERATIONS.index(operation), num),
+        communicator=column(-1 if communicator is None else 0, num),
+        group=column(-1 if group is None else 0, num),
+        stream=given.pop("stream", column(7, num)),
+        **(defaults | given),
+        cumulative_ns_at_start=parts,
+        spent_at_end_ns=parts.copy(),
+        stalled_at_start_ns=stalled,
+        stalled_at_end_ns=stalled,
+        kernels_at_start=kernels,
+        kernels_at_end=kernels,
+        window_ns=1_000_000,
+        operations=OPERATIONS,
+        communicators=() if communicator is None else (communicator,),
+        groups=() if group is None else (group,),
+        num_kernels=num if num_kernels is None else num_kernels,
+    )
+
+
+def session(host: str | None, start: int | None = 0, *, is_utc: bool = False) -> Session:
+    """Return a session that began so many ns after some time in 2026."""
+    utc = None if start is None else 1_767_225_600_000_000_000 + start
+    return Session(host, None, utc, is_utc, (), {})
+
+
+DOMAIN, LABELS = 5, 6
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+_INT, _UINT64, _SIZE = 5, 18, 22
+_COMMUNICATOR, _BYTES = ("NCCL communicator ID", _UINT64), ("Message size [bytes]", _SIZE)
+# Numbered otherwise than in any NCCL: names must tell.
+SCHEMAS: dict[int, tuple[tuple[str, int], ...]] = {
+    901: (_COMMUNICATOR, _BYTES),
+    902: (_COMMUNICATOR, _BYTES, ("Peer rank", _INT)),
+    903: (_COMMUNICATOR, ("No. of ranks", _INT), ("Rank", _INT), ("CUDA device", _INT)),
+    904: (_BYTES, ("Reduction operation", 905)),  # before 2.25
+    906: (("Bytes", _SIZE), ("Peer rank", _INT)),
+}
+
+
+def prepare(
+    builder: TraceBuilder, *, schemas: Sequence[int] = (901, 902), pid: int = 1000,
+    offsets: bool = True,
+) -> TraceBuilder:  # fmt: skip
+    """Name the domains and lay out the payloads, as Nsight does for each process."""
+    tid = global_tid(pid)
+    for domain, name in ((DOMAIN, "NCCL"), (LABELS, "traceprof")):
+        event = {"start": 0, "eventType": 75, "globalTid": tid, "domainId": domain, "text": name}
+        builder.raw("NVTX_EVENTS", **event)
+    for number in schemas:
+        offset = 0
+        for index, (name, kind) in enumerate(SCHEMAS[number]):
+            where = {"domainId": DOMAIN, "schemaId": number, "idx": index}
+            known = offset if index and offsets else None
+            builder.raw("NVTX_PAYLOAD_SCHEMA_ENTRIES", **where, name=name, type=kind, offset=known)
+            offset += 8 if kind in (_UINT64, _SIZE) else 4
+    return builder
+
+
+def payload(schema: int, *values: int) -> bytes:
+    codes = "".join("Q" if kind in (_UINT64, _SIZE) else "i" for _, kind in SCHEMAS[schema])
+    body = struct.pack(f"<{codes}", *values).ljust(24, b"\0")
+    return struct.pack("<IIIIQQ", DOMAIN, 0, schema, 0, 24, 56) + body
+
+
+def call(
+    builder: TraceBuilder, name: str, start: int, end: int | None, *values: int, schema: int = 901,
+    pid: int = 1000, tid: int | None = None, domain: int = DOMAIN, **columns: Any,
+) -> TraceBuilder:  # fmt: skip
+    """Add a range of NCCL's, with the values of its payload's fields."""
+    row: dict[str, Any] = {"start": start, "end": end, "eventType": 59, "domainId": domain}
+    row |= {"globalTid": global_tid(pid, tid), "text": name}
+    if values:
+        row["binaryData"] = payload(schema, *values)
+    return builder.raw("NVTX_EVENTS", **(row | columns))
+
+
+def label(builder: TraceBuilder, text: str, start: int, end: int, **how: Any) -> TraceBuilder:
+    return call(builder, text, start, end, domain=LABELS, **how)
+
+
+_CORRELATIONS = count(1_000_000)  # no operation of a test has these
+
+
+def record(
+    builder: TraceBuilder, event: int, stream: int, at: int, *, device: int = 0, pid: int = 1000
+) -> TraceBuilder:  # fmt: skip
+    """Add the record of an event on a stream, by a call at a time that takes no time."""
+    return _call("cudaEventRecord_v3020", "CUDA_EVENT", builder, event, stream, at, device, pid)
+
+
+def wait(
+    builder: TraceBuilder, event: int, stream: int, at: int, *, device: int = 0, pid: int = 1000,
+    api: str = "cudaStreamWaitEvent_v3020",
+) -> TraceBuilder:  # fmt: skip
+    """Add a stream's wait for an event, by a call at a time that takes no time."""
+    return _call(api, "SYNCHRONIZATION", builder, event, stream, at, device, pid)
+
+
+def _call(
+    api: str, table: str, builder: TraceBuilder, event: int, stream: int, at: int, device: int,
+    pid: int,
+) -> TraceBuilder:  # fmt: skip
+    correlation = next(_CORRELATIONS)
+    builder.api(api, at, at, correlation=correlation, pid=pid)
+    times = {} if table == "CUDA_EVENT" else {"start": at, "end": at, "syncType": 3}
+    return builder.raw(
+        f"CUPTI_ACTIVITY_KIND_{table}", deviceId=device, contextId=1, streamId=stream,
+        correlationId=correlation, globalPid=global_pid(pid), eventId=event, **times,
+    )  # fmt: skip
+
+
+US = 1000
+
+
+def solver(
+    num: int,
+    kernels: Sequence[str] = ("sweep", "norm", "sweep", "update"),
+    *,
+    builder: TraceBuilder | None = None,
+    begin_ns: int = 0,
+    length_us: int = 30,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> TraceBuilder:
+    """Add iterations of kernels 2 us apart, each launched 5 us before it starts.
+
+    Args:
+        num: of iterations.
+        kernels: of an iteration.
+        builder: to which they are added.
+        begin_ns: when the first one begins.
+        length_us: of each kernel.
+        noise: standard deviation of the length of an iteration's kernels, as a share.
+        seed: of the noise.
+    """
+    trace, at = builder or TraceBuilder(), begin_ns
+    source = np.random.default_rng(seed)
+    for _ in range(num):
+        at += 20 * US  # idle
+        length = int(length_us * US * (1 + noise * source.normal()))
+        for name in kernels:
+            trace.kernel(at, at + length, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
+            at += length + 2 * US
+    return trace
+
+
+def stretch(path: Path, factor: float) -> None:
+    """Let everything in an export take so many times as long."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (table,) in tables.fetchall():
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            for column in {"start", "end"}.intersection(columns):
+                connection.execute(
+                    f'UPDATE {table} SET "{column}" = CAST(round("{column}" * ?) AS INTEGER)',
+                    (factor,),
+                )

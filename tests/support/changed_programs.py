@@ -36,7 +36,7 @@ from tests.support.changes import (
     without_stalls,
     without_waits,
 )
-from tests.support.stalled_runs import all_ranks, few_cores
+from tests.support.planted import all_ranks, few_cores
 from traceprof.run.pipeline_orders import ORDERS, one_forward_one_backward
 
 Build = Callable[[np.random.Generator], Setup]

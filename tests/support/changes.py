@@ -1,9 +1,14 @@
 """Programs of the simulator with something changed, and what a step of theirs takes."""
 
 import re
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +31,19 @@ from sample_traces.simulator.event_model.actions import (
 )
 from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.engine import Result
+from sample_traces.simulator.event_model.fleet import Capture, Node, seen
 from sample_traces.simulator.event_model.program_writer import COMPUTE
 from sample_traces.simulator.event_model.records import Records
-from sample_traces.simulator.machine import HOST_TABLES, Machine
+from sample_traces.simulator.machine import HOST_TABLES, SESSION_START_NS, Machine
 from sample_traces.simulator.nsight_writer import NsightWriter
 from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.schema_layouts import PRODUCTS
+from tests.support.traces import analysis_of
+from traceprof.analyses import pipeline_bubble
+from traceprof.analysis import Analysis
 from traceprof.intervals import Float64, Int64
 from traceprof.run.steps.steady_rules import StepUse, step_uses
+from traceprof.trace.sqlite.database import quote
 
 Change = Callable[[Sequence[Action]], list[Action]]
 
@@ -272,3 +282,161 @@ def _on_entries(change: Callable[[Entry], Entry]) -> Change:
         ]
 
     return on_actions
+
+
+_RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_GPU = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")]
+_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+
+
+def damaged(path: Path, copy: Path, damage: str) -> int:
+    """Write a copy of an export with one of `DAMAGES`, and return how many rows it lacks."""
+    copyfile(path, copy)
+    copy.chmod(0o644)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if _RUNTIME not in tables:
+            return 0
+        return DAMAGES[damage](connection, tables)
+
+
+def _without_calls(connection: sqlite3.Connection, tables: set[str], *patterns: str) -> int:
+    """Delete calls by name, with the waits and the records that they made."""
+    like = " OR ".join("value LIKE ?" for _ in patterns)
+    chosen = f"SELECT id FROM StringIds WHERE {like}"
+    ids = f"SELECT correlationId FROM {_RUNTIME} WHERE nameId IN ({chosen})"
+    for table in {_WAITS, _RECORDS} & tables:
+        connection.execute(f"DELETE FROM {table} WHERE correlationId IN ({ids})", patterns)
+    deleted = f"DELETE FROM {_RUNTIME} WHERE nameId IN ({chosen})"
+    return connection.execute(deleted, patterns).rowcount
+
+
+def _synchronize_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
+    return _without_calls(connection, tables, "%Synchronize%")
+
+
+def _stream_waits(connection: sqlite3.Connection, tables: set[str]) -> int:
+    return _without_calls(connection, tables, "%StreamWaitEvent%", "%EventRecord%")
+
+
+def _records(connection: sqlite3.Connection, tables: set[str]) -> int:
+    if _RECORDS not in tables:
+        return 0
+    return connection.execute(f"DELETE FROM {_RECORDS}").rowcount
+
+
+def _half_of_the_records(connection: sqlite3.Connection, tables: set[str]) -> int:
+    if _RECORDS not in tables:
+        return 0
+    return connection.execute(f"DELETE FROM {_RECORDS} WHERE rowid % 2").rowcount
+
+
+def _launch_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
+    """Delete those of the thread that makes the second most launches, or all of the only one."""
+    work = " UNION ALL ".join(
+        f"SELECT correlationId FROM {name}" for name in _WORK if name in tables
+    )
+    threads = connection.execute(
+        f"SELECT globalTid FROM {_RUNTIME} WHERE correlationId IN ({work})"
+        " GROUP BY globalTid ORDER BY count(*) DESC LIMIT 2"
+    ).fetchall()
+    if not threads:
+        return 0
+    return connection.execute(
+        f"DELETE FROM {_RUNTIME} WHERE globalTid = ? AND correlationId IN ({work})", threads[-1]
+    ).rowcount
+
+
+DAMAGES: dict[str, Callable[[sqlite3.Connection, set[str]], int]] = {
+    "synchronize calls": _synchronize_calls,
+    "stream waits and event records": _stream_waits,
+    "event records": _records,
+    "half of the records": _half_of_the_records,
+    "launch calls of a thread": _launch_calls,
+}
+
+
+def with_late_gpu(path: Path, copy: Path, late_ns: int, drift: float = 0.0) -> Path:
+    """Write a copy of an export whose GPU is late on its host's clock, and later and later."""
+    copyfile(path, copy)
+    copy.chmod(0o644)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        for name in names & {*_GPU}:
+            (first_ns,) = connection.execute(f"SELECT MIN(start) FROM {name}").fetchone()
+            for column in ("start", "end"):
+                connection.execute(
+                    f'UPDATE {name} SET "{column}" = "{column}" + ?'
+                    f' + CAST(("{column}" - ?) * ? AS INTEGER)',
+                    [late_ns, first_ns or 0, drift],
+                )
+    return copy
+
+
+def on_one_clock(path: Path, copy: Path) -> Path:
+    """Return an export whose GPU is on its host's clock: itself, or a copy as `analyze` moves it.
+
+    The plain references know nothing of clocks.
+    """
+    with analysis_of(path) as analysis:
+        moved_ns = {rank.moved_ns for rank in analysis.run.ranks} - {0}
+    return with_late_gpu(path, copy, *moved_ns) if moved_ns else path
+
+
+LOW_24_BITS = 0xFFFFFF  # of a thread's id; the rest is its process's
+
+
+def split_by_process(path: Path, folder: Path) -> list[Path]:
+    """Write a report for each process that ran kernels, with its own rows and those of nobody."""
+    with closing(sqlite3.connect(path)) as database:
+        query = "SELECT DISTINCT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1"
+        processes = [process for (process,) in database.execute(query)]
+    folder.mkdir()
+    return [
+        _of_process(path, folder / f"process_{number}.sqlite", process)
+        for number, process in enumerate(processes)
+    ]
+
+
+def _of_process(path: Path, part: Path, process: int) -> Path:
+    shutil.copyfile(path, part)
+    with closing(sqlite3.connect(part)) as database:
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        for (table,) in database.execute(tables).fetchall():
+            info = database.execute(f"PRAGMA table_info({quote(table)})")
+            columns = [column for _, column, *_ in info]
+            for column, owner in (
+                ("globalPid", "globalPid"),
+                ("globalTid", f"globalTid & ~{LOW_24_BITS}"),
+            ):
+                if column in columns:
+                    database.execute(f"DELETE FROM {quote(table)} WHERE ({owner}) <> ?", (process,))
+                    break
+        database.commit()
+    return part
+
+
+def recorded_apart(
+    setup: Setup, result: Result, folder: Path, nodes: Iterable[Node], rng: np.random.Generator
+) -> list[Path]:
+    """Write the export of each stage on a machine of its own, and return where."""
+    paths = []
+    for stage, node in enumerate(nodes):
+        capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)
+        start = SESSION_START_NS + node.shown(capture.session_ns)
+        machine = Machine(
+            "traceprof test", setup.board, setup.devices_of_processes, host_tables=HOST_TABLES,
+            processes=(stage,), hostname=node.name, session_start_ns=start,
+        )  # fmt: skip
+        paths.append(folder / f"rank{stage}.sqlite")
+        with NsightWriter(paths[-1], list(PRODUCTS)[-1]) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    return paths
+
+
+def bubbles(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the metrics of the stages of the first pipeline, in order; none without one."""
+    stages = pipeline_bubble.run(analysis.result.measured)
+    return [metrics.by_name() for metrics in stages.metrics[0]] if stages.metrics else []

@@ -1,9 +1,31 @@
-"""A record of the ranges that `instrument` writes, in the order in which it writes them."""
+"""Programs that record, and the records that instrument and nsys write of them."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+import pytest
+
+import traceprof
 from instrument.core import nvtx_ranges
+from tests.support.commands import ended, output_of
+from tests.support.programs.known_answers import DEVICE, STEPS
+from tests.support.selection import missing, once
+
+if TYPE_CHECKING:
+    Change = Callable[..., Callable[[], object]]
 
 
 def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
@@ -30,3 +52,265 @@ def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
 def pushed(events: list[str]) -> list[str]:
     """Return the labels of the push/pop ranges, in the order in which they opened."""
     return [event.removeprefix("push ") for event in events if event.startswith("push ")]
+
+
+_FAULTS = ("Importation failed", "Connection to Agent lost", "Local Endpoint is not available")
+"""What Nsight Systems 2023.4 prints in one recording of some hundred, on a busy machine: its
+importer trips over a race of its own (at exit status 0), or it loses its own agent."""
+
+_MAX_RECORDINGS = 4
+_MAX_RECORDING_S = 300
+
+
+def profile(
+    nsys: str,
+    options: Sequence[str],
+    report: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Record a command into a report (a path without its ending); return how `nsys` ended.
+
+    The recording is made again where nsys failed for a reason of its own.
+    """
+    line = [nsys, "profile", *options, "--force-overwrite=true", f"--output={report}", *command]
+    for _ in range(_MAX_RECORDINGS):
+        done = ended(*line, env=environment, timeout=_MAX_RECORDING_S)
+        if not has_failed(done.stdout + done.stderr):
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not has_failed(done.stdout + done.stderr)
+    return done
+
+
+def stats(nsys: str, path: Path) -> list[str]:
+    """Return tables of kernels, calls, copies and ranges of an export, as CSV."""
+    reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
+    command = [nsys, "stats", "--force-export=false", "--format", "csv"]
+    printed = output_of(*command, "--report", ",".join(reports), path)
+    _, *parts = printed.split("Processing [")
+    assert len(parts) == len(reports), printed
+    return parts
+
+
+def has_failed(printed: str) -> bool:
+    """Say whether, by what it printed, nsys failed for a reason of its own."""
+    return any(fault in printed for fault in _FAULTS)
+
+
+ROOT = Path(__file__).parents[2]
+_MAX_ATTEMPTS = 3
+_MAX_S = 600
+Truth = dict[str, Any]
+
+
+@dataclass
+class Events:
+    """The events of a report.
+
+    Attributes:
+        kernels: as `traceprof.open_run` gives them.
+        copies: the same.
+        ranges: the same.
+        figures: what is to be read in the table.
+    """
+
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    ranges: pd.DataFrame
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def count(self, label: str) -> int:
+        """Return how many ranges have this label, whatever its facts."""
+        name = self.ranges["name"]
+        return int(((name == label) | name.str.startswith(f"{label} ")).sum())
+
+    def kernels_within(self, label: str) -> int:
+        """Return how many kernels started while a range of this name was open."""
+        num = 0
+        starts = self.kernels["start_ns"].to_numpy()
+        ranges = self.ranges.loc[self.ranges["name"] == label, ["start_ns", "end_ns"]]
+        for start_ns, end_ns in ranges.to_numpy().tolist():
+            num += int(((starts >= start_ns) & (starts < end_ns)).sum())
+        return num
+
+
+def check_training(events: Events, truth: Truth) -> None:
+    """Every step has its parts, on the GPU where there is one."""
+    for label in ("forward", "backward", "optimizer step"):
+        assert events.count(label) >= truth["steps"], label
+    events.figures |= {"steps": events.count("optimizer step"), "kernels": len(events.kernels)}
+    assert (len(events.kernels) > 0) == (DEVICE == "cuda")
+
+
+def check_ddp(events: Events, truth: Truth) -> None:
+    """All gradients of every step are in buckets."""
+    check_training(events, truth)
+    ranges = events.ranges
+    buckets = ranges[ranges["name"].str.startswith("bucket ")]
+    sizes = buckets["name"].str.extract(r" bytes=(\d+)")[0].astype(int)
+    events.figures |= {"buckets": len(buckets)}
+    assert sizes.sum() == STEPS * truth["gradient_bytes"]
+    assert buckets["end_ns"].notna().all()
+
+
+def check_graphs(events: Events, truth: Truth) -> None:
+    """A replay has the kernels of an eager run."""
+    eager, replayed = events.kernels_within("eager"), events.kernels_within("replay")
+    events.figures |= {"kernels of a run": eager, "of all replays": replayed}
+    assert eager > 0
+    assert replayed == truth["replays"] * eager
+
+
+def check_exchange(events: Events, truth: Truth) -> None:
+    """Every send and receive is named with its size and peer."""
+    name = events.ranges["name"]
+    for label in ("isend dst=0", "irecv src=0"):
+        chosen = name[name.str.startswith(f"{label} bytes={truth['bytes']} ")]
+        assert len(chosen) >= truth["operations"], label
+    events.figures |= {
+        "SendRecv kernels": int((events.kernels["operation"] == "SendRecv").sum()),
+        "d2d copies": int((events.copies["kind"] == "d2d").sum()),
+    }
+
+
+def check_copies(events: Events, truth: Truth) -> None:
+    """Copies have their bytes, their direction, and their memory; labels say the same."""
+    copies = events.copies[events.copies["bytes"] == truth["bytes"]]
+    for memory, is_pinned in (("pageable", 0), ("pinned", 1)):
+        for kind, column in (("h2d", "source_memory"), ("d2h", "destination_memory")):
+            chosen = copies[(copies["kind"] == kind) & (copies[column] == memory)]
+            events.figures[f"{kind} {memory}"] = len(chosen)
+            assert len(chosen) == truth["copies"]
+        label = f"to h2d bytes={truth['bytes']} pinned={is_pinned} non_blocking=1"
+        assert (events.ranges["name"] == label).sum() == truth["copies"]
+
+
+def check_device(_: Events, truth: Truth) -> None:
+    """Labels of copies on the host have not made a context on a GPU."""
+    assert not truth["was_initialized"]
+
+
+def check_callbacks(events: Events, truth: Truth) -> None:
+    """The figures are what is asked for."""
+    events.figures |= truth
+
+
+CHECKS: dict[str, Callable[[Events, Truth], None]] = {
+    "ddp": check_ddp, "fsdp2": check_training, "compiled": check_training, "graphs": check_graphs,
+    "exchange": check_exchange, "copies": check_copies, "unset_device": check_device,
+    "callbacks": check_callbacks,
+}  # fmt: skip
+
+
+def record_and_check(name: str, tool: str, folder: Path) -> dict[str, Any]:
+    """Record a program, and compare its report with what it did.
+
+    Args:
+        name: of the program.
+        tool: `nsys` or `torch`.
+        folder: for all files.
+
+    Returns:
+        Figures for the table.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        target, truth = folder / f"{name}-{tool}-{attempt}", folder / f"{name}-{tool}.json"
+        program = (sys.executable, "-m", "tests.support.programs.known_answers", name, str(truth))
+        record = (sys.executable, "-m", "traceprof", "record", "--with", tool, "-o", str(target))
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = ended(*record, "--", *program, cwd=ROOT, env=environ, timeout=_MAX_S)
+        if not has_failed(done.stdout + done.stderr):
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+    ending = "*.sqlite" if tool == "nsys" else "*.pt.trace.json.gz"
+    with traceprof.open_run([*target.glob(ending)]) as run:
+        events = Events(run.kernels(), run.copies(), run.ranges())
+        CHECKS[name](events, json.loads(truth.read_text()))
+    return events.figures
+
+
+def table(names: list[str], tools: list[str]) -> str:
+    """Record programs with each tool; return a table in Markdown of what came out."""
+    lines = ["| program | recorded with | answers | figures |", "|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            for tool in tools:
+                try:
+                    figures = record_and_check(name, tool, Path(folder))
+                    answer = "as known"
+                except AssertionError as error:
+                    figures, answer = {}, f"differ: {str(error).strip().splitlines()[:1]}"
+                shown = ", ".join(f"{key} {value}" for key, value in figures.items())
+                lines.append(f"| {name} | {tool} | {answer} | {shown} |")
+    return "\n".join(lines)
+
+
+class Program(Protocol):
+    """Is one of the ranks; writes what it saw to `<rank>.json` in the folder."""
+
+    __module__: str
+
+    def __call__(self, rank: int, store: str, folder: Path) -> None: ...
+
+
+def run(program: Program, size: int, factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Run the program on this many ranks, once for all workers; return what each saw.
+
+    Importing PyTorch takes longer than all else, so it is imported once: by the server that the
+    ranks are forked from. FSDP and functional collectives use TorchDynamo.
+    """
+
+    def start(folder: Path) -> None:
+        from torch.multiprocessing import start_processes  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        multiprocessing.set_forkserver_preload([program.__module__, "torch._dynamo"])
+        arguments = (str(folder / "store"), folder)
+        start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
+
+    folder = once(factory, program.__module__, start)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+ROUNDS, ROUND_S, WARM_UP = 10, 0.25, 9
+
+
+def timed(step: Callable[[], object], num: int, synchronize: Callable[[], object]) -> float:
+    """Return microseconds of a step, mean of several."""
+    synchronize()
+    begin = time.perf_counter()
+    for _ in range(num):
+        step()
+    synchronize()
+    return (time.perf_counter() - begin) / num * 1e6
+
+
+def time_change(
+    before: Callable[[], object], after: Callable[[], object], synchronize: Callable[[], object]
+) -> dict[str, list[float]]:
+    """Time both in turn; microseconds of a step in each round."""
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    steps = {"before": before, "after": after}
+    nums = {}
+    for name, step in steps.items():
+        timed(step, WARM_UP, synchronize)
+        one_us = timed(step, WARM_UP, synchronize)
+        nums[name] = max(3, 3 * round(ROUND_S * 1e6 / one_us / 3))
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            times[name].append(round(timed(step, nums[name], synchronize), 1))
+    return times
+
+
+SOURCE = Path(__file__).with_name("tool.c")
+
+
+def build_tool(folder: Path) -> Path:
+    """Compile the tool; return its library."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        missing("a C compiler is not installed", "cc")
+    library = folder / "tool.so"
+    command = [compiler, "-shared", "-fPIC", "-w", "-O1", str(SOURCE), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library

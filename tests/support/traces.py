@@ -3,9 +3,18 @@
 The environment variable TRACEPROF_TRACES names the folder of real exports.
 """
 
+import atexit
 import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
+
+from traceprof.analysis import Analysis, Options, analyze
+from traceprof.run.opening import Rank, Run, assemble_run, open_report
+from traceprof.trace.open import open_trace
 
 SAMPLE_FOLDER = Path(__file__).parents[2] / "sample_traces"
 SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
@@ -66,3 +75,84 @@ def real_turn(name: str) -> list[Path]:
 def real_name(path: Path) -> str:
     """Return the name of a real export within the folder of them all."""
     return str(path.relative_to(REAL_FOLDER)) if REAL_FOLDER else path.name
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_MAX_OPEN = 4  # real exports that stay open; some hold 100 MB of columns
+_REAL = frozenset(REAL_TRACES)
+_KNOWN = _REAL | {*SAMPLES}
+
+
+class _OpenRun:
+    """An open report, whose ranks are read, with times as they were recorded."""
+
+    def __init__(self, path: Path) -> None:
+        self._trace = open_trace(path)
+        try:
+            self.run: Run = assemble_run([self._trace], [open_report(self._trace)])
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._trace.close()
+
+
+_runs: OrderedDict[Path, _OpenRun] = OrderedDict()
+_analyses: OrderedDict[Path, Analysis] = OrderedDict()
+Opened = TypeVar("Opened", bound="Closable")
+
+
+@contextmanager
+def _opened(
+    path: Path, cache: OrderedDict[Path, Opened], opening: Callable[[Path], Opened]
+) -> Iterator[Opened]:
+    if path not in _KNOWN:
+        with closing(opening(path)) as opened:
+            yield opened
+        return
+    if path not in cache:
+        cache[path] = opening(path)
+        large = [known for known in cache if known in _REAL]
+        if len(large) > _MAX_OPEN:
+            cache.pop(large[0]).close()
+    cache.move_to_end(path)
+    yield cache[path]
+
+
+@contextmanager
+def ranks_of(path: Path) -> Iterator[Sequence[Rank]]:
+    """Open an export and yield its ranks: never none, but where the export is known to have none.
+
+    At most `_MAX_OPEN` real exports may be in use at once.
+    """
+    with _opened(path, _runs, _OpenRun) as opened:
+        ranks = opened.run.ranks
+        assert path not in _KNOWN or bool(ranks) != (path.stem in WITHOUT_RANKS), path
+        yield ranks
+
+
+@contextmanager
+def analysis_of(path: Path) -> Iterator[Analysis]:
+    """Analyse an export with default options, and keep it open."""
+    with _opened(path, _analyses, analyze) as analysis:
+        assert path not in _KNOWN or bool(analysis.run.ranks) != (path.stem in WITHOUT_RANKS), path
+        yield analysis
+
+
+def closed_analysis(*paths: Path, savings: bool | None = False, **options: Any) -> Analysis:
+    """Analyse reports with these options, and close them: what was found stays."""
+    analysis = analyze(*paths, options=Options(savings=savings, **options))
+    analysis.close()
+    return analysis
+
+
+@atexit.register
+def _close_all() -> None:
+    for run in _runs.values():
+        run.close()
+    for analysis in _analyses.values():
+        analysis.close()

@@ -12,10 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import alter, assert_contract, attempt, everything, folder_of
 from tests.support.builders import TraceBuilder
-from tests.support.long import in_turn, long_after
-from tests.support.running import export, fifo, in_process, process, run
+from tests.support.commands import (
+    alter,
+    assert_contract,
+    attempt,
+    everything,
+    export,
+    fifo,
+    folder_of,
+    in_process,
+)
+from tests.support.commands import analyzed_apart as run
+from tests.support.commands import outcome_of as process
+from tests.support.selection import in_turn, long_after
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run

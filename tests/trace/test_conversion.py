@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import attempt
+from tests.support.commands import attempt
 from tests.support.databases import change, query
 from tests.support.traces import SAMPLE
 from traceprof import open_trace

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import export, process
+from tests.support.commands import export
+from tests.support.commands import outcome_of as process
 from traceprof.errors import UsageError
 from traceprof.trace.file_use import FileUse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.attempts import Outcome
+from tests.support.commands import Outcome
 from tests.support.fuzz import commands, running
 from tests.support.fuzz.running import results
 from traceprof.cli.main import EXIT_DONE

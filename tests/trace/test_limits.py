@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.attempts import alter, attempt
 from tests.support.builders import TraceBuilder
-from tests.support.long import in_turn, long_after
+from tests.support.commands import alter, attempt, export, in_process
 from tests.support.profiler_events import annotation, call, event, kernel, write
-from tests.support.running import export, in_process
+from tests.support.selection import in_turn, long_after
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE

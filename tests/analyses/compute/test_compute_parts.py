@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.reference.compute import Kind, compute_of, parts
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after, rows_long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.selection import long_after, rows_long_after
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.compute.compute_parts import ComputeParts
 from traceprof.analyses.kernels import launched_kernels

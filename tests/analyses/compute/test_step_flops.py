@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import run
+from tests.support.commands import run
 from tests.support.profiler_events import PID, annotation, call, event, kernel, write
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.compute.step_flops import StepFlops

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.reference.kernels import kernels_of, table
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES
+from tests.support.selection import long_after
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.kernels.kernel_table import KernelTable
 from traceprof.run.rank import Rank, Window

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.links import A100, assert_counters_agree, judged
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.opened import ranks_of
+from tests.support.claims import A100, assert_counters_agree, judged
+from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_counters
 from traceprof.findings import Finding
 from traceprof.trace.nsight import schema

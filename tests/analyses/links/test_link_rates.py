@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
+from tests.support.selection import long_after
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof import intervals
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import analyze

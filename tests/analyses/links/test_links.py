@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.links import reference_series
-from tests.support.links import assert_copies_agree, assert_counters_agree, judged
-from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
+from tests.support.claims import assert_copies_agree, assert_counters_agree, judged
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, Severity
 

@@ -10,7 +10,7 @@ from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.profiler_traces import write_traces
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
-from tests.support.long import rows_long_after
+from tests.support.selection import rows_long_after
 from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.opened import closed_analysis, ranks_of
+from tests.support.selection import long_after
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import process_group_scaling
 from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.gradients import ddp_buckets

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.steps.step_lengths import (
     LeftOutSteps,

@@ -5,8 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tests.support.opened import ranks_of
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.steps import step_means
 from traceprof.analyses.steps.step_means import block_of, num_blocks

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.opened import analysis_of
+from tests.support.traces import analysis_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures
 from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, MIN_BY_FINDING, attributions
 from traceprof.findings import Finding, NotApplicable, Severity

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLES
+from tests.support.traces import SAMPLES, analysis_of
 from traceprof.analyses.verdict.order import in_order, limits
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gain

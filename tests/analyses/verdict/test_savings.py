@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.known import known
-from tests.support.long import rows_long_after
-from tests.support.opened import closed_analysis
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.selection import known, rows_long_after
+from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.run.steps.steady_rules import StepUse
 
 

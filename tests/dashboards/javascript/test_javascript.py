@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.support.processes import output_of
+from tests.support.commands import output_of
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*.test.js"))

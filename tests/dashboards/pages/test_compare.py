@@ -25,12 +25,10 @@ from dashboards.questions import (
 )
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
-from tests.support.browser import box_of
-from tests.support.cli import run
-from tests.support.known import known
-from tests.support.timeline_page import Timeline
+from tests.support.commands import run
+from tests.support.dashboard import Timeline, box_of, named, text
+from tests.support.selection import known
 from tests.support.traces import SAMPLE
-from tests.support.trees import named, text
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.comparison.ask import compare as compare_sides

@@ -30,9 +30,8 @@ from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
 from sample_traces.simulator import simulate_run
-from tests.support.opened import analysis_of
-from tests.support.traces import GPU_SAMPLES
-from tests.support.trees import charts, components, named, text
+from tests.support.dashboard import charts, components, named, text
+from tests.support.traces import GPU_SAMPLES, analysis_of
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures

@@ -25,12 +25,9 @@ from dashboards.questions import (
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.opened import analysis_of
-from tests.support.serving import Serve
-from tests.support.timeline_page import Timeline
-from tests.support.traces import SAMPLE
-from tests.support.trees import named, text
+from tests.support.dashboard import Serve, Timeline, named, text
+from tests.support.selection import known
+from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import until
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels

@@ -17,11 +17,9 @@ from dashboards.questions import (
     replayed,
 )
 from dashboards.widgets.charts import PARTS
-from tests.support.known import known
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE_FOLDER
-from tests.support.trees import components, named, text
+from tests.support.dashboard import components, named, text
+from tests.support.selection import known, long_after
+from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analysis import Analysis, Options
 from traceprof.findings import by_id
 from traceprof.reports.text import render

@@ -6,11 +6,9 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import overlap
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
-from tests.support.trees import named, text
+from tests.support.builders import ALL_REDUCE, TraceBuilder
+from tests.support.dashboard import named, text
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses import overlap_slowdown
 
 

@@ -17,11 +17,10 @@ from dashboards.view import View, device_text
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import metric_text, saving_text
 from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.opened import analysis_of
+from tests.support.dashboard import components, named, text
 from tests.support.planted import made
-from tests.support.traces import SAMPLE, SAMPLES
-from tests.support.trees import components, named, text
+from tests.support.selection import known
+from tests.support.traces import SAMPLE, SAMPLES, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import Analysis, Options, analyze

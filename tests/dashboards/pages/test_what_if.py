@@ -17,8 +17,8 @@ from dashboards.questions import (
     questions_about,
     replayed,
 )
+from tests.support.dashboard import named, text
 from tests.support.traces import CPU_SAMPLE, SAMPLE
-from tests.support.trees import named, text
 from tests.support.workers import until
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError

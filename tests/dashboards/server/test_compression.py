@@ -8,8 +8,7 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Browser
 
 from dashboards.server.app import assets_path, create_app
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
+from tests.support.traces import SAMPLE, analysis_of
 
 
 @pytest.fixture(scope="module")

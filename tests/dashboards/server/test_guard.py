@@ -19,9 +19,8 @@ from werkzeug.test import TestResponse
 from dashboards import shell
 from dashboards.server.app import assets_path, create_app
 from dashboards.server.guard import LINK, Access
-from tests.support.long import few_and_many, for_examples
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
+from tests.support.selection import few_and_many, for_examples
+from tests.support.traces import SAMPLE, analysis_of
 
 CALLS = "/_dash-update-component"
 SHOW = next(output for output in create_app(None).callback_map if "_pages_content" in output)

@@ -11,9 +11,8 @@ from dashboards.clock import Clock
 from dashboards.server.app import create_app
 from dashboards.server.notes import SCHEMA, Note, Notes, described
 from dashboards.server.serving import DashboardServer
-from tests.support.cli import run
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
+from tests.support.commands import run
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.errors import UsageError
 
 VIEW = Note("/timeline?rank=0&start=1&end=2", "what is <b>this</b>?")

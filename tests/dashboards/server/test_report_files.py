@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from dashboards.server.app import create_app
 from dashboards.server.serving import HOST
 from dashboards.server.state import ANEW, FILES, Change, ReportFiles
-from tests.support.serving import running
+from tests.support.dashboard import running
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S
 

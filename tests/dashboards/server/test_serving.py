@@ -25,13 +25,10 @@ from dashboards.server.app import create_app
 from dashboards.server.guard import is_loopback
 from dashboards.server.serving import HOST, DashboardServer
 from dashboards.server.state import AnalysisProgress
-from tests.support.cli import run
-from tests.support.known import known
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.serving import running
-from tests.support.signals import unnoticed_signal
-from tests.support.traces import SAMPLE
+from tests.support.commands import run, unnoticed_signal
+from tests.support.dashboard import running
+from tests.support.selection import known, long_after
+from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.analysis import analyze
 from traceprof.cli.analyze import command as analyze_command

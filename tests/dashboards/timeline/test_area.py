@@ -11,8 +11,8 @@ from dashboards.timeline.events import NameTable
 from dashboards.timeline.tiles import strip
 from dashboards.timeline.tracks import RankTimeline, Track
 from tests.support.builders import TraceBuilder
-from tests.support.opened import analysis_of
-from tests.support.timelines import timelines
+from tests.support.dashboard import timelines
+from tests.support.traces import analysis_of
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ADD = (

@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.support.browser import box_of, drag
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.serving import Serve, serving
-from tests.support.timeline_page import FIND, Timeline
-from tests.support.timelines import damage_host
+from tests.support.dashboard import FIND, Serve, Timeline, box_of, damage_host, drag, serving
+from tests.support.selection import long_after
 from traceprof.analysis import Analysis
 from traceprof.findings import by_id, worst_of
 

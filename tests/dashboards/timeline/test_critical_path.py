@@ -13,10 +13,9 @@ from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.across_ranks import step_at
 from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.opened import analysis_of
-from tests.support.serving import asking
-from tests.support.timeline_page import Timeline
+from tests.support.dashboard import Timeline, asking
+from tests.support.selection import known
+from tests.support.traces import analysis_of
 from tests.support.workers import until
 from traceprof.analysis import Analysis
 from traceprof.replay.answers.step_path import step_path

@@ -12,10 +12,9 @@ from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import Events
 from dashboards.timeline.search import Place, Query, after, place_of, search
 from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
-from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.streams import record, wait
-from tests.support.timelines import drawn, timelines
+from tests.support.builders import TraceBuilder, record, wait
+from tests.support.dashboard import drawn, timelines
+from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages

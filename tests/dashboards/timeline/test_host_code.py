@@ -7,9 +7,8 @@ import pytest
 
 from dashboards.timeline.events import OPERATOR, OPERATORS, STALL, STALLS
 from dashboards.timeline.store import Timelines, TimelineSource
-from tests.support.opened import analysis_of
-from tests.support.serving import asking
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import asking
+from tests.support.traces import SAMPLE, analysis_of
 
 
 def test_stalls_of_the_host_have_a_row() -> None:

@@ -14,10 +14,8 @@ from playwright.sync_api import Page, expect
 from dashboards.timeline import rows
 from dashboards.timeline.rows import Row
 from tests.support.builders import TraceBuilder
-from tests.support.opened import analysis_of
-from tests.support.serving import Ask, Serve, asking, serving
-from tests.support.timeline_page import Timeline
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import Ask, Serve, Timeline, asking, serving
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.trace.nsight import schema
 
 MARKS = SAMPLE.with_stem("marks")

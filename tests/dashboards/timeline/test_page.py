@@ -9,10 +9,8 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import timeline
 from tests.support.builders import TraceBuilder
-from tests.support.opened import analysis_of
-from tests.support.timeline_page import attributes_of
-from tests.support.traces import SAMPLE
-from tests.support.trees import text
+from tests.support.dashboard import attributes_of, text
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 

@@ -8,9 +8,8 @@ import pytest
 from dashboards.timeline.events import COMMUNICATION, COPY, OPERATION
 from dashboards.timeline.search import Query, hits, parsed
 from dashboards.timeline.store import Timelines, TimelineSource
-from tests.support.opened import analysis_of
-from tests.support.serving import Ask, asking
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import Ask, asking
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import Analysis
 from traceprof.communication.messages import messages
 from traceprof.intervals import even_limits

@@ -7,9 +7,8 @@ import pytest
 
 from dashboards.timeline.tracks import read_gpu, with_host
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
-from tests.support.timelines import drawn, timelines
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import drawn, timelines
+from tests.support.traces import SAMPLE, ranks_of
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from dashboards.timeline.rows import Samples
-from tests.support.opened import analysis_of
-from tests.support.serving import asking
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import asking
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, LinkSamples
 
 #  time   0    10   20        40   50 (µs)

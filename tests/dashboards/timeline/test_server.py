@@ -18,10 +18,9 @@ from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
 from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.timelines import damage_host
-from tests.support.traces import SAMPLE
+from tests.support.dashboard import damage_host
+from tests.support.selection import long_after
+from tests.support.traces import SAMPLE, analysis_of
 from traceprof.errors import TraceFormatError
 
 Get = Callable[..., TestResponse]

@@ -5,10 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import drag
-from tests.support.known import known
-from tests.support.serving import Serve
-from tests.support.timeline_page import Timeline
+from tests.support.dashboard import Serve, Timeline, drag
+from tests.support.selection import known
 from tests.support.traces import SAMPLE
 
 

@@ -1,7 +1,7 @@
 """Pieces of pages."""
 
 from dashboards.widgets.components import missing
-from tests.support.trees import named, text
+from tests.support.dashboard import named, text
 from traceprof.findings import NotApplicable
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from tests.support.trees import named
+from tests.support.dashboard import named
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from dashboards.view import View
 from dashboards.widgets.charts import GREY
 from dashboards.widgets.components import MAX_DRAWN, sorted_worst_first, with_table, worst_first
 from dashboards.widgets.findings import finding_card
-from tests.support.known import known
-from tests.support.trees import charts, named, text
+from tests.support.dashboard import charts, named, text
+from tests.support.selection import known
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from instrument.core import nvtx_package, nvtx_ranges
+from tests.support.commands import ended
 from tests.support.databases import query
-from tests.support.long import long_after
-from tests.support.nsys import profile
-from tests.support.processes import ended
+from tests.support.recording import profile
+from tests.support.selection import long_after
 from traceprof import labels
 
 COUNTS = """

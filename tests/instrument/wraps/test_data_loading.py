@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import instrument
 from instrument.core import nvtx_ranges
-from tests.support.long import long_after
+from tests.support.selection import long_after
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 
 import instrument
-from tests.support.long import long_after
 from tests.support.recording import pushed
+from tests.support.selection import long_after
 
 STEP = ["push optimizer step", "pop"]
 

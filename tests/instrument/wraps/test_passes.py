@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import instrument
-from tests.support.long import long_after
 from tests.support.recording import pushed
+from tests.support.selection import long_after
 
 Wrap = Callable[[torch.nn.Module], torch.nn.Module]
 

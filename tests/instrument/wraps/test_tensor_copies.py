@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import instrument
 from instrument.wraps import tensor_copies
-from tests.support.long import long_after
 from tests.support.recording import pushed
+from tests.support.selection import long_after
 
 NAMES = tuple(tensor_copies.LABELS)
 CPU, CUDA0, CUDA1 = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)

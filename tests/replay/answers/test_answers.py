@@ -20,15 +20,14 @@ from tests.support.changed_programs import PAIRS
 from tests.support.changes import (
     recorded,
     step_ns,
+    with_late_gpu,
     without_launching,
     without_slowdown,
     without_waits,
 )
-from tests.support.damage import with_late_gpu
 from tests.support.databases import change
-from tests.support.known import known
-from tests.support.long import long_after, rows_long_after
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.selection import known, long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError

@@ -15,10 +15,8 @@ from sample_traces.simulator.event_model.program_writer import SIDE, Host
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.databases import change
-from tests.support.known import known
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.selection import known, long_after
+from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_lengths import compute_ns, step_ns

@@ -19,10 +19,8 @@ from tests.reference.spans import length, union
 from tests.reference.streams import Rank, read
 from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
-from tests.support.changes import step_ns, without_waits
-from tests.support.damage import damaged, with_late_gpu
-from tests.support.known import known
-from tests.support.long import long_after, rows_long_after
+from tests.support.changes import damaged, step_ns, with_late_gpu, without_waits
+from tests.support.selection import known, long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sample_traces.simulator import simulate_scenario
-from tests.support.known import known
+from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError

@@ -9,8 +9,7 @@ import traceprof
 from sample_traces.simulator.scenarios import uneven
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
-from tests.support.known import known
-from tests.support.long import long_after
+from tests.support.selection import known, long_after
 
 
 def step_ns(path: Path) -> int:

@@ -12,8 +12,7 @@ import traceprof
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded, step_ns
-from tests.support.known import known
-from tests.support.long import rows_long_after
+from tests.support.selection import known, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze, analyze_reports

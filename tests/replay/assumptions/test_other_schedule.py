@@ -12,7 +12,7 @@ import pytest
 import traceprof
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from tests.support.changes import recorded, step_ns
-from tests.support.long import long_after, rows_long_after
+from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import WhatIf

@@ -13,7 +13,7 @@ from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.scenarios.stages import RECEIVES, SENDS, pair
 from tests.support.changes import middle_step_ns, recorded
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved

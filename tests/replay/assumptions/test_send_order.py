@@ -18,7 +18,7 @@ from sample_traces.simulator.scenarios.stages import (
     sends_of,
 )
 from tests.support.changes import middle_step_ns, recorded
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import answer

@@ -18,9 +18,8 @@ from tests.reference.gpu_programs import (
     Program,
     ranks,
 )
-from tests.support.cli import run
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.commands import run
+from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.replay.assumptions.assumption import combined, parse

@@ -11,7 +11,7 @@ import traceprof
 from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine, Steps, Thread
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
 from tests.support.builders import global_tid
-from tests.support.observed import assert_begun_when_allowed, observed
+from tests.support.planted import assert_begun_when_allowed, observed
 from traceprof.replay.graph.process_graph import Observed
 from traceprof.trace.nsight import schema
 

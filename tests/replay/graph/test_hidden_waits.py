@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.program_writer import SIDE, Host
 from sample_traces.simulator.scenarios.setup import Setup
-from tests.support.changes import recorded
-from tests.support.damage import damaged
+from tests.support.changes import damaged, recorded
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.held_out import halves, held_out_latencies, held_out_tails

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
+from tests.support.traces import ranks_of
 from traceprof.replay.graph.columns import gpu_work, host_calls
 from traceprof.replay.graph.latencies import measured_latencies
 from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, OperationWaits

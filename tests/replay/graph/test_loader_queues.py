@@ -8,7 +8,7 @@ import pytest
 import traceprof
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
-from tests.support.observed import assert_begun_when_allowed, observed
+from tests.support.planted import assert_begun_when_allowed, observed
 from traceprof.trace.nsight import schema
 
 

@@ -11,7 +11,7 @@ from sample_traces.simulator.event_model.actions import Call, CopyWork
 from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import middle_step_ns, recorded, without_waits
-from tests.support.known import known
+from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.replay.answers.ask import whatif
 

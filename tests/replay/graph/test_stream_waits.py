@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from sample_traces.simulator import SCENARIOS
-from tests.support.builders import TraceBuilder
+from tests.support.builders import ALL_REDUCE, TraceBuilder, call, prepare
 from tests.support.changes import recorded
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE, call, prepare
+from tests.support.selection import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits

@@ -12,8 +12,7 @@ from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS, Program, worker
 from tests.support.builders import global_tid
 from tests.support.databases import query
-from tests.support.known import known
-from tests.support.long import long_after
+from tests.support.selection import known, long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.run_graph import run_graph

@@ -16,11 +16,11 @@ from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
-from tests.support.cli import run
+from tests.support.commands import run
 from tests.support.databases import query
-from tests.support.long import long_after
-from tests.support.opened import analysis_of
 from tests.support.perfetto import ReadTrace, Slice, read
+from tests.support.selection import long_after
+from tests.support.traces import analysis_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.reference.periods import period
-from tests.support.opened import ranks_of
-from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, named
+from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, named
+from tests.support.traces import ranks_of
 from traceprof.intervals import Int64
 from traceprof.run.steps.lags import best_lag
 

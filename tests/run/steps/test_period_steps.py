@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import TraceBuilder
+from tests.support.builders import US, TraceBuilder, solver
 from tests.support.databases import cut
-from tests.support.known import known
-from tests.support.opened import ranks_of
-from tests.support.solver import US, solver
+from tests.support.selection import known
+from tests.support.traces import ranks_of
 from traceprof.analysis import analyze
 from traceprof.execution.options import Options
 from traceprof.run.opening import open_report

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.known import known
-from tests.support.opened import closed_analysis
-from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
+from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
+from tests.support.selection import known
+from tests.support.traces import closed_analysis
 from traceprof.run.steps.periods import Items, Periods, find_periods
 
 _LENGTH = 10

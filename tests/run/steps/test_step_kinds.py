@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.support.long import long_after
+from tests.support.selection import long_after
 from traceprof.run.steps.step_kinds import long_steps, regular_spacing
 
 

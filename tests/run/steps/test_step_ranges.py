@@ -6,7 +6,7 @@ import pytest
 
 from tests.reference import breakdown as reference
 from tests.support.builders import TraceBuilder
-from tests.support.opened import closed_analysis, ranks_of
+from tests.support.traces import closed_analysis, ranks_of
 
 Named = tuple[str, int, int]
 TRAINER = [("step 5", 0, 96), ("step 6", 96, 192), ("step 7", 192, 290)]

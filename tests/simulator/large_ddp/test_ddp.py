@@ -13,8 +13,8 @@ from sample_traces.simulator import simulate_ddp
 from sample_traces.simulator.kernels import ALL_REDUCE
 from tests.reference.breakdown import reference
 from tests.support.databases import query
-from tests.support.long import long_after
-from tests.support.nsys import stats
+from tests.support.recording import stats
+from tests.support.selection import long_after
 
 RUNS = [
     {"gpus": 1, "steps": 1, "kernels_per_step": 20, "seed": 0},

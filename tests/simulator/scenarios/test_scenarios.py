@@ -18,8 +18,8 @@ from tests.reference.breakdown import reference
 from tests.reference.nsight_export import export_of
 from tests.reference.training import training
 from tests.support.databases import dump, query
-from tests.support.long import in_turn
-from tests.support.nsys import stats
+from tests.support.recording import stats
+from tests.support.selection import in_turn
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.trace.nsight import schema
 

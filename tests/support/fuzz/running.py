@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.attempts import EVENTS, attempt, tried
+from tests.support.commands import EVENTS, attempt, tried
 from tests.support.fuzz import commands, profiler_traces
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES

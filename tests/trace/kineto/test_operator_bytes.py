@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import long_after
-from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.selection import long_after
+from tests.support.traces import ranks_of
 from traceprof.analyses.kernels import launched_kernels
 from traceprof.trace.kineto.operator_bytes import FORMULAS, bytes_of
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from backports import zstd
 
-from tests.support.known import known
-from tests.support.long import long_after
 from tests.support.profiler_events import PID, annotation, call, event, instant, kernel, text, write
+from tests.support.selection import known, long_after
 from traceprof.errors import MissingExtraError, TraceFormatError
 from traceprof.run.opening import open_report
 from traceprof.trace.columns import Column

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.reference import kineto
-from tests.support.agreement import analyzed, assert_agrees
+from tests.support.claims import analyzed, assert_agrees
 from tests.support.traces import REAL_FOLDER
 from traceprof.analysis import analyze_reports
 from traceprof.trace.folder import reports_in

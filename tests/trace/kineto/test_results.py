@@ -17,8 +17,7 @@ from dashboards.timeline.tracks import read_gpu, with_host
 from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.profiler_traces import write_traces
 from tests.support import profiler_events
-from tests.support.timelines import drawn
-from tests.support.trees import named, text
+from tests.support.dashboard import drawn, named, text
 
 
 @pytest.fixture(scope="module")

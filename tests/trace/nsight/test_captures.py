@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import attempt
-from tests.support.long import long_after, rows_long_after
-from tests.support.nsys import profile
+from tests.support.commands import attempt
+from tests.support.recording import profile
+from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 

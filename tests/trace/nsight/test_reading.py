@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sample_traces.simulator import schema_layouts
-from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.listening import RowCount
-from tests.support.long import long_after
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.pages import refuse
+from tests.support.commands import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.databases import refuse
+from tests.support.selection import long_after
+from tests.support.workers import RowCount
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.limits import MAX_BYTES, MAX_SUM_NS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE as NCCL
-from tests.support.pages import refuse
+from tests.support.databases import refuse
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.execution import sections

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.support.pages import made, opened, written
+from tests.support.databases import made, opened, written
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.commands import EVENTS, SMALL_TABLES, alter, attempt, everything
 from tests.support.databases import query
 from tests.support.fuzz.damage import DAMAGES, Damage, page_size
-from tests.support.long import in_turn, long_after
+from tests.support.selection import in_turn, long_after
 from tests.support.traces import REAL_TRACES
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.trace.nsight import schema

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fuzz.damage import DAMAGES, Damage
-from tests.support.long import long_after
-from tests.support.pages import (
+from tests.support.databases import (
     BOUNDARIES,
     TABLE,
     compared,
@@ -21,6 +19,8 @@ from tests.support.pages import (
     through_sqlite,
     written,
 )
+from tests.support.fuzz.damage import DAMAGES, Damage
+from tests.support.selection import long_after
 from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import long_after
-from tests.support.pages import BOUNDARIES, PAGE_SIZES, outcome, reserve, written
+from tests.support.databases import BOUNDARIES, PAGE_SIZES, outcome, reserve, written
+from tests.support.selection import long_after
 
 Damage = Callable[[bytearray, random.Random], None]
 Row = tuple[Any, ...]

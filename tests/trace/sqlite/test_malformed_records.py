@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import change
-from tests.support.pages import made, refuse
+from tests.support.databases import change, made, refuse
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.pages import refuse
+from tests.support.databases import refuse
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import numbered_rows
 from traceprof.trace.sqlite import read_columns as reader

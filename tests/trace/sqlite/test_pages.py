@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.long import in_turn, long_after
-from tests.support.pages import (
+from tests.support.databases import (
     BOUNDARIES,
     PAGE_SIZES,
     TABLE,
@@ -24,6 +23,7 @@ from tests.support.pages import (
     through_sqlite,
     written,
 )
+from tests.support.selection import in_turn, long_after
 from traceprof.trace.sqlite import record_formats
 from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.layout import layout_of

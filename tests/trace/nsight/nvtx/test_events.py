@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.databases import query
-from tests.support.long import in_turn
-from tests.support.pages import refuse
+from tests.support.databases import query, refuse
+from tests.support.selection import in_turn
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema

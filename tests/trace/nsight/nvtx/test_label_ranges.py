@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof import labels
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.known import known
+from tests.support.selection import known
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END

@@ -1,7 +1,11 @@
-"""Which part of a long test runs always, and which with `make verify` only."""
+"""Which tests run, which values they take for granted, and what is made once for all of them."""
 
+import fcntl
+import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -43,3 +47,41 @@ def for_examples(
     """Hold a check to generated values: so many of them, the same everywhere."""
     chosen = settings(max_examples=num_examples, suppress_health_check=list(HealthCheck))
     chosen(given(*strategies)(check))()
+
+
+def missing(what: str, program: str = "") -> NoReturn:
+    """Skip the test because of what is missing; in CI, which installs everything, fail it.
+
+    Args:
+        what: what is missing.
+        program: its name, if `.ci/run` may find that a machine has none (TRACEPROF_WITHOUT).
+    """
+    can_be_had = program not in os.environ.get("TRACEPROF_WITHOUT", "").split()
+    if os.environ.get("CI") and can_be_had:
+        pytest.fail(f"{what}, and CI must not skip what needs it")
+    pytest.skip(what)
+
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """Return a value, which must not be None."""
+    assert value is not None
+    return value
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` fills, in the worker that comes first; the others wait for it."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # each worker has one of its own in it
+    folder, done = base / name, base / f"{name}.done"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what one that failed has left
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder

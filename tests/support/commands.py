@@ -1,20 +1,44 @@
-"""Files given to a command, and what must hold whatever they are: an answer, or one line."""
+"""Commands and programs, run in this process or in one of their own, and what must hold."""
 
 import io
 import json
 import os
 import re
+import signal
 import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sample_traces.simulator.__main__ import command as simulator
+from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.nccl import ALL_REDUCE as NCCL
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, _run
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, _run, main
 from traceprof.trace.nsight import schema
+
+
+def run(*arguments: str | os.PathLike[str]) -> int:
+    """Run a command with these arguments; return its exit code."""
+    with pytest.raises(SystemExit) as exit_info:
+        main([os.fspath(argument) for argument in arguments])
+    assert isinstance(exit_info.value.code, int)
+    return exit_info.value.code
+
+
+def run_simulator(*arguments: str | os.PathLike[str]) -> int:
+    """Run the simulator with these arguments; return its exit code."""
+    with pytest.raises(SystemExit) as exit_info:
+        simulator([os.fspath(argument) for argument in arguments])
+    assert isinstance(exit_info.value.code, int)
+    return exit_info.value.code
+
 
 # What could not be done, why, and what to do.
 _LINE = re.compile(r"traceprof: (?P<what>cannot .+?): (?P<why>.+); (?P<remedy>.+)\n")
@@ -167,3 +191,67 @@ def folder_of(path: Path) -> Mapping[str, tuple[int, int, bytes | None]]:
         content = file.read_bytes() if file.is_file() else None
         files[os.fspath(file)] = (status.st_mode, status.st_mtime_ns, content)
     return files
+
+
+def export(folder: Path) -> Path:
+    return TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).write(folder)
+
+
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def in_process(*arguments: str | Path) -> Outcome:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _run([os.fspath(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def analyzed_apart(*reports: Path) -> Outcome:
+    return outcome_of(sys.executable, "-m", "traceprof", "analyze", "--format", "json", *reports)
+
+
+def outcome_of(*command: str | Path) -> Outcome:
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def ended(*command: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Return how a program ended, and what it printed; `how` is for `subprocess.run`."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
+
+
+def output_of(*command: str | Path, **how: Any) -> str:
+    """Return what a program printed, which must end well."""
+    done = ended(*command, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+_UNTIL_WAIT_S = 0.5  # how long this thread may take to the wait; after it nothing more is tested
+
+
+@contextmanager
+def unnoticed_signal(
+    number: signal.Signals, is_due: Callable[[], object] = lambda: True
+) -> Iterator[None]:
+    """Send this process a signal that its main thread blocks, so that another one takes it."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        while not is_due() and not is_over.wait(0.01):
+            pass
+        if not is_over.wait(_UNTIL_WAIT_S):
+            os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()  # before the signal is blocked, which a thread inherits
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
