@@ -18,6 +18,7 @@ from traceprof.kernel_names.categories import (
     Category,
     CategoryRow,
     KernelKind,
+    forget_names,
     is_main_compute,
     kernel_kind,
 )
@@ -284,3 +285,21 @@ def test_most_expressions_are_not_compiled() -> None:
     assert len(rows) <= len(CATEGORIES) // 8
     assert not has_any(WORDS, "at::native::reduce_kernel")
     assert all(re.fullmatch(r"[a-z0-9_:]+", word) for word in WORDS)
+
+
+def test_each_name_is_read_once_however_many_there_are() -> None:
+    names = [f"void kernel_{number}<float>(int)" for number in range(5000)]
+    before = function_name.cache_info().misses
+    for _ in range(3):
+        for name in names:
+            kernel_kind(name)
+    assert function_name.cache_info().misses - before == len(names)
+    forget_names()
+    assert function_name.cache_info().currsize >= len(names)
+
+
+def test_very_many_names_are_forgotten_with_their_report() -> None:
+    for number in range(20_000):
+        function_name(f"other_{number}")
+    forget_names()
+    assert function_name.cache_info().currsize == 0

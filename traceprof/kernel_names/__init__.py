@@ -8,7 +8,7 @@ LL protocol whatever runs inside (NCCL src/device/generate.py, `best_kernel`).
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
@@ -143,11 +143,12 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
     return patterns
 
 
+_BRACKETS = re.compile("[<>()]")
 # The beginning of the parameters: the type of a lambda among them names its operator().
 _PARAMETERS = lazy(r"(?<!operator)\(")
 
 
-@lru_cache(maxsize=1 << 12)
+@cache  # until `categories.forget_names`
 def function_name(demangled_name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters.
 
@@ -167,8 +168,13 @@ def _without_templates(text: str) -> str:
     if "<" not in text:
         return text
     opened: list[str] = []
-    kept = []
-    for char in text:
+    kept: list[str] = []
+    after = 0  # the last bracket
+    for bracket in _BRACKETS.finditer(text):
+        char, start = bracket[0], bracket.start()
+        if "<" not in opened:
+            kept.append(text[after:start])
+        after = start + 1
         if char == ")" and "(" in opened:
             # A comparison in parentheses, such as (8 > 0), opens and closes nothing outside them.
             while opened.pop() != "(":
@@ -182,4 +188,4 @@ def _without_templates(text: str) -> str:
             opened.append(char)
         if "<" not in opened:
             kept.append(char)
-    return text if "<" in opened else "".join(kept)
+    return text if "<" in opened else "".join(kept) + text[after:]

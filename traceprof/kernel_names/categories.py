@@ -8,7 +8,7 @@ libraries use the name; it states only what the name itself says, never a guess.
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns, function_name
@@ -249,6 +249,7 @@ _WITHOUT_MATRICES = frozenset(
     }
 )
 _COMMUNICATION = CommunicationPatterns()
+_MANY_NAMES = 1 << 14
 
 
 def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> KernelKind:
@@ -267,12 +268,23 @@ def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> Ker
     return _compute_kind(demangled_name)
 
 
+def forget_names() -> None:
+    """Forget all kernels' names if there are very many, as when a report is closed.
+
+    A limit to what is remembered would be passed by a report with one name more: each pass over its
+    names would then find none of them.
+    """
+    if function_name.cache_info().currsize > _MANY_NAMES:
+        function_name.cache_clear()
+        _compute_kind.cache_clear()
+
+
 def is_main_compute(demangled_name: str) -> bool:
     """Return whether a kernel is a matrix multiplication, attention or convolution, by name."""
     return _compute_kind(demangled_name).category in MAIN_COMPUTE
 
 
-@lru_cache(maxsize=1 << 12)
+@cache  # until `forget_names`
 def _compute_kind(name: str) -> KernelKind:
     function = function_name(name)
     is_generic = _GENERIC.search(function) is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.kernel_names.categories import forget_names
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto import gpu, host, parts
 from traceprof.trace.kineto.communication import read_calls
@@ -103,6 +104,7 @@ class KinetoTrace(Trace):
     def close(self) -> None:
         """Release the file."""
         self._file.close()
+        forget_names()
 
     def release(self) -> None:
         """Release nothing: the data is small, and reading it again is slow."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.kernel_names.categories import forget_names
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.first_launches import first_launches
 from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
@@ -86,6 +87,7 @@ class SectionedExport:
     def close(self) -> None:
         """Release the file once it is not in use."""
         self.in_use.close()
+        forget_names()
 
     def reopen(self) -> None:
         """Open the file again, because another process continues with the current handle."""
