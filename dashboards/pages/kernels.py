@@ -16,8 +16,7 @@ from dashboards.widgets.charts import CATEGORIES
 from dashboards.widgets.components import answered_later, card, nothing, page
 from dashboards.widgets.tables import Column, table
 from traceprof.analyses import overlap_slowdown
-from traceprof.analyses.kernels.launched_kernels import Launcher
-from traceprof.analyses.kernels.launched_modules import SEPARATOR
+from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from dashboards.questions import PendingAnswer
     from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
-    from traceprof.analyses.kernels.launched_modules import ModuleUse
+    from traceprof.analyses.kernels.launched_kernels import ModuleUse
     from traceprof.analysis import Analysis
     from traceprof.documents.comparison import ModuleChange
     from traceprof.run.rank import Rank

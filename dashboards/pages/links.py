@@ -21,7 +21,7 @@ from dashboards.widgets.charts import (
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import link_limits, pageable_copy, peer_transfers
-from traceprof.analyses.links.link_rates import link_rates
+from traceprof.analyses.links.link_counters import link_rates
 from traceprof.errors import one_line
 from traceprof.intervals import even_limits
 from traceprof.run.opening import Window
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.clock import Clock
-    from traceprof.analyses.links.link_counters import CounterUse, LinkCountersResult
-    from traceprof.analyses.links.link_rates import LinkRates
+    from traceprof.analyses.links.link_counters import CounterUse, LinkCountersResult, LinkRates
     from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64

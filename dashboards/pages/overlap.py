@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from traceprof.analyses.kernels.by_signature import SignatureSlowdown
+    from traceprof.analyses.kernels.kernel_table import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
     from traceprof.analysis import Analysis
 

@@ -21,7 +21,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_lengths import step_lengths
+from traceprof.analyses.steps.step_means import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings

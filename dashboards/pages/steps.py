@@ -29,7 +29,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
+from traceprof.analyses.steps.step_means import counted_steps, slowest_rank, step_lengths
 from traceprof.reports.time_text import about_steps
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.trace.model.parts import Part
@@ -334,7 +334,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 def _mean_ns(result: BreakdownResult) -> float:
     """Return the mean of the steady steps of a rank."""
-    steady = steady_steps(result) or result.steps
+    steady = counted_steps(result) or result.steps
     return mean(step.measures.window_ns for step in steady)
 
 
@@ -410,7 +410,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 
 def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
-    steady = steady_steps(result) or result.steps
+    steady = counted_steps(result) or result.steps
     slowest = max(steady, key=lambda step: step.measures.window_ns)
     place = next(at for at, step in enumerate(result.steps) if step is slowest)
     return {

@@ -8,8 +8,7 @@ from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import only_finding, only_gap
 from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
-from traceprof.analyses.gpu_idle import GpuIdleResult
-from traceprof.analyses.gpu_idle.assumptions import removing
+from traceprof.analyses.gpu_idle import GpuIdleResult, removing
 from traceprof.findings import Finding, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run

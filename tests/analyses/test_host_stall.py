@@ -22,7 +22,7 @@ from tests.support.claims import os_call, switched
 from tests.support.planted import PROGRAMS, healthy
 from tests.support.selection import few_and_many, known, long_after
 from tests.support.traces import closed_analysis
-from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
+from traceprof.analyses.host_stall import has_quota, shared_cores, tick_of
 from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores

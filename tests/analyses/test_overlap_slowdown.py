@@ -20,7 +20,7 @@ from traceprof.analyses.kernels.beside_communication import (
     keep_rates,
     slowed_kernels,
 )
-from traceprof.analyses.kernels.places import unit_starts
+from traceprof.analyses.kernels.placed_kernels import unit_starts
 from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window

@@ -18,15 +18,17 @@ from tests.support.traces import REAL_TRACES, SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import uneven_kernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
 from traceprof.analyses.kernels.unevenness import Unevenness, unevenness
-from traceprof.analyses.uneven_kernels import UnevenKernelsMetrics, because, cause_of
-from traceprof.analyses.uneven_kernels.advice import (
+from traceprof.analyses.uneven_kernels import (
     ADVICE,
     CHANGING,
     CLOCK,
     HARDWARE,
     UNKNOWN,
     WORK,
+    UnevenKernelsMetrics,
     advice,
+    because,
+    cause_of,
 )
 from traceprof.findings import Finding, NotApplicable
 from traceprof.kernel_names import function_name

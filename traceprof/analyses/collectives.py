@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.transfers import Transfer
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "small-collectives"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -171,27 +171,16 @@ class OperationUse(Struct, frozen=True):
 
 
 class CollectivesResult(RankResult, frozen=True):
-    """The communication kernels of one rank, the longest-running operation first.
+    """The communication kernels of one rank, the longest-running operation first."""
 
-    Attributes:
-        uses: by operation and communicator.
-        window_ns: the length of the window.
-        num_operations: communication kernels that start in it.
-        num_with_call: those whose call on the host was found.
-        num_sized: those of known size.
-        small: the small operations, by their sizes.
-        how_to_collect: what the trace may lack, should it be needed.
-        peaks_gb_per_s: by scope, of the links in a machine and of the network; None for one that
-            is not known.
-    """
-
-    uses: tuple[OperationUse, ...]
-    window_ns: int
-    num_operations: int
-    num_with_call: int
-    num_sized: int
-    small: SmallMessages
-    how_to_collect: HowToCollect
+    uses: tuple[OperationUse, ...]  # by operation and communicator
+    window_ns: int  # the length of the window
+    num_operations: int  # communication kernels that start in it
+    num_with_call: int  # those whose call on the host was found
+    num_sized: int  # those of known size
+    small: SmallMessages  # the small operations, by their sizes
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
+    # by scope, of the links in a machine and of the network; None for one that is not known
     peaks_gb_per_s: Mapping[str, float | None]
 
 
@@ -378,16 +367,24 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
 
 
 _ADVICE = (
-    ("Merge them: one all-reduce of a flattened buffer (torch._utils._flatten_dense_tensors), or"
-     " torch.distributed._coalescing_manager, which launches many calls at once"),
-    ("DDP: larger buckets (bucket_cap_mb, 25 by default); broadcast_buffers=False if batch norm's"
-     " statistics need no broadcast in every forward"),
-    ("FSDP2: apply fully_shard to larger blocks, so that each all-gather carries a layer instead"
-     " of a tensor"),
+    (
+        "Merge them: one all-reduce of a flattened buffer (torch._utils._flatten_dense_tensors), or"
+        " torch.distributed._coalescing_manager, which launches many calls at once"
+    ),
+    (
+        "DDP: larger buckets (bucket_cap_mb, 25 by default); broadcast_buffers=False if batch"
+        " norm's statistics need no broadcast in every forward"
+    ),
+    (
+        "FSDP2: apply fully_shard to larger blocks, so that each all-gather carries a layer instead"
+        " of a tensor"
+    ),
     "Reduce metrics once per log line instead of once per step: keep them on the GPU until then",
-    ("If operations must stay small, NCCL 2.27's symmetric kernels (registered symmetric windows)"
-     " or PyTorch's symmetric memory have less latency"),
-)  # fmt: skip
+    (
+        "If operations must stay small, NCCL 2.27's symmetric kernels (registered symmetric"
+        " windows) or PyTorch's symmetric memory have less latency"
+    ),
+)
 
 PAGE = {
     "large": str(LARGE_BYTES >> 20),

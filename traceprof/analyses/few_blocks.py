@@ -65,23 +65,15 @@ FINDINGS = {ID: FindingKind(FewBlocksMetrics, changes_kernels=True, needs=Sight.
 
 
 class FewBlocksResult(RankResult, frozen=True):
-    """The kernels of one rank with few blocks, in a window.
+    """The kernels of one rank with few blocks, in a window."""
 
-    Attributes:
-        window_ns: the window's length.
-        metrics: the numbers of the finding.
-        unused_ns: that time, each nanosecond by the share of the SMs without a block.
-        share_per_step: the share of `kernel_ns` that the mean steady step holds; None without
-            steps.
-        advice: what to do, for the kind of program.
-        evidence: the longest kernel of each signature that costs most, costliest first.
-    """
-
-    window_ns: int
-    metrics: FewBlocksMetrics
-    unused_ns: int
+    window_ns: int  # the window's length
+    metrics: FewBlocksMetrics  # the numbers of the finding
+    unused_ns: int  # that time, each nanosecond by the share of the SMs without a block
+    # the share of `kernel_ns` that the mean steady step holds; None without steps
     share_per_step: float | None
-    advice: tuple[str, ...]
+    advice: tuple[str, ...]  # what to do, for the kind of program
+    # the longest kernel of each signature that costs most, costliest first
     evidence: tuple[Evidence, ...]
 
 
@@ -160,25 +152,16 @@ def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
 
 
 class _Few(Record, frozen=True):
-    """The n kernels of a rank with few blocks that compute in a window.
+    """The n kernels of a rank with few blocks that compute in a window."""
 
-    Attributes:
-        kernel: int64[n], indices of kernels.
-        start_ns: int64[n], within the window.
-        end_ns: int64[n], within the window.
-        signature: int64[n].
-        blocks: int64[n].
-        is_long: bool[n], whether more blocks would make each shorter.
-        cost_ns: int64[n], how long each runs, by the share of the SMs for which it has no block; 0
-            for short ones.
-    """
-
-    kernel: Int64
-    start_ns: Int64
-    end_ns: Int64
-    signature: Int64
-    blocks: Int64
-    is_long: Mask
+    kernel: Int64  # int64[n], indices of kernels
+    start_ns: Int64  # int64[n], within the window
+    end_ns: Int64  # int64[n], within the window
+    signature: Int64  # int64[n]
+    blocks: Int64  # int64[n]
+    is_long: Mask  # bool[n], whether more blocks would make each shorter
+    # int64[n], how long each runs, by the share of the SMs for which it has no block; 0 for short
+    # ones
     cost_ns: Int64
 
 
@@ -257,22 +240,30 @@ def _evidence(
 
 
 _DIRECTIVES = (
-    ("Spread the loops over gangs, or teams: OpenACC `parallel loop gang vector collapse(n)`,"
-     " OpenMP `target teams distribute parallel for collapse(n)`; -Minfo=accel says which loops the"
-     " compiler runs in sequence, and why"),
-)  # fmt: skip
+    (
+        "Spread the loops over gangs, or teams: OpenACC `parallel loop gang vector collapse(n)`,"
+        " OpenMP `target teams distribute parallel for collapse(n)`; -Minfo=accel says which loops"
+        " the compiler runs in sequence, and why"
+    ),
+)
 _CUDA = (
-    ("Launch several blocks for each multiprocessor, each with a part of the work: a grid of"
-     " (n + threads - 1) / threads blocks; cudaOccupancyMaxPotentialBlockSize proposes both"),
-    ("A sum, or another result of all elements: each block reduces its part, and atomicAdd or a"
-     " second kernel (cub::DeviceReduce) joins them"),
+    (
+        "Launch several blocks for each multiprocessor, each with a part of the work: a grid of"
+        " (n + threads - 1) / threads blocks; cudaOccupancyMaxPotentialBlockSize proposes both"
+    ),
+    (
+        "A sum, or another result of all elements: each block reduces its part, and atomicAdd or a"
+        " second kernel (cub::DeviceReduce) joins them"
+    ),
     "Kernels that do not depend on each other can run at once, on streams of their own",
-)  # fmt: skip
+)
 _PYTORCH = (
     "Give each kernel more work: a larger batch, several samples or sequences in one call",
-    ("One kernel for many small ones: torch.compile (PyTorch 2.0), torch.bmm and torch._foreach_…"
-     " in the place of loops"),
-)  # fmt: skip
+    (
+        "One kernel for many small ones: torch.compile (PyTorch 2.0), torch.bmm and"
+        " torch._foreach_… in the place of loops"
+    ),
+)
 PAGE = {
     "min_us": str(MIN_KERNEL_NS // 1000),
     "advice": bullets(_CUDA),

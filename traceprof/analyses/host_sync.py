@@ -48,7 +48,7 @@ from traceprof.units import duration, times
 if TYPE_CHECKING:
     from traceprof.host.host_waits import ThreadCalls
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
@@ -87,35 +87,20 @@ FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="g
 
 
 class HostSyncResult(RankResult, frozen=True):
-    """The synchronizations of one rank's process in a window.
+    """The synchronizations of one rank's process in a window."""
 
-    Attributes:
-        window_ns: the window's length.
-        metrics: the numbers of its finding.
-        idle_ns: GPU idle time that would not be there without these calls.
-        most_ns: what the mean steady step would gain at most, or all without steps.
-        evidence: the calls that cost most, costliest first.
-        costliest_api: the call that the GPU idles for most, None if it never does.
-        is_pytorch: whether the program is known to use PyTorch.
-        has_pageable: whether data may be copied to the GPU from pageable memory.
-        uses_mpi: whether it is known to use MPI.
-        uses_directives: whether it is known to use OpenACC or OpenMP.
-        num_reads: number of copies to the host in the window.
-        unknown: the reason why none of this can be known, else None.
-    """
-
-    window_ns: int
-    metrics: HostSyncMetrics
-    idle_ns: int
-    evidence: tuple[Evidence, ...]
-    costliest_api: str | None = None
-    most_ns: int = 0
-    is_pytorch: bool = False
-    has_pageable: bool = True
-    uses_mpi: bool = False
-    uses_directives: bool = False
-    num_reads: int = 0
-    unknown: UnknownCause | None = None
+    window_ns: int  # the window's length
+    metrics: HostSyncMetrics  # the numbers of its finding
+    idle_ns: int  # GPU idle time that would not be there without these calls
+    evidence: tuple[Evidence, ...]  # the calls that cost most, costliest first
+    costliest_api: str | None = None  # the call that the GPU idles for most, None if it never does
+    most_ns: int = 0  # what the mean steady step would gain at most, or all without steps
+    is_pytorch: bool = False  # whether the program is known to use PyTorch
+    has_pageable: bool = True  # whether data may be copied to the GPU from pageable memory
+    uses_mpi: bool = False  # whether it is known to use MPI
+    uses_directives: bool = False  # whether it is known to use OpenACC or OpenMP
+    num_reads: int = 0  # number of copies to the host in the window
+    unknown: UnknownCause | None = None  # the reason why none of this can be known, else None
 
 
 def run(rank: Rank, window: Window) -> HostSyncResult:
@@ -369,15 +354,21 @@ _PIN = (
     " .to(device) from pageable memory synchronizes"
 )
 _TORCH_ADVICE = (
-    ("Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
-     " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"),
-    ("Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor, and"
-     " call .item() when you log"),
-    ("If a value is needed in each step, read the previous one: copy to pinned memory with"
-     " non_blocking=True, record an event, and wait for it a step later"),
+    (
+        "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
+        " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"
+    ),
+    (
+        "Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor,"
+        " and call .item() when you log"
+    ),
+    (
+        "If a value is needed in each step, read the previous one: copy to pinned memory with"
+        " non_blocking=True, record an event, and wait for it a step later"
+    ),
     _PIN,
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
-)  # fmt: skip
+)
 _READ_LATER = (
     "Read results one iteration later: cudaMemcpyAsync to pinned memory (cudaMallocHost), an event"
     " after it, and cudaEventSynchronize when the value is needed"

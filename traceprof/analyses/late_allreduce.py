@@ -14,7 +14,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.gradients.gradient_buckets import (
+from traceprof.analyses.gradients.buckets import (
     MIN_OF_LONGEST,
     StepTails,
     judge_steps,
@@ -48,7 +48,7 @@ from traceprof.units import counted, duration
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "late-allreduce"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -98,40 +98,26 @@ _LIMITED_BY = ("what the backward can hide", "what the last backward can hide")
 
 
 class LateAllReduceResult(RankResult, frozen=True):
-    """The reduction of gradients in the steps of one rank.
+    """The reduction of gradients in the steps of one rank."""
 
-    Attributes:
-        window_ns: length of the window.
-        metrics: the numbers of its finding; of no late step, `hideable_fraction` is 0.
-        num_unknown: communication kernels that start in the window whose operation is unknown.
-        num_all_reduces: AllReduce kernels that start in the window.
-        num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
-            sharded, these reduce the gradients.
-        how_to_collect: what the trace may lack, should it be needed.
-        has_steps: whether any training step is known.
-        steps: the steps judged.
-        worst: the longest stretches of the late steps' tails without compute, longest first.
-        exposed: when AllReduce kernels ran in these tails, but for waiting for other ranks.
-        place: int64[n], the AllReduce kernels that did, among the rank's communication kernels.
-        start_ns: int64[n], of these.
-        end_ns: int64[n].
-        moving: when they surely moved data, as far as that is known.
-    """
-
-    window_ns: int
+    window_ns: int  # length of the window
+    # the numbers of its finding; of no late step, `hideable_fraction` is 0
     metrics: LateAllreduceMetrics
-    num_unknown: int
-    num_all_reduces: int
+    num_unknown: int  # communication kernels that start in the window whose operation is unknown
+    num_all_reduces: int  # AllReduce kernels that start in the window
+    # ReduceScatter kernels that start in the window: where parameters are sharded, these reduce
+    # the gradients
     num_reduce_scatters: int
-    how_to_collect: HowToCollect
-    has_steps: bool
-    steps: StepTails
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
+    has_steps: bool  # whether any training step is known
+    steps: StepTails  # the steps judged
+    # the longest stretches of the late steps' tails without compute, longest first
     worst: tuple[Evidence, ...]
-    exposed: Intervals
-    place: Int64
-    start_ns: Int64
-    end_ns: Int64
-    moving: Intervals
+    exposed: Intervals  # when AllReduce kernels ran in these tails, but for waiting for other ranks
+    place: Int64  # int64[n], the AllReduce kernels that did, among the rank's communication kernels
+    start_ns: Int64  # int64[n], of these
+    end_ns: Int64  # int64[n]
+    moving: Intervals  # when they surely moved data, as far as that is known
 
     @property
     def per_step_ns(self) -> tuple[int, int]:
@@ -336,20 +322,32 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable | None:
 
 
 ADVICE = (
-    ("DDP: smaller buckets, the first of which is ready sooner (bucket_cap_mb, 25 by default); a"
-     " bucket as large as the model waits for the last gradient"),
-    ("Let DDP overlap: it does so while loss.backward() runs. Calling all_reduce yourself after"
-     " backward(), or under no_sync(), loses that; register_comm_hook changes what is sent and"
-     " keeps the overlap"),
-    ("Drop find_unused_parameters=True, or also give DDP static_graph=True (torch 1.11 and"
-     " later): otherwise it does not order its buckets by which gradients are ready first"),
-    ("Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"
-     " reduce_bucket_size"),
-    ("Record every rank and compare: exposed time may be waiting for a slower one, which no"
-     " bucket shortens"),
-    ("Send half the bytes:"
-     " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook"),
-)  # fmt: skip
+    (
+        "DDP: smaller buckets, the first of which is ready sooner (bucket_cap_mb, 25 by default); a"
+        " bucket as large as the model waits for the last gradient"
+    ),
+    (
+        "Let DDP overlap: it does so while loss.backward() runs. Calling all_reduce yourself after"
+        " backward(), or under no_sync(), loses that; register_comm_hook changes what is sent and"
+        " keeps the overlap"
+    ),
+    (
+        "Drop find_unused_parameters=True, or also give DDP static_graph=True (torch 1.11 and"
+        " later): otherwise it does not order its buckets by which gradients are ready first"
+    ),
+    (
+        "Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"
+        " reduce_bucket_size"
+    ),
+    (
+        "Record every rank and compare: exposed time may be waiting for a slower one, which no"
+        " bucket shortens"
+    ),
+    (
+        "Send half the bytes:"
+        " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook"
+    ),
+)
 ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 
 PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}

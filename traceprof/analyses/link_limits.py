@@ -26,15 +26,10 @@ PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)
 
 
 class LinkLimitsResult(RankResult, frozen=True):
-    """The traffic on the links of one rank.
+    """The traffic on the links of one rank."""
 
-    Attributes:
-        copies: traffic measured by memory copies.
-        counters: traffic measured by sampled counters.
-    """
-
-    copies: LinkUsageResult
-    counters: LinkCountersResult
+    copies: LinkUsageResult  # traffic measured by memory copies
+    counters: LinkCountersResult  # traffic measured by sampled counters
 
     def with_rank(self, rank: int) -> Self:
         """Return the result with another number of the rank."""

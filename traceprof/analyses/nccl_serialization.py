@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.intervals import Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "nccl-serialization"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -86,38 +86,26 @@ FINDINGS = {
 
 
 class SerializationResult(RankResult, frozen=True):
-    """Waits of a rank's communication kernels for one another. Times and durations are ns.
+    """Waits of a rank's communication kernels for one another. Times and durations are ns."""
 
-    Attributes:
-        window_ns: the length of the window.
-        metrics: the numbers of its finding.
-        num_judged: communication kernels whose launch is in the capture.
-        waited_ns: the union of the waits of ready operations.
-        avoidable_ns: the union of the waits behind an operation that is not known to be dependent,
-            as far as no compute ran.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
-        independent_avoidable_ns: the same behind one that is known to be independent.
-        chains: chains of operations that waited for each other, costliest first, then longest.
-        among_compute: the longest communication kernels on streams that compute as well.
-        compute_streams: these streams.
-        on_compute_stream: names of the operations there.
-        has_events: whether inputs are known from event records, not from the order of launches.
-        how_to_collect: how to record parts that the trace may lack.
-    """
-
-    window_ns: int
-    metrics: NcclSerializationMetrics
-    num_judged: int
-    waited_ns: int
+    window_ns: int  # the length of the window
+    metrics: NcclSerializationMetrics  # the numbers of its finding
+    num_judged: int  # communication kernels whose launch is in the capture
+    waited_ns: int  # the union of the waits of ready operations
+    # the union of the waits behind an operation that is not known to be dependent, as far as no
+    # compute ran
     avoidable_ns: int
+    # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
-    independent_avoidable_ns: int
+    independent_avoidable_ns: int  # the same behind one that is known to be independent
+    # chains of operations that waited for each other, costliest first, then longest
     chains: tuple[Evidence, ...]
+    # the longest communication kernels on streams that compute as well
     among_compute: tuple[Evidence, ...]
-    compute_streams: tuple[int, ...]
-    on_compute_stream: tuple[str, ...]
-    has_events: bool
-    how_to_collect: HowToCollect
+    compute_streams: tuple[int, ...]  # these streams
+    on_compute_stream: tuple[str, ...]  # names of the operations there
+    has_events: bool  # whether inputs are known from event records, not from the order of launches
+    how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
 def run(rank: Rank, window: Window) -> SerializationResult:
@@ -272,19 +260,27 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
 
 
 _QUEUE_ADVICE = (
-    ("Give operations that do not depend on each other process groups of their own"
-     " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
-     " gradients): operations of one communicator run strictly in the order of their calls"),
-    ("Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
-     " one kernel, in which they progress together. Compare both: where the path goes through the"
-     " host, single isend and irecv calls were faster"),
-    ("Let communicators overlap: NCCL 2.26 or later with NCCL_LAUNCH_ORDER_IMPLICIT=1 and CUDA"
-     " 12.3 or later (off by default); before, every rank must launch in the same order"),
-    ("Send and receive outside the gradients' process group: with init_process_group(device_id=…)"
-     " an unbatched send or receive uses the group's own communicator and waits for its"
-     " collectives"),
+    (
+        "Give operations that do not depend on each other process groups of their own"
+        " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
+        " gradients): operations of one communicator run strictly in the order of their calls"
+    ),
+    (
+        "Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
+        " one kernel, in which they progress together. Compare both: where the path goes through"
+        " the host, single isend and irecv calls were faster"
+    ),
+    (
+        "Let communicators overlap: NCCL 2.26 or later with NCCL_LAUNCH_ORDER_IMPLICIT=1 and CUDA"
+        " 12.3 or later (off by default); before, every rank must launch in the same order"
+    ),
+    (
+        "Send and receive outside the gradients' process group: with"
+        " init_process_group(device_id=…) an unbatched send or receive uses the group's own"
+        " communicator and waits for its collectives"
+    ),
     "Launch first what the next computation waits for",
-)  # fmt: skip
+)
 
 
 def _off_the_compute_stream(operations: Iterable[str]) -> str:

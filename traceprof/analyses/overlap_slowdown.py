@@ -19,7 +19,7 @@ from traceprof.analyses.kernels.beside_communication import (
     rates_of,
     slowed_of,
 )
-from traceprof.analyses.kernels.by_signature import ExpectedTimes, SignatureSlowdown, slowdowns
+from traceprof.analyses.kernels.kernel_table import ExpectedTimes, SignatureSlowdown, slowdowns
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -48,7 +48,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.beside_communication import SlowedRates
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "overlap-slowdown"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -124,60 +124,42 @@ _MIN_KEPT = 50_000  # kernels, the comparison of which takes far longer than to 
 
 
 class OverlapSlowdownResult(RankResult, frozen=True):
-    """Durations of one rank's compute kernels beside communication, and alone.
+    """Durations of one rank's compute kernels beside communication, and alone."""
 
-    Attributes:
-        window_ns: length of the window.
-        num_communication: communication kernels and peer copies that start in the window.
-        has_peer_copies: whether there are peer copies.
-        how_to_collect: how to record parts that the trace may lack.
-        num_beside: compute kernels and whole graphs during which something communicated.
-        num_half: the overlapped kernels: something communicated for at least half of their time.
-        half_ns: the sum of their durations.
-        half_wall_ns: the measure of their union.
-        num_disturbed: those of them beside other compute on the device: the cause of a slowdown is
-            not known, and they are not compared.
-        comparison: the comparison of those that also ran alone.
-        wall_excess_ns: the wall time of the excess: the last part of each slowed kernel is its
-            excess, and this is the measure of their union, but not more than the sure excess.
-        share_per_step: the share of these last parts that the mean steady step holds; None without
-            steps.
-        hidden_ns: the measure of communication ∩ compute.
-        per_step_at_most_ns: how much longer communication makes operations beside it at most, in
-            the mean steady step: all that ran beside it for what never ran alone.
-        num_elsewhere: of the kernels beside communication, those whose like ran alone only at other
-            places of a step.
-        num_unknown: those whose like never ran alone.
-        rates: by how much communication makes kernels longer, by signature; None of so few that
-            they are compared again where it is needed.
-        num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
-            channels and so of SMs; None if none has a grid.
-        max_sms_taken: the largest.
-        num_sms: SMs of the GPU; None if the GPU is not known.
-        signatures: the kernels compared, the largest excess first.
-    """
-
-    window_ns: int
-    num_communication: int
-    has_peer_copies: bool
-    how_to_collect: HowToCollect
-    num_beside: int
-    num_half: int
-    half_ns: int
-    half_wall_ns: int
+    window_ns: int  # length of the window
+    num_communication: int  # communication kernels and peer copies that start in the window
+    has_peer_copies: bool  # whether there are peer copies
+    how_to_collect: HowToCollect  # how to record parts that the trace may lack
+    num_beside: int  # compute kernels and whole graphs during which something communicated
+    num_half: int  # the overlapped kernels: something communicated for at least half of their time
+    half_ns: int  # the sum of their durations
+    half_wall_ns: int  # the measure of their union
+    # those of them beside other compute on the device: the cause of a slowdown is not known, and
+    # they are not compared
     num_disturbed: int
-    comparison: ExpectedTimes
+    comparison: ExpectedTimes  # the comparison of those that also ran alone
+    # the wall time of the excess: the last part of each slowed kernel is its excess, and this is
+    # the measure of their union, but not more than the sure excess
     wall_excess_ns: int
+    # the share of these last parts that the mean steady step holds; None without steps
     share_per_step: float | None
-    hidden_ns: int
+    hidden_ns: int  # the measure of communication ∩ compute
+    # how much longer communication makes operations beside it at most, in the mean steady step:
+    # all that ran beside it for what never ran alone
     per_step_at_most_ns: int
+    # of the kernels beside communication, those whose like ran alone only at other places of a
+    # step
     num_elsewhere: int
-    num_unknown: int
+    num_unknown: int  # those whose like never ran alone
+    # by how much communication makes kernels longer, by signature; None of so few that they are
+    # compared again where it is needed
     rates: SlowedRates | None
+    # the median grid of the communication kernels, which is NCCL's number of channels and so of
+    # SMs; None if none has a grid
     num_sms_taken: int | None
-    max_sms_taken: int | None
-    num_sms: int | None
-    signatures: tuple[SignatureSlowdown, ...]
+    max_sms_taken: int | None  # the largest
+    num_sms: int | None  # SMs of the GPU; None if the GPU is not known
+    signatures: tuple[SignatureSlowdown, ...]  # the kernels compared, the largest excess first
 
     @property
     def matched_fraction(self) -> float:
@@ -395,18 +377,26 @@ def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
 
 
 ADVICE = (
-    ("Give NCCL fewer SMs: NCCL_MAX_CTAS (NCCL 2.17 and later; NCCL_MAX_NCHANNELS before), half"
-     " the present number at a time; for send and receive NCCL_MAX_P2P_NCHANNELS; measure the"
-     " step, since communication takes longer then"),
+    (
+        "Give NCCL fewer SMs: NCCL_MAX_CTAS (NCCL 2.17 and later; NCCL_MAX_NCHANNELS before), half"
+        " the present number at a time; for send and receive NCCL_MAX_P2P_NCHANNELS; measure the"
+        " step, since communication takes longer then"
+    ),
     "Let NCCL choose fewer SMs itself: NCCL_CTA_POLICY=EFFICIENCY (NCCL 2.27 and later)",
-    ("Move the bytes without SMs: copy-engine collectives (NCCL 2.28 and later,"
-     " NCCL_CTA_POLICY=ZERO, buffers registered as symmetric windows), or peer copies through"
-     " torch.distributed._symmetric_memory"),
-    ("Halve the memory traffic: registered buffers (ncclCommRegister; NCCL 2.23 and later within"
-     " a node) skip NCCL's own copies, and the DDP hook bf16_compress_hook sends half the bytes"),
-    ("Move communication beside kernels that it disturbs less: matrix multiplications bound by"
-     " arithmetic suffer less than elementwise kernels bound by memory"),
-)  # fmt: skip
+    (
+        "Move the bytes without SMs: copy-engine collectives (NCCL 2.28 and later,"
+        " NCCL_CTA_POLICY=ZERO, buffers registered as symmetric windows), or peer copies through"
+        " torch.distributed._symmetric_memory"
+    ),
+    (
+        "Halve the memory traffic: registered buffers (ncclCommRegister; NCCL 2.23 and later within"
+        " a node) skip NCCL's own copies, and the DDP hook bf16_compress_hook sends half the bytes"
+    ),
+    (
+        "Move communication beside kernels that it disturbs less: matrix multiplications bound by"
+        " arithmetic suffer less than elementwise kernels bound by memory"
+    ),
+)
 
 PAGE = {
     "min_alone": str(MIN_ALONE),

@@ -37,7 +37,7 @@ from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "pageable-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -72,28 +72,19 @@ FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy", needs=S
 
 
 class PageableCopyResult(RankResult, frozen=True):
-    """The copies between one rank's GPU and pageable host memory that start in a window.
+    """The copies between one rank's GPU and pageable host memory that start in a window."""
 
-    Attributes:
-        window_ns: the window's length.
-        metrics: the numbers of its finding.
-        cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
-            host was inside their calls.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
-        is_pytorch: whether the program is known to be PyTorch.
-        is_unknown: whether there are large copies, but none whose kinds of memory are known.
-        evidence: the copies that took longest, longest first.
-        how_to_collect: what the trace may lack, should it be needed.
-    """
-
-    window_ns: int
-    metrics: PageableCopyMetrics
+    window_ns: int  # the window's length
+    metrics: PageableCopyMetrics  # the numbers of its finding
+    # time in which the GPU did nothing but these copies, or nothing at all while the host was
+    # inside their calls
     cost_ns: int
+    # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
-    is_pytorch: bool
-    is_unknown: bool
-    evidence: tuple[Evidence, ...]
-    how_to_collect: HowToCollect
+    is_pytorch: bool  # whether the program is known to be PyTorch
+    is_unknown: bool  # whether there are large copies, but none whose kinds of memory are known
+    evidence: tuple[Evidence, ...]  # the copies that took longest, longest first
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
 
 def run(rank: Rank, window: Window) -> PageableCopyResult:
@@ -243,22 +234,32 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
 
 
 _ADVICE = (
-    ("Copy from pinned memory without waiting: DataLoader(pin_memory=True) and .to(device,"
-     " non_blocking=True); non_blocking alone does nothing for pageable memory"),
-    ("Copy the next batch on a stream of its own while this one is computed, and let the compute"
-     " stream wait for its event (a prefetcher)"),
-    ("Pin buffers that are used again once: tensor.pin_memory(), cudaHostAlloc or"
-     " cudaHostRegister; pinning anew for each copy costs more than it gains"),
+    (
+        "Copy from pinned memory without waiting: DataLoader(pin_memory=True) and .to(device,"
+        " non_blocking=True); non_blocking alone does nothing for pageable memory"
+    ),
+    (
+        "Copy the next batch on a stream of its own while this one is computed, and let the compute"
+        " stream wait for its event (a prefetcher)"
+    ),
+    (
+        "Pin buffers that are used again once: tensor.pin_memory(), cudaHostAlloc or"
+        " cudaHostRegister; pinning anew for each copy costs more than it gains"
+    ),
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
-)  # fmt: skip
+)
 
 _CUDA_ADVICE = (
-    ("Pin the host's side once, for all copies: cudaMallocHost, or cudaHostRegister for memory"
-     " that is there already; pinning anew for each copy costs more than it gains"),
-    ("Then cudaMemcpyAsync on a second stream while kernels run, and cudaStreamWaitEvent before"
-     " its use"),
+    (
+        "Pin the host's side once, for all copies: cudaMallocHost, or cudaHostRegister for memory"
+        " that is there already; pinning anew for each copy costs more than it gains"
+    ),
+    (
+        "Then cudaMemcpyAsync on a second stream while kernels run, and cudaStreamWaitEvent before"
+        " its use"
+    ),
     "Keep what does not change on the GPU, and copy fewer bytes",
-)  # fmt: skip
+)
 PAGE = {
     "min_kib": str(MAX_STAGED_BYTES // 1024),
     "advice": bullets(_ADVICE),

@@ -166,21 +166,14 @@ PAGE = {
 
 
 class PipelineBubbleResult(Record, frozen=True):
-    """The pipelines of a run.
+    """The pipelines of a run."""
 
-    Attributes:
-        ranks: the comparison of the ranks.
-        pipelines: with their bubbles.
-        metrics: of each pipeline, the numbers of each stage's finding.
-        windows_ns: by rank's index, the length of what is judged.
-        missing: why some pipelines have no bubbles.
-    """
-
-    ranks: RankComparison
-    pipelines: tuple[PipelineBubbles, ...]
+    ranks: RankComparison  # the comparison of the ranks
+    pipelines: tuple[PipelineBubbles, ...]  # with their bubbles
+    # of each pipeline, the numbers of each stage's finding
     metrics: tuple[tuple[PipelineBubbleMetrics, ...], ...]
-    windows_ns: tuple[int, ...]
-    missing: tuple[NotApplicable, ...]
+    windows_ns: tuple[int, ...]  # by rank's index, the length of what is judged
+    missing: tuple[NotApplicable, ...]  # why some pipelines have no bubbles
 
 
 def run(measured: MeasuredRun) -> PipelineBubbleResult:

@@ -56,22 +56,14 @@ FINDINGS = {ID: FindingKind(UnifiedMemoryMetrics, changes_kernels=True)}
 
 
 class UnifiedMemoryResult(RankResult, frozen=True):
-    """The kernels of one rank that wait for pages, in a window.
+    """The kernels of one rank that wait for pages, in a window."""
 
-    Attributes:
-        window_ns: the window's length.
-        metrics: the numbers of the finding.
-        share_per_step: the share of `kernel_ns` that the mean steady step holds; None without
-            steps.
-        advice: what to do, for the kind of program.
-        evidence: the kernels that waited longest.
-    """
-
-    window_ns: int
-    metrics: UnifiedMemoryMetrics
+    window_ns: int  # the window's length
+    metrics: UnifiedMemoryMetrics  # the numbers of the finding
+    # the share of `kernel_ns` that the mean steady step holds; None without steps
     share_per_step: float | None
-    advice: tuple[str, ...]
-    evidence: tuple[Evidence, ...]
+    advice: tuple[str, ...]  # what to do, for the kind of program
+    evidence: tuple[Evidence, ...]  # the kernels that waited longest
 
 
 def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
@@ -148,16 +140,24 @@ def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:
 
 
 _CUDA = (
-    ("Move the pages before the kernel needs them: cudaMemPrefetchAsync(pointer, bytes, device,"
-     " stream) before its launch, and back to the host before the host reads them"),
-    ("Fill the memory on the GPU, by a kernel, where the host need not do it: then the pages are"
-     " there"),
-    ("Memory that one side uses for long: cudaMalloc, and cudaMemcpyAsync from pinned memory; or"
-     " cudaMemAdvise, with ReadMostly for what is only read, else PreferredLocation"),
-)  # fmt: skip
+    (
+        "Move the pages before the kernel needs them: cudaMemPrefetchAsync(pointer, bytes, device,"
+        " stream) before its launch, and back to the host before the host reads them"
+    ),
+    (
+        "Fill the memory on the GPU, by a kernel, where the host need not do it: then the pages are"
+        " there"
+    ),
+    (
+        "Memory that one side uses for long: cudaMalloc, and cudaMemcpyAsync from pinned memory; or"
+        " cudaMemAdvise, with ReadMostly for what is only read, else PreferredLocation"
+    ),
+)
 _DIRECTIVES = (
-    ("Say what moves, and when, instead of managed memory: OpenACC `data copyin(…) copyout(…)`"
-     " around the loop, OpenMP `target data map(…)`"),
+    (
+        "Say what moves, and when, instead of managed memory: OpenACC `data copyin(…) copyout(…)`"
+        " around the loop, OpenMP `target data map(…)`"
+    ),
     *_CUDA[:2],
-)  # fmt: skip
+)
 PAGE = {"advice": bullets(_CUDA), "directives": bullets(_DIRECTIVES[:1])}

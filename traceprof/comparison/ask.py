@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS
+from traceprof.analyses.steps.step_means import CAUSES, COLUMNS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.communication import communication

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown, unfused_kernels
 from traceprof.analyses.compute import compute_parts
-from traceprof.analyses.gradients import ddp_buckets
+from traceprof.analyses.gradients import buckets
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.hidden import hidden_of
@@ -69,7 +69,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         results=results,
         missing=missing,
         arrivals=arrivals.PackedArrivals.of(arrivals.run(rank, window)),
-        buckets=ddp_buckets.run(rank, shown),
+        buckets=buckets.run(rank, shown),
         kernels=kernels,
         compute=compute,
         hidden=hidden_of(rank, window),

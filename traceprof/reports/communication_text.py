@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traceprof.analyses.collectives import OperationUse
-    from traceprof.analyses.gradients.ddp_buckets import BucketUse
+    from traceprof.analyses.gradients.buckets import BucketUse
     from traceprof.analyses.verdict.run_result import RunResult
 
 _MAX_ROWS = 24  # more than that nobody reads; the JSON has them all

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_lengths import steady_steps
+from traceprof.analyses.steps.step_means import counted_steps
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.detail import WHOLE
@@ -136,7 +136,7 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
         return ""
     if not isinstance(per_step, int):
         (result,) = (rank for rank in analysis.breakdown if rank.rank == finding.rank)
-        per_step = finding.impact_ns // max(len(steady_steps(result)), 1)
+        per_step = finding.impact_ns // max(len(counted_steps(result)), 1)
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
     why = _GAINS_BESIDE.get(saving.assume, "it changes more than this finding counts")
     return f": more than its cost, as {why}" if (gained or 0) > _MUCH_MORE * per_step else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_lengths import judged_steps
+from traceprof.analyses.steps.step_means import judged_steps
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from traceprof.analyses.compute.compute_parts import peak_of_kind
-from traceprof.analyses.kernels.launched_modules import SEPARATOR
+from traceprof.analyses.kernels.launched_kernels import SEPARATOR
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts, SignatureUse
-    from traceprof.analyses.compute.step_flops import StepFlops
+    from traceprof.analyses.compute.compute_parts import (
+        ComputePart,
+        ComputeParts,
+        SignatureUse,
+        StepFlops,
+    )
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_lengths import steady_steps, step_lengths
+from traceprof.analyses.steps.step_means import counted_steps, step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.detail import MAX_RANKS, WHOLE
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
     from traceprof.analyses.breakdown.surroundings import Surroundings
-    from traceprof.analyses.steps.step_lengths import StepLengths
+    from traceprof.analyses.steps.step_means import StepLengths
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.reports.detail import Detail
     from traceprof.run.summary import RankInfo
@@ -268,7 +268,7 @@ def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType |
             str(lengths.num_steps),
             duration(lengths.mean_ns),
             duration(lengths.median_ns),
-            *_means(steady_steps(result)),
+            *_means(counted_steps(result)),
             slowest,
         )
         notes = notes or about_steps(result, lengths)

@@ -13,7 +13,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof import intervals
-from traceprof.analyses.links.link_rates import link_rates
+from traceprof.analyses.links.link_counters import link_rates
 from traceprof.analysis import analyze
 from traceprof.run.opening import Window
 

@@ -14,12 +14,12 @@ from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import process_group_scaling
 from traceprof.analyses.collectives import OperationUse
-from traceprof.analyses.gradients import ddp_buckets
-from traceprof.analyses.gradients.ddp_buckets import BucketUse
+from traceprof.analyses.gradients import buckets as gradient_buckets
+from traceprof.analyses.gradients.buckets import BucketUse
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.process_groups import Signature
-from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
-from traceprof.analyses.process_group_scaling.groups_at_once import (
+from traceprof.analyses.process_group_scaling import (
+    MIN_OPERATIONS,
     MachineOperations,
     groups_at_once,
 )
@@ -194,7 +194,7 @@ def test_buckets_that_the_capture_cut(tmp_path: Path) -> None:
 
 def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
     with ranks_of(TraceBuilder().kernel(0, 9).write(tmp_path)) as (rank,):
-        assert ddp_buckets.run(rank, Window(0, 9)).uses == ()
+        assert gradient_buckets.run(rank, Window(0, 9)).uses == ()
 
 
 # -- groups at once -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.support.selection import known
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.steps.step_lengths import (
+from traceprof.analyses.steps.step_means import (
     LeftOutSteps,
     StepKind,
     slowest_rank,

@@ -35,7 +35,7 @@ from tests.support.traces import GPU_SAMPLES, analysis_of
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.links.link_rates import link_rates
+from traceprof.analyses.links.link_counters import link_rates
 from traceprof.analysis import Analysis, analyze
 from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits

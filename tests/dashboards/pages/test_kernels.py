@@ -30,8 +30,7 @@ from tests.support.selection import known
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import until
 from traceprof.analyses import overlap_slowdown
-from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
-from traceprof.analyses.kernels.launched_modules import ModuleUse
+from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, ModuleUse
 from traceprof.analysis import Analysis, analyze
 from traceprof.documents.comparison import ModuleChange
 from traceprof.execution.options import Options

@@ -19,7 +19,7 @@ from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps.step_lengths import compute_ns, step_ns
+from traceprof.analyses.steps.step_means import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif

@@ -20,7 +20,7 @@ from tests.reference.gpu_programs import (
 )
 from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
-from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
+from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.replay.assumptions.assumption import combined, parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS, Entry, markdown

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank, Window
-    from traceprof.run.rank import Spans
+    from traceprof.run.rank import Rank, Spans, Window
     from traceprof.run.steps.period_steps import Period
     from traceprof.run.training import Training
     from traceprof.trace.model.parts import Part
@@ -85,59 +84,39 @@ class Measures(Struct, frozen=True):
 
 
 class StepMeasures(Record, frozen=True):
-    """The breakdown of one training step of one rank.
+    """The breakdown of one training step of one rank."""
 
-    Attributes:
-        number: of the step.
-        measures: where its time went.
-        is_training: whether it is neither warm-up nor distorted by the profiler.
-        use: whether it counts for what a step takes, or why not; None outside what is judged.
-        phase: which of the program's phases it is of, where its steps are periods.
-    """
-
-    number: int
-    measures: Measures
-    is_training: bool = True
+    number: int  # of the step
+    measures: Measures  # where its time went
+    is_training: bool = True  # whether it is neither warm-up nor distorted by the profiler
+    # whether it counts for what a step takes, or why not; None outside what is judged
     use: StepUse | None = StepUse.STEADY
-    phase: int = 0
+    phase: int = 0  # which of the program's phases it is of, where its steps are periods
 
 
 class BreakdownResult(RankResult, frozen=True):
-    """The breakdown of a rank's time.
+    """The breakdown of a rank's time."""
 
-    Attributes:
-        whole: the breakdown of what was asked for: of all that the rank did, if nothing was.
-        steps: the breakdown of each training step inside it, in order of time.
-        judged: the breakdown of what findings are about: of the training, if nothing was asked for.
-        judged_kind: what that is.
-        training: where the training is; None as long as that is not known.
-        steps_source: the evidence for its steps.
-        periods: what returns, where they are periods: one for each phase of the program.
-        num_periods: how often it returns, with or without a step for each.
-        num_period_steps: of so many periods each is a step.
-        before: the breakdown of what comes before the training, None if that is nothing.
-        after: the breakdown of what comes after it.
-        seen_before: other facts about the time before.
-        seen_after: other facts about the time after.
-        has_gpu: whether the rank is a GPU's.
-        lead_ns: of a rank with one step, from the start of its range on the host to its first
-            launch: no window has this time. With several steps it is in the one before.
-    """
-
-    whole: Measures
+    whole: Measures  # the breakdown of what was asked for: of all that the rank did, if nothing was
+    # the breakdown of each training step inside it, in order of time
     steps: tuple[StepMeasures, ...]
+    # the breakdown of what findings are about: of the training, if nothing was asked for
     judged: Measures
-    judged_kind: WindowKind
-    training: Training | None
-    steps_source: StepsSource = StepsSource.NONE
+    judged_kind: WindowKind  # what that is
+    training: Training | None  # where the training is; None as long as that is not known
+    steps_source: StepsSource = StepsSource.NONE  # the evidence for its steps
+    # what returns, where they are periods: one for each phase of the program
     periods: tuple[Period, ...] = ()
-    num_periods: int = 0
-    num_period_steps: int = 0
+    num_periods: int = 0  # how often it returns, with or without a step for each
+    num_period_steps: int = 0  # of so many periods each is a step
+    # the breakdown of what comes before the training, None if that is nothing
     before: Measures | None = None
-    after: Measures | None = None
-    seen_before: Surroundings | None = None
-    seen_after: Surroundings | None = None
-    has_gpu: bool = True
+    after: Measures | None = None  # the breakdown of what comes after it
+    seen_before: Surroundings | None = None  # other facts about the time before
+    seen_after: Surroundings | None = None  # other facts about the time after
+    has_gpu: bool = True  # whether the rank is a GPU's
+    # of a rank with one step, from the start of its range on the host to its first launch: no
+    # window has this time. With several steps it is in the one before
     lead_ns: int = 0
 
     @property
@@ -260,9 +239,17 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
     either = compute + communication - overlapped
     counts = _counts(rank, start_ns, end_ns, closed)
     columns = (
-        start_ns, end_ns - start_ns, compute, communication, overlapped, communication - overlapped,
-        copy, busy - either, end_ns - start_ns - busy, *counts,
-    )  # fmt: skip
+        start_ns,
+        end_ns - start_ns,
+        compute,
+        communication,
+        overlapped,
+        communication - overlapped,
+        copy,
+        busy - either,
+        end_ns - start_ns - busy,
+        *counts,
+    )
     return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

@@ -20,15 +20,10 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Record, frozen=True):
-    """Copies and idle time before or after the training.
+    """Copies and idle time before or after the training."""
 
-    Attributes:
-        bytes_to_gpu: what was copied to the GPU in it: the model, if it was uploaded.
-        idle_by_cause: why the GPU idled, in ns; empty if that is unknown.
-    """
-
-    bytes_to_gpu: int
-    idle_by_cause: Mapping[IdleCause, int]
+    bytes_to_gpu: int  # what was copied to the GPU in it: the model, if it was uploaded
+    idle_by_cause: Mapping[IdleCause, int]  # why the GPU idled, in ns; empty if that is unknown
 
 
 def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:

@@ -2,26 +2,151 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.compute.own_time import own_time
-from traceprof.analyses.compute.step_flops import StepFlops, step_flops
 from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.hardware import peak_flops_per_s
+from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
+from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
+    from traceprof.analyses.kernels.launched_kernels import CountedFlops, LaunchedKernels
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
+
+
+def own_time(
+    start_ns: Int64, end_ns: Int64, which: Int64, window: tuple[int, int]
+) -> tuple[Int64, Int64]:
+    """Divide the union of spans among them: where several overlap, the one that began first has it.
+
+    Of those that began together it is the one that ends first, then that of the lowest kind.
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n], none before its start.
+        which: int64[n], the kind of each.
+        window: start and end of what counts.
+
+    Returns:
+        int64[n] ns that add up to the measure of the union in the window, and int64[n] kinds, both
+        in the order of the spans' starts.
+    """
+    if _is_out_of_order(start_ns, end_ns, which):
+        order = np.lexsort((which, end_ns, start_ns))
+        start_ns, end_ns, which = start_ns[order], end_ns[order], which[order]
+    end = np.clip(end_ns, *window)
+    begin = np.clip(start_ns, *window)
+    reached = np.maximum.accumulate(end)
+    np.maximum(begin[1:], reached[:-1], out=begin[1:])
+    end -= begin
+    return np.maximum(end, 0, out=end), which
+
+
+def _is_out_of_order(start_ns: Int64, end_ns: Int64, which: Int64) -> bool:
+    is_later = start_ns[1:] > start_ns[:-1]
+    if is_later.all():
+        return False
+    ties = np.flatnonzero(~is_later)
+    before, after = (
+        np.stack([column[ties + shift] for column in (start_ns, end_ns, which)]) for shift in (0, 1)
+    )
+    differ = before != after
+    first = differ.argmax(axis=0)
+    rows = np.arange(len(ties))
+    return bool((differ.any(axis=0) & (before[first, rows] > after[first, rows])).any())
+
+
+_MIN_COVERAGE = 0.5  # where less is known a lower bound is worth nothing
+
+
+class StepFlops(Struct, frozen=True, forbid_unknown_fields=True):
+    """Multiplications and additions of a mean steady step of a rank against the GPU's peak.
+
+    A rank has none if its FLOPs are known neither from shapes nor from the user.
+    """
+
+    rank: Count
+    source: Annotated[
+        Literal["given", "shapes"],
+        "`given`: from --flops-per-step; `shapes`: from the shapes of operators in the trace.",
+    ]
+    flops: Annotated[
+        Number, "Operations in one step; without steps, in the whole time that findings judge."
+    ]
+    coverage: Annotated[
+        Fraction,
+        "Share of the matrix multiplication time for which FLOPs are known. Below 1, all rates"
+        " here are lower bounds; 1 if the FLOPs are given.",
+    ]
+    step_ns: Annotated[Count, "Mean duration of the rank's steady steps, to which `flops` refers."]
+    flops_per_s: Annotated[Number, "`flops` divided by the duration of the step."]
+    precision: Annotated[
+        str | None,
+        one_of(*PRECISIONS, None),
+        "The number format in which most of the matrix multiplication time is spent; null if"
+        " unknown.",
+    ]
+    peak_flops_per_s: Annotated[
+        Number | None, "Peak rate of the GPU in this format; null if unknown."
+    ]
+    mfu: Annotated[
+        Number | None, "`flops_per_s` as a share of the peak; null if the peak is unknown."
+    ]
+
+
+def step_flops(
+    rank: Rank, window: Window, counted: CountedFlops, peak: tuple[str | None, float | None]
+) -> StepFlops | None:
+    """Return the FLOPs of the mean steady step; None if they are not known.
+
+    Args:
+        rank: the rank.
+        window: what findings are about.
+        counted: the kernels of all steady steps, by the shapes of operators.
+        peak: the number format in which matrices are multiplied longest, and the GPU's rate in it.
+    """
+    steps = steady_steps(rank, window)
+    total_ns, num = int((steps.end_ns - steps.start_ns).sum()), len(steps.start_ns)
+    given = rank.given_flops_per_step
+    if given is not None and _are_marked(rank) and len(steps.step):
+        source: Literal["given", "shapes"] = "given"
+        flops, coverage = given, 1.0
+    else:
+        source, flops = "shapes", counted.flops / num
+        coverage = share(counted.known_ns, counted.total_ns) if counted.total_ns else 1.0
+    if not total_ns or not flops or coverage < _MIN_COVERAGE:
+        return None
+    per_s = flops * num * 1e9 / total_ns
+    precision, peak_per_s = peak
+    return StepFlops(
+        rank=rank.rank,
+        source=source,
+        flops=flops,
+        coverage=coverage,
+        step_ns=round(total_ns / num),
+        flops_per_s=per_s,
+        precision=precision,
+        peak_flops_per_s=peak_per_s,
+        mfu=None if peak_per_s is None else per_s / peak_per_s,
+    )
+
+
+def _are_marked(rank: Rank) -> bool:
+    """Return whether ranges mark steps: a period may be a part of what a user calls a step."""
+    return rank.steps is not None and rank.steps.found_by is StepsSource.RANGES
+
 
 GRAPH = "graph"
 """The category of kernels inside CUDA graphs that were traced as a whole."""
@@ -29,24 +154,16 @@ _NUM_LARGEST = 3
 
 
 class ComputePart(Record, frozen=True):
-    """Kernels of one category, number format and unit.
+    """Kernels of one category, number format and unit."""
 
-    Attributes:
-        category: a `Category`, or `graph`.
-        precision: one of `PRECISIONS`; None if names have none, or several.
-        tensor_cores: whether they compute on tensor cores; None if names do not show it.
-        total_ns: their time, of kernels at once that of the one that began first.
-        num_kernels: how many run in the window; None for those inside graphs.
-        peak_flops_per_s: the peak of the GPU for these multiplications; None if that is unknown.
-        flops: multiplications and additions; None if they are not known of all the kernels.
-    """
-
-    category: str
-    precision: str | None
-    tensor_cores: bool | None
-    total_ns: int
-    num_kernels: int | None
+    category: str  # a `Category`, or `graph`
+    precision: str | None  # one of `PRECISIONS`; None if names have none, or several
+    tensor_cores: bool | None  # whether they compute on tensor cores; None if names do not show it
+    total_ns: int  # their time, of kernels at once that of the one that began first
+    num_kernels: int | None  # how many run in the window; None for those inside graphs
+    # the peak of the GPU for these multiplications; None if that is unknown
     peak_flops_per_s: float | None
+    # multiplications and additions; None if they are not known of all the kernels
     flops: int | None = None
 
     @property
@@ -56,33 +173,21 @@ class ComputePart(Record, frozen=True):
 
 
 class SignatureUse(Record, frozen=True):
-    """The kernels of one name, grid and block.
+    """The kernels of one name, grid and block."""
 
-    Attributes:
-        name: the demangled name.
-        grid: x, y, z; None if the export lacks them.
-        total_ns: their time, as in `ComputePart`.
-        num_kernels: how many run in the window.
-    """
-
-    name: str
-    grid: tuple[int, int, int] | None
-    total_ns: int
-    num_kernels: int
+    name: str  # the demangled name
+    grid: tuple[int, int, int] | None  # x, y, z; None if the export lacks them
+    total_ns: int  # their time, as in `ComputePart`
+    num_kernels: int  # how many run in the window
 
 
 class ComputeParts(RankResult, frozen=True):
-    """The compute of one rank.
+    """The compute of one rank."""
 
-    Attributes:
-        parts: they add up to the time in which anything computed; the longest first.
-        largest: the three signatures that take most.
-        in_step: the FLOPs of a mean step; None if they are not known.
-    """
-
+    # they add up to the time in which anything computed; the longest first
     parts: tuple[ComputePart, ...]
-    largest: tuple[SignatureUse, ...]
-    in_step: StepFlops | None = None
+    largest: tuple[SignatureUse, ...]  # the three signatures that take most
+    in_step: StepFlops | None = None  # the FLOPs of a mean step; None if they are not known
 
     def with_rank(self, rank: int) -> ComputeParts:
         """Return the same with the rank's number in the run."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.parts import HowToCollect, Part
 
 __all__ = ["FINDINGS", "PAGE", "REQUIRES", "findings", "refined", "run"]
@@ -147,39 +147,26 @@ FINDINGS = {
 
 
 class ExposedCommunicationResult(RankResult, frozen=True):
-    """The communication of a rank in a window, and its part that nothing hides; times in ns.
+    """The communication of a rank in a window, and its part that nothing hides; times in ns."""
 
-    Attributes:
-        window_ns: the length of the window.
-        communication_ns: when the rank communicated.
-        compute_ns: when it computed.
-        metrics: the numbers of its finding.
-        num_operations: communication operations that are inside the window at all.
-        longest: the longest stretches, longest first.
-        operations: what is exposed of each operation, and why; None without a GPU.
-        host_operations: names of the operations that begin in the window, without a GPU.
-        is_pytorch: whether the program is known to use PyTorch.
-        has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
-        is_compute_known: whether it is known when the rank computed.
-        how_to_collect: what the trace may lack, should it be needed.
-        peaks_gb_per_s: by scope, of the links in a machine and of the network.
-        rate: how fast the operations with most exposed time are; None where not known, or where
-            hardly any of it is more than waiting.
-    """
-
-    window_ns: int
-    communication_ns: int
-    compute_ns: int
-    metrics: ExposedCommunicationMetrics
-    num_operations: int
-    longest: tuple[Evidence, ...]
+    window_ns: int  # the length of the window
+    communication_ns: int  # when the rank communicated
+    compute_ns: int  # when it computed
+    metrics: ExposedCommunicationMetrics  # the numbers of its finding
+    num_operations: int  # communication operations that are inside the window at all
+    longest: tuple[Evidence, ...]  # the longest stretches, longest first
+    # what is exposed of each operation, and why; None without a GPU
     operations: ExposedOperations | None
+    # names of the operations that begin in the window, without a GPU
     host_operations: frozenset[str]
-    is_pytorch: bool
-    has_gpu: bool
-    is_compute_known: bool
-    how_to_collect: HowToCollect
+    is_pytorch: bool  # whether the program is known to use PyTorch
+    has_gpu: bool  # whether the rank has one; otherwise ranges of its CPU were measured
+    is_compute_known: bool  # whether it is known when the rank computed
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
+    # by scope, of the links in a machine and of the network
     peaks_gb_per_s: Mapping[str, float | None]
+    # how fast the operations with most exposed time are; None where not known, or where hardly any
+    # of it is more than waiting
     rate: LinkRate | None = None
 
     @property

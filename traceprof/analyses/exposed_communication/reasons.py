@@ -55,17 +55,11 @@ _REST = {
 
 
 class Waiting(Record, frozen=True):
-    """The part of the exposed time of operations in which their rank waited for others.
+    """The part of the exposed time of operations in which their rank waited for others."""
 
-    Attributes:
-        packed_ns: n.
-        packed_last: n numbers of the rank that came last; -1 if it was not waited for.
-        why_unknown: why nothing is known of it, None if it is; then all of it is 0.
-    """
-
-    packed_ns: Column
-    packed_last: Column
-    why_unknown: str | None
+    packed_ns: Column  # n
+    packed_last: Column  # n numbers of the rank that came last; -1 if it was not waited for
+    why_unknown: str | None  # why nothing is known of it, None if it is; then all of it is 0
 
     @property
     def ns(self) -> Int64:
@@ -79,19 +73,12 @@ class Waiting(Record, frozen=True):
 
 
 class LinkRate(Record, frozen=True):
-    """How fast the operations of one kind on one communicator move data once all ranks are there.
+    """How fast operations of one kind on one communicator move data once all ranks are there."""
 
-    Attributes:
-        operation: what they do.
-        busbw_gb_per_s: as nccl-tests counts it.
-        peak_gb_per_s: what their link can carry in one direction, None where not known.
-        is_large: whether they carry enough each, at their mean, for it to tell of the link.
-    """
-
-    operation: str
-    busbw_gb_per_s: float
-    peak_gb_per_s: float | None
-    is_large: bool
+    operation: str  # what they do
+    busbw_gb_per_s: float  # as nccl-tests counts it
+    peak_gb_per_s: float | None  # what their link can carry in one direction, None where not known
+    is_large: bool  # whether they carry enough each, at their mean, for it to tell of the link
 
     @property
     def utilization(self) -> float | None:
@@ -107,27 +94,16 @@ class LinkRate(Record, frozen=True):
 
 
 class ExposedOperations(Record, frozen=True):
-    """The n operations that are exposed at least in part, by start, and the reasons.
+    """The n operations that are exposed at least in part, by start, and the reasons."""
 
-    Attributes:
-        packed: the operations.
-        kind: what each does.
-        name: what each is called.
-        input: what its input came from.
-        next_compute: what computes next after it.
-        waiting: the waits that the comparison of ranks found.
-        has_others: whether other ranks take part, as far as the report shows.
-        is_pipeline: whether sends or receives are known that have one other rank.
-    """
-
-    packed: PackedExposure
-    kind: Names
-    name: Names
-    input: Names
-    next_compute: Names
-    waiting: Waiting
-    has_others: bool
-    is_pipeline: bool
+    packed: PackedExposure  # the operations
+    kind: Names  # what each does
+    name: Names  # what each is called
+    input: Names  # what its input came from
+    next_compute: Names  # what computes next after it
+    waiting: Waiting  # the waits that the comparison of ranks found
+    has_others: bool  # whether other ranks take part, as far as the report shows
+    is_pipeline: bool  # whether sends or receives are known that have one other rank
 
     @property
     def exposure(self) -> Exposure:

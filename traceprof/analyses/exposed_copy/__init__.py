@@ -39,7 +39,7 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "exposed-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -101,23 +101,15 @@ FINDINGS = {
 
 
 class ExposedCopyResult(RankResult, frozen=True):
-    """The copies of one rank that neither compute nor communication hides.
+    """The copies of one rank that neither compute nor communication hides."""
 
-    Attributes:
-        window_ns: the window's length.
-        metrics: the numbers of its finding.
-        copy_ns: the time in which copies ran.
-        parts: the exposed copies by kind, longest first.
-        beside: which kinds of work ran at the same time, one row for each kind.
-        is_pytorch: whether the program is known to be PyTorch.
-    """
-
-    window_ns: int
-    metrics: ExposedCopyMetrics
-    copy_ns: int
-    parts: tuple[CopyPart, ...]
+    window_ns: int  # the window's length
+    metrics: ExposedCopyMetrics  # the numbers of its finding
+    copy_ns: int  # the time in which copies ran
+    parts: tuple[CopyPart, ...]  # the exposed copies by kind, longest first
+    # which kinds of work ran at the same time, one row for each kind
     beside: tuple[KindBeside, ...]
-    is_pytorch: bool
+    is_pytorch: bool  # whether the program is known to be PyTorch
 
 
 def run(rank: Rank, window: Window) -> ExposedCopyResult:

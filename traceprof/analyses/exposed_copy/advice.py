@@ -22,19 +22,12 @@ MIN_FRACTION = 0.1
 
 
 class CopyCause(Record, frozen=True):
-    """A cause of exposed copies, with its advice.
+    """A cause of exposed copies, with its advice."""
 
-    Attributes:
-        name: a description of the copies, to follow their duration in a sentence.
-        why: whether they could be hidden, and why not.
-        torch: what to do in a PyTorch program.
-        other: what to do in another program; empty if only PyTorch has such copies.
-    """
-
-    name: str
-    why: str
-    torch: str
-    other: str
+    name: str  # a description of the copies, to follow their duration in a sentence
+    why: str  # whether they could be hidden, and why not
+    torch: str  # what to do in a PyTorch program
+    other: str  # what to do in another program; empty if only PyTorch has such copies
 
 
 GRADIENTS = CopyCause(
@@ -125,9 +118,20 @@ MEMSETS = CopyCause(
     "let the kernel that fills the memory write all of it, or cudaMemsetAsync on a second stream",
 )
 CAUSES = (
-    GRADIENTS, SAME_STREAM_H2D, OTHER_STREAM_H2D, PAGEABLE_H2D, SAME_STREAM_D2H, OTHER_STREAM_D2H,
-    PAGEABLE_D2H, SAME_STREAM_D2D, OTHER_STREAM_D2D, MEMSETS, UNIFIED, UNKNOWN_HOST, UPLOAD,
-)  # fmt: skip
+    GRADIENTS,
+    SAME_STREAM_H2D,
+    OTHER_STREAM_H2D,
+    PAGEABLE_H2D,
+    SAME_STREAM_D2H,
+    OTHER_STREAM_D2H,
+    PAGEABLE_D2H,
+    SAME_STREAM_D2D,
+    OTHER_STREAM_D2D,
+    MEMSETS,
+    UNIFIED,
+    UNKNOWN_HOST,
+    UPLOAD,
+)
 """All causes, in the order of the page."""
 _NOT_TO_HIDE = (GRADIENTS, UPLOAD)
 

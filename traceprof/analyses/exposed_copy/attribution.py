@@ -15,36 +15,27 @@ from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 _MEMSET = DIRECTIONS.index("memset")
 _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)
 
 
 class CopyOwners(Record, frozen=True):
-    """The copies and memory sets of a rank that own exposed time, by start.
+    """The copies and memory sets of a rank that own exposed time, by start."""
 
-    Attributes:
-        copy: int64[n], index into the rank's copies, or into its memory sets.
-        direction: int64[n], index into `DIRECTIONS`; it shows which copies are memory sets.
-        start_ns: int64[n], when it ran, also outside the window.
-        end_ns: int64[n].
-        exposed_ns: int64[n], above 0: how long it ran in the window, when no copy that began before
-            it, no compute and no communication did.
-        bytes: int64[n], 0 if that is unknown.
-        memory: int64[n], for copies from or to the host the `MemoryKind` of the host's side, and
-            pageable memory if either side is; `UNKNOWN` otherwise.
-        is_same_stream: bool[n], whether the first compute that starts at or after its end is on its
-            stream.
-    """
-
-    copy: Int64
-    direction: Int64
-    start_ns: Int64
-    end_ns: Int64
+    copy: Int64  # int64[n], index into the rank's copies, or into its memory sets
+    direction: Int64  # int64[n], index into `DIRECTIONS`; it shows which copies are memory sets
+    start_ns: Int64  # int64[n], when it ran, also outside the window
+    end_ns: Int64  # int64[n]
+    # int64[n], above 0: how long it ran in the window, when no copy that began before it, no
+    # compute and no communication did
     exposed_ns: Int64
-    bytes: Int64
+    bytes: Int64  # int64[n], 0 if that is unknown
+    # int64[n], for copies from or to the host the `MemoryKind` of the host's side, and pageable
+    # memory if either side is; `UNKNOWN` otherwise
     memory: Int64
+    # bool[n], whether the first compute that starts at or after its end is on its stream
     is_same_stream: Mask
 
     def __len__(self) -> int:

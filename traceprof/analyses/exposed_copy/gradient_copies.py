@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.gradients.gradient_buckets import of_operation
+from traceprof.analyses.gradients.buckets import of_operation
 from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
@@ -20,7 +20,7 @@ from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
 
 MIN_COPIES = 4
 """In a row: fewer may be anything."""

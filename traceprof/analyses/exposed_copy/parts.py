@@ -20,34 +20,22 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.exposed_copy.attribution import CopyOwners
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 
 class CopyPart(Record, frozen=True):
-    """Exposed copies of one kind.
+    """Exposed copies of one kind."""
 
-    Attributes:
-        direction: one of `DIRECTIONS`.
-        memory: memory of the host's side; `UNKNOWN` if there is none or it is not known.
-        is_same_stream: whether the next compute is on the copy's stream.
-        is_gradient: whether they copy gradients out of the buckets in which they were reduced.
-        is_first: whether they were over before the first compute of the window began.
-        exposed_ns: how long they ran while nothing else did.
-        num_copies: the number of copies that own a part of it.
-        bytes: the bytes of these copies.
-        gb_per_s: bytes over the union of these copies; None if no time passed.
-        evidence: the parts of these copies in the window that are exposed longest, longest first.
-    """
-
-    direction: str
-    memory: MemoryKind
-    is_same_stream: bool
-    is_gradient: bool
-    is_first: bool
-    exposed_ns: int
-    num_copies: int
-    bytes: int
-    gb_per_s: float | None
+    direction: str  # one of `DIRECTIONS`
+    memory: MemoryKind  # memory of the host's side; `UNKNOWN` if there is none or it is not known
+    is_same_stream: bool  # whether the next compute is on the copy's stream
+    is_gradient: bool  # whether they copy gradients out of the buckets in which they were reduced
+    is_first: bool  # whether they were over before the first compute of the window began
+    exposed_ns: int  # how long they ran while nothing else did
+    num_copies: int  # the number of copies that own a part of it
+    bytes: int  # the bytes of these copies
+    gb_per_s: float | None  # bytes over the union of these copies; None if no time passed
+    # the parts of these copies in the window that are exposed longest, longest first
     evidence: tuple[Evidence, ...]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, because, page_advice, unknown_advice
-from traceprof.analyses.gpu_idle.assumptions import MIN_SHARE, removing
 from traceprof.analyses.shape.results import RankResult
 from traceprof.errors import one_line
 from traceprof.findings import (
@@ -42,13 +41,53 @@ from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.host.idle_causes import IdleCauses, UnknownCause
     from traceprof.host.idle_details import IdleDetail
     from traceprof.host.thread_evidence import Allocations
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
+
+
+class WithCauses(Protocol):
+    """The idle time of a rank's mean steady step by cause, ns."""
+
+    @property
+    def in_step(self) -> Mapping[IdleCause, int]:
+        """How long the GPU was idle for each cause."""
+
+
+BY_CAUSE: Mapping[IdleCause, str] = {
+    IdleCause.SYNC: "no-sync",
+    IdleCause.DATA_LOADING: "no-data-loading",
+    IdleCause.STALLED: "no-host-stall",
+}
+FASTEST_LAUNCHES = "launch=0"
+"""A limit that no change reaches."""
+MIN_SHARE = 0.15
+"""Of the idle time: a smaller cause is not mentioned, and nothing is assumed of it."""
+_MIN_CURED = 0.5  # of the idle time that is not the GPU's own
+
+
+def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
+    """Return the assumptions that remove most idle time of a step; a limit only if launching does.
+
+    Args:
+        results: of the ranks that have the finding.
+    """
+    spent = {cause: sum(result.in_step[cause] for result in results) for cause in IdleCause}
+    whole = sum(spent.values())
+    curable = whole - spent[IdleCause.TURNAROUND]
+    cured = [cause for cause in BY_CAUSE if spent[cause] >= MIN_SHARE * whole > 0]
+    if sum(spent[cause] for cause in cured) >= _MIN_CURED * curable > 0:
+        return tuple(BY_CAUSE[cause] for cause in cured)
+    # Fewer kernels also have fewer gaps of the GPU's own, which launches without cost leave.
+    is_named = spent[IdleCause.TURNAROUND] >= MIN_SHARE * whole
+    if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0 and not is_named:
+        return (FASTEST_LAUNCHES,)
+    return ()
+
 
 ID = "gpu-idle"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -153,45 +192,30 @@ CAUSES = {
 
 
 class GpuIdleResult(RankResult, frozen=True):
-    """The idle time of one rank in a window.
+    """The idle time of one rank in a window."""
 
-    Attributes:
-        window: the window that was measured.
-        metrics: the numbers of its finding.
-        unknown_ns: the unknown time in three parts: the queue held work, no launch is known, and
-            nothing is known of the host.
-        in_step: the idle time of the mean steady step by cause; of all if no step is known.
-        details: ranges, calls and functions of the host, for the causes that matter.
-        evidence: the longest gaps, those first that are mostly of the largest cause.
-        why_unknown: the reason why not all causes can be known, else None.
-        is_pytorch: whether the program is known to be PyTorch.
-        is_of_profiler: whether torch.profiler recorded it.
-        uses_dali: whether NVIDIA DALI loads the data.
-        has_pageable: whether data may be copied to the GPU from pageable memory.
-        held: the parts that the report holds, of those that show what the host did.
-        how_to_collect: the way to record a part that the trace lacks.
-        allocated: the allocations beside the launches.
-        reads_pages: whether most code of the host runs before pages of unified memory that it
-            accesses.
-        in_mpi: when the GPU idled because the host was in MPI.
-    """
-
-    window: Window
-    metrics: GpuIdleMetrics
+    window: Window  # the window that was measured
+    metrics: GpuIdleMetrics  # the numbers of its finding
+    # the unknown time in three parts: the queue held work, no launch is known, and nothing is
+    # known of the host
     unknown_ns: tuple[int, int, int]
+    # the idle time of the mean steady step by cause; of all if no step is known
     in_step: Mapping[IdleCause, int]
+    # ranges, calls and functions of the host, for the causes that matter
     details: Mapping[IdleCause, tuple[IdleDetail, ...]]
+    # the longest gaps, those first that are mostly of the largest cause
     evidence: tuple[Evidence, ...]
-    why_unknown: UnknownCause | None
-    is_pytorch: bool
-    is_of_profiler: bool
-    uses_dali: bool
-    has_pageable: bool
-    held: frozenset[Part]
-    how_to_collect: HowToCollect
-    allocated: Allocations
+    why_unknown: UnknownCause | None  # the reason why not all causes can be known, else None
+    is_pytorch: bool  # whether the program is known to be PyTorch
+    is_of_profiler: bool  # whether torch.profiler recorded it
+    uses_dali: bool  # whether NVIDIA DALI loads the data
+    has_pageable: bool  # whether data may be copied to the GPU from pageable memory
+    held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
+    how_to_collect: HowToCollect  # the way to record a part that the trace lacks
+    allocated: Allocations  # the allocations beside the launches
+    # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
-    in_mpi: intervals.Intervals
+    in_mpi: intervals.Intervals  # when the GPU idled because the host was in MPI
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:

@@ -19,36 +19,50 @@ Advice = dict[IdleCause, tuple[str, ...]]
 
 _ANY_PROGRAM: Advice = {
     IdleCause.TURNAROUND: (
-        ("On the host there is nothing to do: it had launched in time, and the GPU takes up to"
-         f" {MAX_TURNAROUND_NS // 1000} µs from one operation to the next. Fewer, larger kernels"
-         " leave fewer such gaps, and CUDA graphs shorten them"),
+        (
+            "On the host there is nothing to do: it had launched in time, and the GPU takes up to"
+            f" {MAX_TURNAROUND_NS // 1000} µs from one operation to the next. Fewer, larger kernels"
+            " leave fewer such gaps, and CUDA graphs shorten them"
+        ),
     ),
     IdleCause.MPI: (
-        ("Let MPI go on while the GPU works: start MPI_Isend and MPI_Irecv (or MPI_Iallreduce),"
-         " launch what does not need their result, and MPI_Wait after that"),
-        ("Take the host out of it: NCCL's calls are launched to a stream like kernels, so that"
-         " the host runs on; with CUDA-aware MPI the data at least need not pass through it"),
+        (
+            "Let MPI go on while the GPU works: start MPI_Isend and MPI_Irecv (or MPI_Iallreduce),"
+            " launch what does not need their result, and MPI_Wait after that"
+        ),
+        (
+            "Take the host out of it: NCCL's calls are launched to a stream like kernels, so that"
+            " the host runs on; with CUDA-aware MPI the data at least need not pass through it"
+        ),
         "Where ranks wait for one that comes late, balance the work between them",
     ),
     IdleCause.SETUP: (
-        ("Set-up happens once: look at the time after it, or record later, and run everything"
-         " once before the part that must be fast"),
+        (
+            "Set-up happens once: look at the time after it, or record later, and run everything"
+            " once before the part that must be fast"
+        ),
     ),
     IdleCause.STALLED: (
-        ("The host's thread was held up: give each rank cores of its own"
-         " (numactl, srun --cpu-bind=cores, deepspeed --bind_cores_to_rank),"
-         " keep the total number of threads of all ranks below the number of"
-         " cores (OMP_NUM_THREADS), and raise a container's CPU quota"),
+        (
+            "The host's thread was held up: give each rank cores of its own"
+            " (numactl, srun --cpu-bind=cores, deepspeed --bind_cores_to_rank),"
+            " keep the total number of threads of all ranks below the number of"
+            " cores (OMP_NUM_THREADS), and raise a container's CPU quota"
+        ),
     ),
     IdleCause.WAITING: (
-        ("Find what the launching thread sleeps for (a lock that another thread holds, a file, a"
-         " socket, another process), and let a thread that launches nothing wait for it"),
+        (
+            "Find what the launching thread sleeps for (a lock that another thread holds, a file, a"
+            " socket, another process), and let a thread that launches nothing wait for it"
+        ),
     ),
     IdleCause.HOST_CODE: (
-        ("The host works on something else before it launches: move that work to another thread,"
-         " or do it after the next kernels have been launched"),
+        (
+            "The host works on something else before it launches: move that work to another thread,"
+            " or do it after the next kernels have been launched"
+        ),
     ),
-}  # fmt: skip
+}
 _BECAUSE = {
     IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
     IdleCause.TURNAROUND: "the GPU takes time between operations, even those launched in time",
@@ -64,10 +78,12 @@ _BECAUSE = {
 }
 _OF_PAGES = "the host ran code of its own between accesses to unified memory"
 _PAGES = (
-    ("The host reads what the GPU wrote page by page, and each page moves when it is read:"
-     " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream) moves all of them before; or"
-     " let a kernel do what the host reads them for"),
-)  # fmt: skip
+    (
+        "The host reads what the GPU wrote page by page, and each page moves when it is read:"
+        " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream) moves all of them before;"
+        " or let a kernel do what the host reads them for"
+    ),
+)
 _PROFILER = (
     "torch.profiler itself takes time on the host, operator by operator, which counts as launching"
     " here: time a step that is not recorded first"
@@ -77,85 +93,123 @@ _OVERLAP_COPY = (
     " stream of its own"
 )
 _DALI = (
-    ("DALI: let its pipeline run further ahead (prefetch_queue_depth) with more threads"
-     " (num_threads), and give the readers more of them"),
-    ("DALI: move what its CPU operators do to the GPU (device='mixed' of the decoders, .gpu()),"
-     " or store preprocessed samples on local disks"),
-)  # fmt: skip
+    (
+        "DALI: let its pipeline run further ahead (prefetch_queue_depth) with more threads"
+        " (num_threads), and give the readers more of them"
+    ),
+    (
+        "DALI: move what its CPU operators do to the GPU (device='mixed' of the decoders, .gpu()),"
+        " or store preprocessed samples on local disks"
+    ),
+)
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
-        ("Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
-         " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"),
-        ("Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
-         " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"),
+        (
+            "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
+            " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
+        ),
+        (
+            "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
+            " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
+        ),
     ),
     IdleCause.SYNC: (
-        ("Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or do"
-         " them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names the"
-         " lines"),
-        ("Read results late: copy to pinned memory with non_blocking=True, and wait for the event"
-         " of the step before"),
+        (
+            "Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or"
+            " do them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names"
+            " the lines"
+        ),
+        (
+            "Read results late: copy to pinned memory with non_blocking=True, and wait for the"
+            " event of the step before"
+        ),
     ),
     IdleCause.DATA_LOADING: (
-        ("Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
-         " persistent_workers=True)"),
+        (
+            "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
+            " persistent_workers=True)"
+        ),
         _OVERLAP_COPY,
-        ("Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
-         " samples, read from local disks"),
+        (
+            "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
+            " samples, read from local disks"
+        ),
     ),
     IdleCause.WAITING: (
-        ("If this is a data loader's queue, record with python -m instrument, which names data"
-         " loading and steps"),
+        (
+            "If this is a data loader's queue, record with python -m instrument, which names data"
+            " loading and steps"
+        ),
     ),
     IdleCause.STALLED: (
-        ("Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
-         " gc.collect() every N steps on all ranks at once"),
+        (
+            "Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
+            " gc.collect() every N steps on all ranks at once"
+        ),
     ),
     IdleCause.HOST_CODE: (
-        ("Logging, checkpoints and Python between launches hold the GPU up: do them every N"
-         " steps, or in another process; gc.freeze() after the first step makes garbage"
-         " collection short"),
+        (
+            "Logging, checkpoints and Python between launches hold the GPU up: do them every N"
+            " steps, or in another process; gc.freeze() after the first step makes garbage"
+            " collection short"
+        ),
     ),
-}  # fmt: skip
+}
 _OTHER: Advice = {
     IdleCause.LAUNCH_BOUND: (
-        ("Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
-         " (CUDA 10)"),
+        (
+            "Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
+            " (CUDA 10)"
+        ),
         "Launch fewer, larger kernels: fuse small ones, and give each more to do",
     ),
     IdleCause.SYNC: (
-        ("Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
-         " in the place of synchronize calls between launches"),
-        ("Copy with cudaMemcpyAsync from and to pinned memory (cudaMallocHost), launch what does"
-         " not need the result, and wait after that"),
+        (
+            "Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
+            " in the place of synchronize calls between launches"
+        ),
+        (
+            "Copy with cudaMemcpyAsync from and to pinned memory (cudaMallocHost), launch what does"
+            " not need the result, and wait after that"
+        ),
     ),
     IdleCause.DATA_LOADING: (
-        ("Read the next input while this one is computed: on a thread of its own, into pinned"
-         " memory, copied on a stream of its own"),
+        (
+            "Read the next input while this one is computed: on a thread of its own, into pinned"
+            " memory, copied on a stream of its own"
+        ),
     ),
     IdleCause.ALLOCATION: (
-        ("Allocate before the loop and reuse the memory: cudaMalloc and cudaFree take long, and"
-         " cudaFree waits for the GPU"),
-        ("Otherwise use cudaMallocAsync and cudaFreeAsync (CUDA 11.2), with"
-         " cudaMemPoolAttrReleaseThreshold raised so that the pool keeps its memory"),
+        (
+            "Allocate before the loop and reuse the memory: cudaMalloc and cudaFree take long, and"
+            " cudaFree waits for the GPU"
+        ),
+        (
+            "Otherwise use cudaMallocAsync and cudaFreeAsync (CUDA 11.2), with"
+            " cudaMemPoolAttrReleaseThreshold raised so that the pool keeps its memory"
+        ),
     ),
-}  # fmt: skip
+}
 _CACHE_IS_EMPTY = (
-    ("PyTorch's allocator ran out of what it keeps:"
-     " {platform}_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
-     " torch.cuda.empty_cache() in the loop"),
+    (
+        "PyTorch's allocator ran out of what it keeps:"
+        " {platform}_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
+        " torch.cuda.empty_cache() in the loop"
+    ),
     "In the first steps this is normal: they allocate memory that later steps reuse",
-)  # fmt: skip
+)
 _NO_MALLOC = (
     "No GPU memory was allocated: pin host buffers once and reuse them,"
     " instead of calling .pin_memory() in each step; no"
     " torch.cuda.empty_cache() in the loop"
 )
 _CACHE_IS_OFF = (
-    ("PyTorch's cache of memory is off: operations call {malloc} for what they need. Unset"
-     " {variable}, which debuggers of memory set, too; with the cache, memory is allocated in the"
-     " first steps only"),
-)  # fmt: skip
+    (
+        "PyTorch's cache of memory is off: operations call {malloc} for what they need. Unset"
+        " {variable}, which debuggers of memory set, too; with the cache, memory is allocated in"
+        " the first steps only"
+    ),
+)
 _LOADS = lazy(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.kernels.by_signature import compare
-from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
-from traceprof.analyses.kernels.places import places
+from traceprof.analyses.kernels.kernel_table import compare
+from traceprof.analyses.kernels.placed_kernels import beside_other_compute
+from traceprof.analyses.kernels.placed_kernels import places_in_steps as places
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.by_signature import ComparedSignatures
+    from traceprof.analyses.kernels.kernel_table import ComparedSignatures
     from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
 _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise
@@ -24,55 +24,38 @@ _ERRORS = 2  # to either side, within which a rate lies in 95 %
 
 
 class BesideCommunication(Record, frozen=True):
-    """Some compute kernels of a rank, n of them.
+    """Some compute kernels of a rank, n of them."""
 
-    Attributes:
-        length_ns: int64[n].
-        beside_ns: int64[n], during which something communicated.
-        is_judged: bool[n], beside no other compute, which may slow the others.
-        is_beside: bool[n], during which something communicated.
-        is_half: bool[n], during at least half of which something did.
-        has_places: whether places of kernels in steps are known.
-        compared: those that were judged, by signature: alone, and beside communication for half of
-            their time or more, at the same place of their step where steps are known.
-    """
-
-    length_ns: Int64
-    beside_ns: Int64
-    is_judged: Mask
-    is_beside: Mask
-    is_half: Mask
-    has_places: bool
+    length_ns: Int64  # int64[n]
+    beside_ns: Int64  # int64[n], during which something communicated
+    is_judged: Mask  # bool[n], beside no other compute, which may slow the others
+    is_beside: Mask  # bool[n], during which something communicated
+    is_half: Mask  # bool[n], during at least half of which something did
+    has_places: bool  # whether places of kernels in steps are known
+    # those that were judged, by signature: alone, and beside communication for half of their time
+    # or more, at the same place of their step where steps are known
     compared: ComparedSignatures
 
 
 class SlowedKernels(Record, frozen=True):
-    """The n compute kernels of a rank beside communication, and how much longer that makes them.
+    """The n compute kernels of a rank beside communication, and how much longer that makes them."""
 
-    Attributes:
-        kernel: int64[n], indices.
-        beside_ns: int64[n], during which something communicated.
-        rate: float64[n], by how much each is longer for each nanosecond of that; negative where
-            its like were shorter by chance. Known from kernels at the same place of a step; where
-            there are none, from all of the signature, if the difference is beyond noise; else 0.
-            From those beside communication for half of their time, where there are any.
-        least: float64[n], the least that it may be: where only other places are known, nothing.
-        most: float64[n], the most that it may be if kernels lose as much as their like at other
-            places: no kernel loses more than its time beside communication, which counts where
-            none of the signature ran alone.
-        limit: float64[n], what it cannot exceed whatever kernels lose at other places.
-        num_elsewhere: how many are only known from kernels at other places.
-        num_unknown: of how many none of the signature ran alone.
-    """
-
-    kernel: Int64
-    beside_ns: Int64
+    kernel: Int64  # int64[n], indices
+    beside_ns: Int64  # int64[n], during which something communicated
+    # float64[n], by how much each is longer for each nanosecond of that; negative where its like
+    # were shorter by chance. Known from kernels at the same place of a step; where there are none,
+    # from all of the signature, if the difference is beyond noise; else 0. From those beside
+    # communication for half of their time, where there are any
     rate: Float64
+    # float64[n], the least that it may be: where only other places are known, nothing
     least: Float64
+    # float64[n], the most that it may be if kernels lose as much as their like at other places: no
+    # kernel loses more than its time beside communication, which counts where none of the
+    # signature ran alone
     most: Float64
-    limit: Float64
-    num_elsewhere: int
-    num_unknown: int
+    limit: Float64  # float64[n], what it cannot exceed whatever kernels lose at other places
+    num_elsewhere: int  # how many are only known from kernels at other places
+    num_unknown: int  # of how many none of the signature ran alone
 
     @property
     def at_most_ns(self) -> Int64:
@@ -81,21 +64,15 @@ class SlowedKernels(Record, frozen=True):
 
 
 class SlowedRates(Record, frozen=True):
-    """How much longer communication makes kernels, by signature: what was found by comparing.
+    """How much longer communication makes kernels, by signature: what was found by comparing."""
 
-    Attributes:
-        num_compared: the number of compute kernels that were compared, beside communication or not.
-        signature: int64[s], ascending: of the kernels beside communication.
-        rates: float64[4, s], as `SlowedKernels` has them: `rate`, `least`, `most` and `limit`.
-        is_elsewhere: bool[s], known from kernels at other places only.
-        is_unknown: bool[s], none of the signature ran alone.
-    """
-
+    # the number of compute kernels that were compared, beside communication or not
     num_compared: int
-    signature: Int64
+    signature: Int64  # int64[s], ascending: of the kernels beside communication
+    # float64[4, s], as `SlowedKernels` has them: `rate`, `least`, `most` and `limit`
     rates: Float64
-    is_elsewhere: Mask
-    is_unknown: Mask
+    is_elsewhere: Mask  # bool[s], known from kernels at other places only
+    is_unknown: Mask  # bool[s], none of the signature ran alone
 
 
 def keep_rates(rank: Rank, rates: SlowedRates) -> None:
@@ -137,11 +114,15 @@ def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates)
     rate, least, most, limit = known.rates.take(place, axis=1)
     num = np.bincount(place, minlength=len(known.signature))
     return SlowedKernels(
-        kernel=kernel, beside_ns=beside_ns.take(chosen),
-        rate=rate, least=least, most=most, limit=limit,
+        kernel=kernel,
+        beside_ns=beside_ns.take(chosen),
+        rate=rate,
+        least=least,
+        most=most,
+        limit=limit,
         num_elsewhere=int(num[known.is_elsewhere].sum()),
         num_unknown=int(num[known.is_unknown].sum()),
-    )  # fmt: skip
+    )
 
 
 def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
@@ -163,9 +144,13 @@ def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowed
     num_half = np.bincount(signature[rest[is_half]], minlength=rates.shape[1])
     is_over = np.where(num_half[signature[rest]] > 0, is_half, is_beside)
     elsewhere = compare(
-        beside.length_ns[rest], beside.beside_ns[rest], signature[rest], ~is_beside, is_over,
+        beside.length_ns[rest],
+        beside.beside_ns[rest],
+        signature[rest],
+        ~is_beside,
+        is_over,
         MIN_ALONE,
-    )  # fmt: skip
+    )
     rate, error = elsewhere.rate, elsewhere.rate_error
     # None loses more than the time that it spends beside communication.
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)

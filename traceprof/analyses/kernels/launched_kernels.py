@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from traceprof.analyses.kernels.launched_modules import SEPARATOR, ModuleUse, modules
+from traceprof.analyses.kernels.kernel_table import in_steady_steps
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.intervals import by_rows, num_before
@@ -16,32 +16,103 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from traceprof.analyses.kernels.kernel_table import InSteadyStep
     from traceprof.host.launching_code import LaunchingCode
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.run.steady_steps import SteadySteps
 
+SEPARATOR = "."
+"""Between a module and the one around it, in a path."""
+
+
+class ModuleUse(NamedTuple):
+    """The kernels that a module launched."""
+
+    module: str  # its path, from the outermost module
+    total_ns: int  # the sum of their durations, with those of the modules inside it
+    own_ns: int  # without those
+    backward_ns: int  # the part of `total_ns` that is the backward of its operators
+    num_kernels: int  # how many, with those of the modules inside it
+    # what they take in one, with those of the modules inside it; None of a module that occurs in
+    # none
+    in_steady_step: InSteadyStep | None
+
+
+def modules(
+    code: LaunchingCode, start_ns: Int64, length_ns: Int64, steps: SteadySteps
+) -> tuple[ModuleUse, ...]:
+    """Return the modules: outer ones first, and of those inside the same one the longest first.
+
+    Args:
+        code: around the launches of n kernels.
+        start_ns: int64[n], ascending, of the kernels.
+        length_ns: int64[n].
+        steps: the steady steps.
+    """
+    known = np.flatnonzero(code.module >= 0)
+    module, num = code.module[known], len(code.modules)
+    sums = [np.zeros(num, np.int64) for _ in range(2)]
+    np.add.at(sums[0], module, length_ns[known])
+    np.add.at(sums[1], module, np.where(code.is_backward[known], length_ns[known], 0))
+    counts = np.bincount(module, minlength=num).tolist()
+    total: dict[str, list[int]] = {}
+    columns = (sum_.tolist() for sum_ in sums)
+    for path, spent, backward, count in zip(code.modules, *columns, counts, strict=True):
+        for around in modules_around(path):
+            row = total.setdefault(around, [0, 0, 0, 0])
+            own = spent if around == path else 0
+            for place, value in enumerate((spent, own, backward, count)):
+                row[place] += value
+    used = {path: row for path, row in total.items() if row[3]}
+    order = sorted(used, key=lambda path: [(-used[name][0], name) for name in modules_around(path)])
+    steady = _in_steady_steps(code, start_ns, length_ns, steps)
+    columns_of = (used[path] for path in order)
+    return tuple(
+        ModuleUse(path, spent, own, backward, count, steady.get(path))
+        for path, (spent, own, backward, count) in zip(order, columns_of, strict=True)
+    )
+
+
+def _in_steady_steps(
+    code: LaunchingCode, start_ns: Int64, length_ns: Int64, steps: SteadySteps
+) -> Mapping[str, InSteadyStep]:
+    """Return what modules take in a steady step, with those inside them, by path."""
+    paths = [[*modules_around(path)] for path in code.modules]
+    steady: dict[str, InSteadyStep] = {}
+    for depth in range(max(map(len, paths), default=0)):  # few
+        names = list(dict.fromkeys(path[depth] for path in paths if len(path) > depth))
+        place = {name: index for index, name in enumerate(names)}
+        # The last stands for those of no module so deep.
+        of_path = [place[path[depth]] if len(path) > depth else len(names) for path in paths]
+        which = np.array([*of_path, len(names)], np.int64)[code.module]
+        uses = in_steady_steps(start_ns, length_ns, which, len(names) + 1, steps)
+        steady |= {name: use for name, use in zip(names, uses, strict=False) if use is not None}
+    return steady
+
+
+def modules_around(path: str) -> Iterator[str]:
+    """Yield the paths of the modules around one, the outermost first, and its own."""
+    parts = path.split(SEPARATOR)
+    return (SEPARATOR.join(parts[:stop]) for stop in range(1, len(parts) + 1))
+
 
 class Launcher(NamedTuple):
-    """The code that launched most of the time of the kernels of one name; None if unknown.
+    """The code that launched most of the time of the kernels of one name; None if unknown."""
 
-    Attributes:
-        operator: the innermost operator of the framework.
-        module: the path of the innermost module; of the backward, that of the forward's operator.
-        source: the file, line and name of the innermost function that is not a framework's.
-        flops: multiplications and additions of all these kernels, by the shapes of the operators;
-            of an operator's kernels those that multiply matrices share them by their time.
-        moved_bytes: that all these kernels move at least, by the shapes of the innermost operators.
-    """
-
-    operator: str | None = None
+    operator: str | None = None  # the innermost operator of the framework
+    # the path of the innermost module; of the backward, that of the forward's operator
     module: str | None = None
+    # the file, line and name of the innermost function that is not a framework's
     source: str | None = None
+    # multiplications and additions of all these kernels, by the shapes of the operators; of an
+    # operator's kernels those that multiply matrices share them by their time
     flops: int | None = None
+    # that all these kernels move at least, by the shapes of the innermost operators
     moved_bytes: int | None = None
 
     def flops_per_s(self, total_ns: int) -> float | None:
@@ -54,34 +125,24 @@ class Launcher(NamedTuple):
 
 
 class CountedFlops(Record, frozen=True):
-    """The FLOPs of kernels, by the shapes of operators.
+    """The FLOPs of kernels, by the shapes of operators."""
 
-    Attributes:
-        flops: multiplications and additions of those of which they are known.
-        known_ns: durations of the kernels that multiply matrices and whose FLOPs are known.
-        total_ns: durations of all kernels that multiply matrices.
-    """
-
-    flops: float = 0.0
-    known_ns: int = 0
-    total_ns: int = 0
+    flops: float = 0.0  # multiplications and additions of those of which they are known
+    known_ns: int = 0  # durations of the kernels that multiply matrices and whose FLOPs are known
+    total_ns: int = 0  # durations of all kernels that multiply matrices
 
 
 _UNCOUNTED = CountedFlops()
 
 
 class LaunchedKernels(RankResult, frozen=True):
-    """The code that launched the kernels of one rank.
+    """The code that launched the kernels of one rank."""
 
-    Attributes:
-        by_name: by the kernel's name; empty if nothing is known of the host's code.
-        modules: outer ones first, and of those inside the same one the longest first.
-        in_steps: the FLOPs of the kernels that start in steady steps.
-    """
-
+    # by the kernel's name; empty if nothing is known of the host's code
     by_name: Mapping[str, Launcher]
+    # outer ones first, and of those inside the same one the longest first
     modules: tuple[ModuleUse, ...]
-    in_steps: CountedFlops = _UNCOUNTED
+    in_steps: CountedFlops = _UNCOUNTED  # the FLOPs of the kernels that start in steady steps
 
     @property
     def has_rates(self) -> bool:
@@ -157,17 +218,11 @@ def _most(
 
 
 class _Flops(Record, frozen=True):
-    """FLOPs of n kernels.
+    """FLOPs of n kernels."""
 
-    Attributes:
-        is_matrix: bool[n], whether one multiplies matrices, by its name.
-        values: float64[n], 0 if they are not known.
-        are_known: bool[n]; of an operator that multiplies matrices not those of other kernels.
-    """
-
-    is_matrix: Mask
-    values: npt.NDArray[np.float64]
-    are_known: Mask
+    is_matrix: Mask  # bool[n], whether one multiplies matrices, by its name
+    values: npt.NDArray[np.float64]  # float64[n], 0 if they are not known
+    are_known: Mask  # bool[n]; of an operator that multiplies matrices not those of other kernels
 
 
 def _multiplies(rank: Rank, ids: Int64) -> Mask:

@@ -31,49 +31,32 @@ _MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their
 
 
 class SharedSteps(Record, frozen=True):
-    """Steps that several ranks have.
+    """Steps that several ranks have."""
 
-    Attributes:
-        numbers: int64[s], of the rank with most steps.
-        of_rank: by rank, int64[steps], which of these each of its steps is; -1 for none.
-    """
-
-    numbers: Int64
+    numbers: Int64  # int64[s], of the rank with most steps
+    # by rank, int64[steps], which of these each of its steps is; -1 for none
     of_rank: tuple[Int64, ...]
 
 
 class MatchedKernels(Record, frozen=True):
-    """Kernels that are at the same place on two ranks or more, n of them, in some steps.
+    """Kernels that are at the same place on two ranks or more, n of them, in some steps."""
 
-    Attributes:
-        rank: int64[n], index of the rank.
-        row: int64[n], its place among the rank's kernels.
-        part: int64[n], indices of parts.
-        fold: int64[n], of `NUM_FOLDS`.
-        category: int64[n], indices into the categories.
-        length_ns: int64[n].
-        mean_ns: float64[n], over the ranks at the same place.
-        work: float64[n], thread blocks as a multiple of the mean of the others at the same place;
-            not a number where they are not known.
-        num_ranks: int64[n], how many these are.
-        step_of_part: int64[p], indices of shared steps.
-        number_in_step: int64[p], how much communication was launched in its step before its last
-            kernel: the number of the one after it.
-        compute_ns: int64[ranks], what all kernels take in these steps, matched or not.
-    """
-
-    rank: Int64
-    row: Int64
-    part: Int64
-    fold: Int64
-    category: Int64
-    length_ns: Int64
-    mean_ns: Float64
+    rank: Int64  # int64[n], index of the rank
+    row: Int64  # int64[n], its place among the rank's kernels
+    part: Int64  # int64[n], indices of parts
+    fold: Int64  # int64[n], of `NUM_FOLDS`
+    category: Int64  # int64[n], indices into the categories
+    length_ns: Int64  # int64[n]
+    mean_ns: Float64  # float64[n], over the ranks at the same place
+    # float64[n], thread blocks as a multiple of the mean of the others at the same place; not a
+    # number where they are not known
     work: Float64
-    num_ranks: Int64
-    step_of_part: Int64
+    num_ranks: Int64  # int64[n], how many these are
+    step_of_part: Int64  # int64[p], indices of shared steps
+    # int64[p], how much communication was launched in its step before its last kernel: the number
+    # of the one after it
     number_in_step: Int64
-    compute_ns: Int64
+    compute_ns: Int64  # int64[ranks], what all kernels take in these steps, matched or not
 
     def sums(self, values: Float64, column: Int64, num_columns: int) -> Float64:
         """Return sums of values by part and column, float64[p, columns]."""
@@ -143,9 +126,17 @@ def matched_kernels(
             chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))
             row, own, part, name, blocks, beside = rank.places.in_runs(chosen)
             columns.append(
-                (np.full(len(row), index), row, steps.of_rank[index][own], part,
-                 name_of[index][name], rank.length_ns.at(row), blocks, beside)
-            )  # fmt: skip
+                (
+                    np.full(len(row), index),
+                    row,
+                    steps.of_rank[index][own],
+                    part,
+                    name_of[index][name],
+                    rank.length_ns.at(row),
+                    blocks,
+                    beside,
+                )
+            )
         several = [*zip(*columns, strict=True)]
         del columns  # there can be many
         joined = [np.concatenate(several.pop(0)) for _ in range(len(several))]

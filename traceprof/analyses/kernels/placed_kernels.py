@@ -13,21 +13,159 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof import intervals
-from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
+from traceprof import intervals, labels
 from traceprof.communication.messages import messages
+from traceprof.intervals import by_rows, num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
-from traceprof.trace.grouping import distinct_values, numbered
+from traceprof.trace.grouping import distinct_values, is_in, numbered
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Mask
+    from collections.abc import Callable, Iterator
+
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.columns import Column
+
+
+def places_in_steps(rank: Rank) -> Callable[[Int64], Int32] | None:
+    """Return a function that returns the places of kernels in their step; None without steps.
+
+    The n-th kernel of its signature that a step launched is at the n-th place of all steps that
+    launch as many of them. Where ranges of `instrument` show more backward passes than steps, each
+    pass is taken instead of a step: gradients are reduced in one of several micro-batches only.
+
+    Args:
+        rank: the rank; the function takes int64[n], indices of kernels, and returns int32[n], -1
+            where the launch is not known, or comes before the first step.
+    """
+    starts_ns, calls = unit_starts(rank), rank.calls
+    if starts_ns is None or calls is None:
+        return None
+
+    def unit_of(launch: Int64) -> Int32:
+        return (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
+
+    def of(chosen: Int64) -> Int32:
+        kernels = rank.operations.kernels
+        signature = kernels.packed_signature.kept
+        call = rank.launched_by[0]
+        wanted = np.zeros(int(signature.max(initial=0)) + 1, np.bool_)
+        wanted[signature.take(chosen)] = True
+        known = np.flatnonzero(wanted.take(signature) & (call >= 0)).astype(np.int32)
+        # By signature, then launch: launches are nearly in order, and narrow numbers sort quickly.
+        launch = calls.start_ns.take(call.take(known))
+        order = np.argsort(launch, kind="stable")
+        known = known.take(order)
+        launch = launch.take(order)
+        del order  # there can be many
+        unit = by_rows(unit_of, launch)
+        narrow = signature.take(known).astype(np.min_scalar_type(len(wanted)))
+        order = np.argsort(narrow, kind="stable")
+        known, unit, narrow = (column.take(order) for column in (known, unit, narrow))
+        begins = np.ones(len(known), np.bool_)
+        begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
+        first = np.flatnonzero(begins)
+        del launch, order, narrow, begins
+        num = np.diff(np.append(first, len(known)))
+        numbers = np.arange(len(known))
+        numbers -= np.repeat(first, num)
+        numbers *= int(num.max(initial=0)) + 1
+        numbers += np.repeat(num, num)
+        numbers = numbered(numbers)[1]
+        numbers[unit < 0] = -1
+        place = np.full(len(kernels), -1, np.int32)
+        place[known] = numbers
+        return place.take(chosen)
+
+    return of
+
+
+def unit_starts(rank: Rank) -> Int64 | None:
+    """Return where steps begin on the host, or the passes that are taken instead of them."""
+    steps, ranges = rank.step_ranges, rank.trace.label_ranges.get(rank.process)
+    if steps is None:
+        return None
+    if ranges is not None:
+        kinds = [
+            index for index, kind in enumerate(ranges.kinds) if kind.operation == labels.BACKWARD
+        ]
+        ends: Int64 = np.sort(ranges.end_ns[is_in(ranges.kind, np.array(kinds, np.int64))])
+        if len(ends) > len(steps.start_ns):
+            return np.append(steps.start_ns[:1], ends[ends > steps.start_ns[0]])
+    return steps.start_ns
+
+
+def beside_other_compute(rank: Rank) -> Mask:
+    """Return beside which kernels of the rank other compute ran on the device, bool[kernels].
+
+    Kernels and whole graphs of the rank, and of other processes on the same GPU, if there are some.
+    Touching is not beside, and a kernel without length has nothing beside it.
+    """
+    return rank.cache.get(_beside_other_compute, rank)
+
+
+def _beside_other_compute(rank: Rank) -> Mask:
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    computing = np.flatnonzero(~rank.is_communication_kernel)
+    start = [kernels.start_ns.take(computing), graphs.start_ns]
+    end = [kernels.ends(computing), graphs.end_ns]
+    for start_ns, end_ns in _other_processes_compute(rank):
+        start.append(start_ns)
+        end.append(end_ns)
+    is_beside = np.zeros(len(kernels), np.bool_)
+    if len(start) == 2 and not len(graphs):
+        is_beside[computing] = share_time(start[0], end[0])
+    else:
+        disturbed = share_time(np.concatenate(start), np.concatenate(end))
+        is_beside[computing] = disturbed[: len(computing)]
+    return is_beside
+
+
+def _other_processes_compute(rank: Rank) -> Iterator[tuple[Int64, Int64]]:
+    """Yield start and end of what other processes computed on the GPU of the rank."""
+    if rank.gpu_id is None:
+        return
+    for key, operations in rank.trace.operations.items():
+        if key == rank.key or rank.trace.gpu_id(key) != rank.gpu_id:
+            continue
+        kernels = operations.kernels
+        computes = np.flatnonzero(~kernels.are_named(rank.communication_operations))
+        yield kernels.start_ns[computes], kernels.ends(computes)
+        yield operations.graphs.start_ns, operations.graphs.end_ns
+        operations.release()
+
+
+def share_time(start_ns: Int64, end_ns: Int64) -> Mask:
+    """Return which intervals share time with another one, bool[n].
+
+    Args:
+        start_ns: int64[n], in any order.
+        end_ns: int64[n], each not before its start.
+    """
+    is_beside = np.zeros(len(start_ns), np.bool_)
+    lasting: Int64 | slice = slice(None)
+    if (end_ns <= start_ns).any():
+        lasting = np.flatnonzero(end_ns > start_ns)
+        start_ns, end_ns = start_ns[lasting], end_ns[lasting]
+    if len(start_ns) < 2:
+        return is_beside
+    if (start_ns[1:] < start_ns[:-1]).any():
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
+        lasting = order if isinstance(lasting, slice) else lasting[order]
+    # Of those that started before, one may still run; of those that start later, the next one does
+    # so first.
+    overlaps = np.zeros(len(start_ns), np.bool_)
+    np.less(start_ns[1:], end_ns[:-1], out=overlaps[:-1])
+    overlaps[1:] |= start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
+    is_beside[lasting] = overlaps
+    return is_beside
+
 
 ALONE, BESIDE, DISTURBED = 0, 1, 2
 """What ran beside a kernel: nothing; communication, at least half of the time; anything else."""
@@ -41,18 +179,14 @@ _ALL_TO_ALL = "AlltoAll"
 
 
 class Places(Record, frozen=True):
-    """The places and identities of n kernels.
+    """The places and identities of n kernels."""
 
-    Attributes:
-        runs: int64[m, 3], of neighbours in the same part of a step: the index of the step, the
-            number of communication kernels that were launched before them in it, and their number.
-        kind: n indices into `kinds`.
-        kinds: int64[k, 3]: an index of a name, the number of thread blocks (0 if it is not
-            known), and `ALONE`, `BESIDE` or `DISTURBED`.
-    """
-
+    # int64[m, 3], of neighbours in the same part of a step: the index of the step, the number of
+    # communication kernels that were launched before them in it, and their number
     runs: Column
-    kind: Column
+    kind: Column  # n indices into `kinds`
+    # int64[k, 3]: an index of a name, the number of thread blocks (0 if it is not known), and
+    # `ALONE`, `BESIDE` or `DISTURBED`
     kinds: Int64
 
     def in_runs(self, chosen: Int64) -> tuple[Int64, ...]:
@@ -89,42 +223,26 @@ def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: In
 
 
 class PlacedKernels(Record, frozen=True):
-    """The n compute kernels of a rank's steady steps, in the order of launches in each step.
+    """The n compute kernels of a rank's steady steps, in the order of launches in each step."""
 
-    Attributes:
-        rank: the rank's number.
-        report: index of its report.
-        num_steps: how many steady steps the rank has; 0 if the window counts as one.
-        number: int64[s], the numbers of the steps that are kept.
-        start_ns: int64[s], when they start, in the report's time.
-        end_ns: int64[s].
-        places: of the kernels, by indices of these steps and of `names`.
-        length_ns: n durations.
-        names: of kernels, without what the size of their work changes.
-        categories: of these names.
-        num_blocking: int64[p], by number in the step, how many communication kernels were over
-            before the next compute kernel began.
-        num_communicating: int64[p], how many there are.
-        all_to_all: int64[k, 3], of the all-to-alls whose size is known: step, number in the step
-            and bytes.
-        window_ns: the length of the part that findings are about.
-        clock_hz: the mean clock of its GPU while it computed; None if it was not sampled.
-    """
-
-    rank: int
-    report: int
-    num_steps: int
-    number: Int64
-    start_ns: Int64
-    end_ns: Int64
-    places: Places
-    length_ns: Column
-    names: tuple[str, ...]
-    categories: tuple[str, ...]
+    rank: int  # the rank's number
+    report: int  # index of its report
+    num_steps: int  # how many steady steps the rank has; 0 if the window counts as one
+    number: Int64  # int64[s], the numbers of the steps that are kept
+    start_ns: Int64  # int64[s], when they start, in the report's time
+    end_ns: Int64  # int64[s]
+    places: Places  # of the kernels, by indices of these steps and of `names`
+    length_ns: Column  # n durations
+    names: tuple[str, ...]  # of kernels, without what the size of their work changes
+    categories: tuple[str, ...]  # of these names
+    # int64[p], by number in the step, how many communication kernels were over before the next
+    # compute kernel began
     num_blocking: Int64
-    num_communicating: Int64
+    num_communicating: Int64  # int64[p], how many there are
+    # int64[k, 3], of the all-to-alls whose size is known: step, number in the step and bytes
     all_to_all: Int64
-    window_ns: int
+    window_ns: int  # the length of the part that findings are about
+    # the mean clock of its GPU while it computed; None if it was not sampled
     clock_hz: float | None
 
     def numbered(self, rank: int, report: int) -> PlacedKernels:

@@ -42,75 +42,47 @@ _MIN_VALUES = 6
 
 
 class Unevenness(Record, frozen=True):
-    """Kernels of a run that take longer on one rank than on the others.
+    """Kernels of a run that take longer on one rank than on the others."""
 
-    Attributes:
-        is_uneven: whether that is more than noise and usual differences make of equal ranks.
-        is_constant: whether it is always the same rank; None if too few steps show it.
-        member: index of the rank, or of the one that costs most.
-        excess_ns: in a step, on average: what the longest rank takes beyond the mean of all.
-        category: of the kernels that make up most of it.
-        category_share: of the excess.
-        num_kernels: how many of that category were compared in a step, on average.
-        share_longest: in which share of the parts the rank was the longest.
-        slower: what its compared kernels take, as a multiple of the others' mean.
-        work: the thread blocks of its kernels where it was the longest, as a multiple of the
-            others' mean, weighted by time; None if no grids are known.
-        coverage: the share of the ranks' compute in these steps that was compared.
-        is_judged: whether there is enough to know what is noise.
-        numbers: int64[s], of the steps.
-        by_step_ns: float64[s, ranks], what each rank is beyond the others.
-        all_to_all: the bytes that the longest rank sends in the all-to-all after a part, as a
-            multiple of the mean of the ranks, weighted by the excess; None if unknown.
-    """
-
-    is_uneven: bool
-    is_constant: bool | None
-    member: int
-    excess_ns: float
-    category: str
-    category_share: float
-    num_kernels: float
-    share_longest: float
-    slower: float
+    is_uneven: bool  # whether that is more than noise and usual differences make of equal ranks
+    is_constant: bool | None  # whether it is always the same rank; None if too few steps show it
+    member: int  # index of the rank, or of the one that costs most
+    excess_ns: float  # in a step, on average: what the longest rank takes beyond the mean of all
+    category: str  # of the kernels that make up most of it
+    category_share: float  # of the excess
+    num_kernels: float  # how many of that category were compared in a step, on average
+    share_longest: float  # in which share of the parts the rank was the longest
+    slower: float  # what its compared kernels take, as a multiple of the others' mean
+    # the thread blocks of its kernels where it was the longest, as a multiple of the others' mean,
+    # weighted by time; None if no grids are known
     work: float | None
-    coverage: float
-    is_judged: bool
-    numbers: Int64
-    by_step_ns: Float64
+    coverage: float  # the share of the ranks' compute in these steps that was compared
+    is_judged: bool  # whether there is enough to know what is noise
+    numbers: Int64  # int64[s], of the steps
+    by_step_ns: Float64  # float64[s, ranks], what each rank is beyond the others
+    # the bytes that the longest rank sends in the all-to-all after a part, as a multiple of the
+    # mean of the ranks, weighted by the excess; None if unknown
     all_to_all: float | None
 
 
 class _Parts(Record, frozen=True):
-    """Sums over kernels, by part or by rank.
+    """Sums over kernels, by part or by rank."""
 
-    Attributes:
-        beyond_ns: float64[p, ranks].
-        held_out_ns: float64[p, folds], what a rank is beyond the others in a fold that is the
-            longest in all other folds.
-        of_longest_ns: float64[p, categories], what the longest rank is beyond the others.
-        num_of_longest: float64[p, categories], in how many kernels.
-        of_rank_ns: float64[ranks, categories], the same of each rank.
-        num_of_rank: float64[ranks, categories].
-        length_ns: float64[ranks, 2], what kernels take, and at the same places on the others.
-        work: float64[ranks, 2], the time of kernels whose grids are known, and the same times their
-            thread blocks as a multiple of the others'; where the rank is the longest of the part.
-        step: int64[p].
-        number_in_step: int64[p].
-        compute_ns: int64[ranks], with kernels that were not compared.
-    """
-
-    beyond_ns: Float64
+    beyond_ns: Float64  # float64[p, ranks]
+    # float64[p, folds], what a rank is beyond the others in a fold that is the longest in all
+    # other folds
     held_out_ns: Float64
-    of_longest_ns: Float64
-    num_of_longest: Float64
-    of_rank_ns: Float64
-    num_of_rank: Float64
-    length_ns: Float64
+    of_longest_ns: Float64  # float64[p, categories], what the longest rank is beyond the others
+    num_of_longest: Float64  # float64[p, categories], in how many kernels
+    of_rank_ns: Float64  # float64[ranks, categories], the same of each rank
+    num_of_rank: Float64  # float64[ranks, categories]
+    length_ns: Float64  # float64[ranks, 2], what kernels take, and at the same places on the others
+    # float64[ranks, 2], the time of kernels whose grids are known, and the same times their thread
+    # blocks as a multiple of the others'; where the rank is the longest of the part
     work: Float64
-    step: Int64
-    number_in_step: Int64
-    compute_ns: Int64
+    step: Int64  # int64[p]
+    number_in_step: Int64  # int64[p]
+    compute_ns: Int64  # int64[ranks], with kernels that were not compared
 
 
 def unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
@@ -198,10 +170,18 @@ def _sums(matched: MatchedKernels, num_ranks: int, num_categories: int) -> _Part
         np.bincount(matched.rank[known], of, num_ranks) for of in (time, time * matched.work[known])
     ]
     return _Parts(
-        by_rank, held_out, of_longest, num_of_longest, of_rank, num_of_rank,
-        np.stack(length, axis=1), np.stack(work, axis=1), matched.step_of_part,
-        matched.number_in_step, matched.compute_ns,
-    )  # fmt: skip
+        by_rank,
+        held_out,
+        of_longest,
+        num_of_longest,
+        of_rank,
+        num_of_rank,
+        np.stack(length, axis=1),
+        np.stack(work, axis=1),
+        matched.step_of_part,
+        matched.number_in_step,
+        matched.compute_ns,
+    )
 
 
 def _joined(several: Sequence[_Parts]) -> _Parts:
@@ -213,12 +193,18 @@ def _joined(several: Sequence[_Parts]) -> _Parts:
         return total
 
     return _Parts(
-        rows("beyond_ns"), rows("held_out_ns"), rows("of_longest_ns"), rows("num_of_longest"),
-        sums("of_rank_ns"), sums("num_of_rank"), sums("length_ns"), sums("work"),
+        rows("beyond_ns"),
+        rows("held_out_ns"),
+        rows("of_longest_ns"),
+        rows("num_of_longest"),
+        sums("of_rank_ns"),
+        sums("num_of_rank"),
+        sums("length_ns"),
+        sums("work"),
         np.concatenate([parts.step for parts in several]),
         np.concatenate([parts.number_in_step for parts in several]),
         np.sum([parts.compute_ns for parts in several], axis=0),
-    )  # fmt: skip
+    )
 
 
 def _held_out(others: Float64, own: Float64) -> Float64:

@@ -9,87 +9,131 @@ from msgspec import structs
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
-from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_copies
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.links.link_series import AT_PEAK, ClippedSamples
-from traceprof.analyses.links.link_usage import LinkUse
+from traceprof.analyses.links.link_usage import (
+    LinkUse,
+    copies_by_direction,
+    copies_by_way,
+    exposed_copies,
+    link_of,
+    peak_of,
+)
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
+from traceprof.trace.model.counters import PERCENT
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
     from traceprof.hardware import Peaks
-    from traceprof.intervals import Intervals
-    from traceprof.run.opening import Rank, Window
+    from traceprof.intervals import Float64, Int64, Intervals, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.counters import LinkSamples
+
+AT_PEAK = 0.90
+"""Of the peak: a sample from here on had no room left."""
+
+
+class ClippedSamples(Record, frozen=True):
+    """Samples clipped to a window: int64[n] each, and how many idle spikes were left out."""
+
+    of: LinkSamples
+    start_ns: Int64
+    end_ns: Int64
+    value: Int64
+    num_idle_spikes: int
+
+    @classmethod
+    def within(cls, rank: Rank, samples: LinkSamples, window: Window) -> ClippedSamples | None:
+        """Return the part of the samples in a window, or None if there is none."""
+        start = np.maximum(samples.start_ns, window.start_ns)
+        end = np.minimum(samples.end_ns, window.end_ns)
+        keep = end > start
+        spikes = 0
+        if samples.link == "nvlink":
+            high = samples.value >= 100 * AT_PEAK
+            idle = intervals.covered_within(rank.busy, samples.start_ns, samples.end_ns) == 0
+            spikes = int((keep & high & idle).sum())
+            keep &= ~(high & idle)
+        if not keep.any():
+            return None
+        return cls(samples, start[keep], end[keep], samples.value[keep], spikes)
+
+    def integral(self, chosen: Mask | slice = slice(None)) -> int:
+        """Return the sum of value × length over some samples, exactly."""
+        return intervals.total(self.value[chosen] * self.length_ns[chosen])
+
+    def full(self, peak: float | None) -> float | None:
+        """Return the value that stands for the peak, None if that is unknown."""
+        if self.of.unit == PERCENT:
+            return 100.0
+        return None if peak is None else 1e6 * peak  # 1 GB/s = 1e6 bytes/ms
+
+    def utilization(self, chosen: Mask | slice, peak: float | None) -> float | None:
+        """Return the mean of some samples as a share of the peak."""
+        full, length = self.full(peak), int(self.length_ns[chosen].sum())
+        return None if full is None or not length else self.integral(chosen) / length / full
+
+    def bytes(self, peak: float | None) -> int | None:
+        """Return the integral in bytes, None if the peak of a percentage is not known."""
+        if self.of.unit != PERCENT:
+            return round(self.integral() / 1e6)
+        return None if peak is None else round(self.integral() * peak / 100)
+
+    @property
+    def source(self) -> str:
+        """The source of these samples, as findings name it."""
+        return "gpu-metrics" if self.of.unit == PERCENT else "nic-metrics"
+
+    @property
+    def length_ns(self) -> Int64:
+        """The length of each sample."""
+        return self.end_ns - self.start_ns
+
+    def inside(self, covered: Intervals) -> Mask:
+        """Return which samples lie wholly inside the covered time."""
+        mask: Mask = intervals.covered_within(covered, self.start_ns, self.end_ns) == self.length_ns
+        return mask
+
 
 MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
 class CounterUse(Record, frozen=True):
-    """Statistics of the samples of one link and direction.
+    """Statistics of the samples of one link and direction."""
 
-    Attributes:
-        link: `nvlink`, `pcie` or `network`.
-        direction: `tx` or `rx`, as the GPU or the NIC sees it.
-        name: the NIC's, else None.
-        source: `gpu-metrics` or `nic-metrics`.
-        num_samples: that reach into the window.
-        sample_ns: the usual length of one.
-        busy_ns: how much of the window the samples with traffic cover.
-        bytes: the integral over the window; None if the peak of a percentage is not known.
-        peak_gb_per_s: None if that is unknown.
-        is_peak_assumed: whether the peak comes from the GPU's name.
-        utilization: the mean over the samples; None without a peak.
-        share_at_peak: the share of the samples with 90 % of the peak or more; None without a peak.
-        utilization_in_communication: the mean over those that lie wholly in communication; None
-            for fewer than five.
-        num_idle_spikes: samples left out: idle NVLinks may read as if they were full.
-    """
-
-    link: str
-    direction: str
-    name: str | None
-    source: str
-    num_samples: int
-    sample_ns: int
-    busy_ns: int
-    bytes: int | None
-    peak_gb_per_s: float | None
-    is_peak_assumed: bool
-    utilization: float | None
+    link: str  # `nvlink`, `pcie` or `network`
+    direction: str  # `tx` or `rx`, as the GPU or the NIC sees it
+    name: str | None  # the NIC's, else None
+    source: str  # `gpu-metrics` or `nic-metrics`
+    num_samples: int  # that reach into the window
+    sample_ns: int  # the usual length of one
+    busy_ns: int  # how much of the window the samples with traffic cover
+    bytes: int | None  # the integral over the window; None if the peak of a percentage is not known
+    peak_gb_per_s: float | None  # None if that is unknown
+    is_peak_assumed: bool  # whether the peak comes from the GPU's name
+    utilization: float | None  # the mean over the samples; None without a peak
+    # the share of the samples with 90 % of the peak or more; None without a peak
     share_at_peak: float | None
+    # the mean over those that lie wholly in communication; None for fewer than five
     utilization_in_communication: float | None
-    num_idle_spikes: int
+    num_idle_spikes: int  # samples left out: idle NVLinks may read as if they were full
 
 
 class LinkCountersResult(RankResult, frozen=True):
-    """The sampled links of one rank's GPU; those of the machine's NICs for its first rank.
+    """The sampled links of one rank's GPU; those of the machine's NICs for its first rank."""
 
-    Attributes:
-        counters: the statistics of each link and direction.
-        uses: the same as rows beside those of copies, where the bytes are known.
-        loads: the rate of each link while copies or communication were exposed.
-        window_ns: the window's length.
-        exposed_communication_ns: how long communication had the GPU to itself.
-        has_gpu_samples: whether the report has GPU metrics.
-        is_gpu_known: whether it is known which of the sampled GPUs is this rank's.
-        unsampled_nics: the machine's NICs, if none of them was sampled.
-        how_to_collect: how to record parts that the trace may lack.
-    """
-
-    counters: tuple[CounterUse, ...]
-    uses: tuple[LinkUse, ...]
-    loads: tuple[Load, ...]
-    window_ns: int
-    exposed_communication_ns: int
-    has_gpu_samples: bool
-    is_gpu_known: bool
-    unsampled_nics: tuple[str, ...]
-    how_to_collect: HowToCollect
+    counters: tuple[CounterUse, ...]  # the statistics of each link and direction
+    uses: tuple[LinkUse, ...]  # the same as rows beside those of copies, where the bytes are known
+    loads: tuple[Load, ...]  # the rate of each link while copies or communication were exposed
+    window_ns: int  # the window's length
+    exposed_communication_ns: int  # how long communication had the GPU to itself
+    has_gpu_samples: bool  # whether the report has GPU metrics
+    is_gpu_known: bool  # whether it is known which of the sampled GPUs is this rank's
+    unsampled_nics: tuple[str, ...]  # the machine's NICs, if none of them was sampled
+    how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
@@ -285,3 +329,99 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         )
         how = result.how_to_collect(Part.DENSE_COUNTERS)
     return [NotApplicable(finding, reason, how, result.rank) for finding in link_findings.FINDINGS]
+
+
+class LinkRates(Record, frozen=True):
+    """Rates of one link in one direction, in m pieces of time."""
+
+    link: str | None  # `nvlink`, `pcie` or `network`; None for a path that is not known
+    direction: str  # `h2d`, `d2h`, `d2d` or `p2p` for copies, `tx` or `rx` for counters
+    peer: int | None  # the other device's ordinal, for `p2p`
+    name: str | None  # the NIC's, for `network`
+    source: str  # `copies`, `gpu-metrics` or `nic-metrics`
+    unit: str  # `GB/s`; `%` of the peak for samples of a link whose peak is not known
+    # float64[m], over the whole piece for copies, over what was sampled for counters; NaN where
+    # nothing was
+    mean: Float64
+    most: Float64  # float64[m], while copies ran, or the largest sample; NaN where there was none
+    peak: float | None  # of the link in this direction, in the same unit; None if that is unknown
+    is_peak_assumed: bool  # whether the peak comes from the GPU's name
+
+
+def link_rates(rank: Rank, window: Window, limits_ns: Int64) -> list[LinkRates]:
+    """Return the rates of all links of a rank.
+
+    Args:
+        rank: the rank.
+        window: samples and copies in it count.
+        limits_ns: int64[m + 1], strictly ascending: piece j is [limits[j], limits[j + 1]).
+    """
+    copies = rank.operations.copies
+    reaching = (copies.end_ns >= window.start_ns) & (copies.start_ns <= window.end_ns)
+    by_way = copies_by_way(rank, reaching)
+    rates = [
+        _of_copies(rank, chosen, direction, peer, limits_ns)
+        for (direction, peer), chosen in by_way.items()
+    ]
+    return rates + [_of_samples(rank, series, limits_ns) for series in sampled(rank, window)]
+
+
+def _of_copies(
+    rank: Rank, chosen: Int64, direction: str, peer: int | None, limits: Int64
+) -> LinkRates:
+    """Spread the bytes of each copy evenly over its time."""
+    copies = rank.operations.copies
+    start, end = copies.start_ns[chosen], copies.end_ns[chosen]
+    size = np.maximum(copies.bytes[chosen], 0)
+    which, piece, length = intervals.pieces(start, end, limits)
+    took = (end - start)[which]
+    share = np.where(took > 0, length / np.maximum(took, 1), 1.0)
+    carried = np.bincount(piece, weights=size[which] * share, minlength=len(limits) - 1)
+    covered = intervals.union(start, end)
+    busy = intervals.covered_within(covered, limits[:-1], limits[1:])
+    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), link_of(rank, direction, peer)
+    return LinkRates(
+        link=link,
+        direction=direction,
+        peer=peer,
+        name=None,
+        source="copies",
+        unit="GB/s",
+        mean=carried / np.diff(limits),
+        most=_divided(carried, busy),
+        peak=peak_of(rank, peaks, direction, peer),
+        is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
+    )
+
+
+def _of_samples(rank: Rank, series: ClippedSamples, limits: Int64) -> LinkRates:
+    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), series.of.link
+    peak, full = peaks.of(link), series.full(peaks.of(link))
+    in_percent = series.of.unit == PERCENT and peak is None
+    # From the samples' unit, percent or bytes per millisecond, to GB/s.
+    scale = 1.0 if in_percent else 1e-6 if peak is None or full is None else peak / full
+    which, piece, length = intervals.pieces(series.start_ns, series.end_ns, limits)
+    num = len(limits) - 1
+    total = np.bincount(piece, weights=series.value[which] * length, minlength=num)
+    most = np.full(num, -np.inf)
+    np.maximum.at(most, piece, series.value[which])
+    most[np.isneginf(most)] = np.nan
+    return LinkRates(
+        link=link,
+        direction=series.of.direction,
+        peer=None,
+        name=series.of.name,
+        source=series.source,
+        unit="%" if in_percent else "GB/s",
+        mean=scale * _divided(total, np.bincount(piece, weights=length, minlength=num)),
+        most=scale * most,
+        peak=100.0 if in_percent else peak,
+        is_peak_assumed=peaks.is_assumed(link),
+    )
+
+
+def _divided(part: Float64 | Int64, whole: Float64 | Int64) -> Float64:
+    """Return the part divided by the whole; NaN if the whole is 0."""
+    result = np.full(len(part), np.nan)
+    np.divide(part, whole, out=result, where=whole > 0)
+    return result

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Intervals
-    from traceprof.run.opening import Rank
+    from traceprof.run.rank import Rank
 
 
 class LinkMetrics(Metrics, kw_only=True):
@@ -89,18 +89,12 @@ NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
 
 class Load(Record, frozen=True):
-    """The rate of a link while work waited for it.
+    """The rate of a link while work waited for it."""
 
-    Attributes:
-        metrics: the numbers of its findings.
-        what: what was waited for: `copies` or `communication`.
-        evidence: the longest stretches of it.
-        share_per_step: the share of the wait that the mean steady step holds; None without steps.
-    """
-
-    metrics: LinkMetrics
-    what: str
-    evidence: tuple[Evidence, ...]
+    metrics: LinkMetrics  # the numbers of its findings
+    what: str  # what was waited for: `copies` or `communication`
+    evidence: tuple[Evidence, ...]  # the longest stretches of it
+    # the share of the wait that the mean steady step holds; None without steps
     share_per_step: float | None
 
 
@@ -203,63 +197,99 @@ ASSUMED_ADVICE = (
 )
 SATURATED_ADVICE = {
     "pcie": (
-        ("Move fewer bytes over PCIe: keep what is needed again on the GPU, copy uint8 or bf16"
-         " and convert there, decode and augment on the GPU (NVIDIA DALI)"),
-        ("Hide the copies: prefetch the next batch on a stream of its own, from pinned memory"
-         " with .to(device, non_blocking=True)"),
-        ("If gradients or activations also cross PCIe: put ranks that communicate most on GPUs"
-         " with NVLink between them (`nvidia-smi topo -m`)"),
+        (
+            "Move fewer bytes over PCIe: keep what is needed again on the GPU, copy uint8 or bf16"
+            " and convert there, decode and augment on the GPU (NVIDIA DALI)"
+        ),
+        (
+            "Hide the copies: prefetch the next batch on a stream of its own, from pinned memory"
+            " with .to(device, non_blocking=True)"
+        ),
+        (
+            "If gradients or activations also cross PCIe: put ranks that communicate most on GPUs"
+            " with NVLink between them (`nvidia-smi topo -m`)"
+        ),
     ),
     "nvlink": (
-        ("Send fewer bytes: bf16 gradients"
-         " (torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook),"
-         " no_sync() on all but the last micro-batch"),
-        ("On Hopper and later with NVSwitch, let the switch do the reduction: NVLink SHARP"
-         " (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves the bytes that an all-reduce sends"),
+        (
+            "Send fewer bytes: bf16 gradients"
+            " (torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook),"
+            " no_sync() on all but the last micro-batch"
+        ),
+        (
+            "On Hopper and later with NVSwitch, let the switch do the reduction: NVLink SHARP"
+            " (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves the bytes that an all-reduce sends"
+        ),
         "Start the communication earlier, so that compute hides it (bucket_cap_mb, prefetching)",
     ),
     "network": (
-        ("Send fewer bytes between machines: hybrid sharding (HSDP) keeps the all-gathers inside"
-         " one; bf16 gradients; no_sync() on all but the last micro-batch"),
-        ("Use every NIC: NCCL_IB_HCA must name them all, one near each GPU (`nvidia-smi topo"
-         " -m`), and NCCL_CROSS_NIC=0 on rail-optimised fabrics"),
+        (
+            "Send fewer bytes between machines: hybrid sharding (HSDP) keeps the all-gathers inside"
+            " one; bf16 gradients; no_sync() on all but the last micro-batch"
+        ),
+        (
+            "Use every NIC: NCCL_IB_HCA must name them all, one near each GPU (`nvidia-smi topo"
+            " -m`), and NCCL_CROSS_NIC=0 on rail-optimised fabrics"
+        ),
     ),
-}  # fmt: skip
+}
 UNDERUSED_ADVICE = {
     "copies": (
-        ("Check the slot while copies run: `nvidia-smi"
-         " --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`; a riser or a"
-         " shared switch can halve it"),
-        ("Bind each process to the GPU's own NUMA node before it allocates pinned memory"
-         " (`numactl --cpunodebind=N --membind=N`, `nvidia-smi topo -m` says which)"),
-        ("Do not let the GPUs of one switch or socket copy at the same moment: stagger them, or"
-         " compare with nvbandwidth alone and all together"),
+        (
+            "Check the slot while copies run: `nvidia-smi"
+            " --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`; a riser or a"
+            " shared switch can halve it"
+        ),
+        (
+            "Bind each process to the GPU's own NUMA node before it allocates pinned memory"
+            " (`numactl --cpunodebind=N --membind=N`, `nvidia-smi topo -m` says which)"
+        ),
+        (
+            "Do not let the GPUs of one switch or socket copy at the same moment: stagger them, or"
+            " compare with nvbandwidth alone and all together"
+        ),
     ),
     "nvlink": (
-        ("Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-         " while it waits nothing crosses the link (see the findings on stragglers)"),
-        ("Many small operations pay latency, not bandwidth: larger buckets (bucket_cap_mb),"
-         " coalesced or flattened tensors"),
-        ("Check with nccl-tests and NCCL_DEBUG=INFO that NCCL takes NVLink (P2P/CUMEM or P2P/IPC,"
-         " not SHM or NET): NCCL_P2P_DISABLE unset, NCCL_P2P_LEVEL=NVL or higher"),
-        ("Large operations at a low rate: more CTAs (NCCL_MIN_CTAS, NCCL 2.17 and later, or"
-         " ProcessGroupNCCL.Options().config.min_ctas), if compute can spare the SMs"),
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Many small operations pay latency, not bandwidth: larger buckets (bucket_cap_mb),"
+            " coalesced or flattened tensors"
+        ),
+        (
+            "Check with nccl-tests and NCCL_DEBUG=INFO that NCCL takes NVLink (P2P/CUMEM or"
+            " P2P/IPC, not SHM or NET): NCCL_P2P_DISABLE unset, NCCL_P2P_LEVEL=NVL or higher"
+        ),
+        (
+            "Large operations at a low rate: more CTAs (NCCL_MIN_CTAS, NCCL 2.17 and later, or"
+            " ProcessGroupNCCL.Options().config.min_ctas), if compute can spare the SMs"
+        ),
     ),
     "pcie": (
-        ("Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-         " while it waits nothing crosses the link (see the findings on stragglers)"),
-        ("Check with NCCL_DEBUG=INFO which path NCCL takes: without P2P (GeForce boards, ACS or"
-         " an IOMMU in the way) it goes through host memory; `nvidia-smi topo -p2p n`"),
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Check with NCCL_DEBUG=INFO which path NCCL takes: without P2P (GeForce boards, ACS or"
+            " an IOMMU in the way) it goes through host memory; `nvidia-smi topo -p2p n`"
+        ),
         "Put neighbours on GPUs with NVLink or one PCIe switch between them (`nvidia-smi topo -m`)",
     ),
     "network": (
-        ("Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-         " while it waits nothing crosses the link (see the findings on stragglers)"),
-        ("Check with NCCL_DEBUG=INFO that NCCL uses NET/IB with GDRDMA and every NIC"
-         " (NCCL_IB_HCA, NCCL_NET_GDR_LEVEL), and measure with nccl-tests"),
+        (
+            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
+            " while it waits nothing crosses the link (see the findings on stragglers)"
+        ),
+        (
+            "Check with NCCL_DEBUG=INFO that NCCL uses NET/IB with GDRDMA and every NIC"
+            " (NCCL_IB_HCA, NCCL_NET_GDR_LEVEL), and measure with nccl-tests"
+        ),
         "RoCE or ECMP fabrics: several queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION=4)",
     ),
-}  # fmt: skip
+}
 
 
 def _bullets(advice: Mapping[str, tuple[str, ...]]) -> str:

@@ -37,22 +37,14 @@ _LOST = {Part.END: "the trace was cut short", Part.EVERY_OPERATION: "the profile
 
 
 class Hidden(Record, frozen=True):
-    """Something that a report hides of a rank.
+    """Something that a report hides of a rank."""
 
-    Attributes:
-        reason: what is hidden.
-        how_to_collect: what shows it.
-        is_only_names: whether the operations themselves are there.
-        is_alone: whether nothing in the report is a sign of communication, or of anything to
-            communicate with.
-        is_lost: whether operations may be missing, at times when nothing seems to run.
-    """
-
-    reason: str
-    how_to_collect: str
-    is_only_names: bool = False
+    reason: str  # what is hidden
+    how_to_collect: str  # what shows it
+    is_only_names: bool = False  # whether the operations themselves are there
+    # whether nothing in the report is a sign of communication, or of anything to communicate with
     is_alone: bool = False
-    is_lost: bool = False
+    is_lost: bool = False  # whether operations may be missing, at times when nothing seems to run
 
     def hides(self, kind: FindingKind, num_ranks: int) -> bool:
         """Return whether a finding of a kind may be there and not be seen, of a run of n ranks."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.analyses.compute.compute_parts import ComputeParts
-    from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
+    from traceprof.analyses.gradients.buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
@@ -38,41 +38,30 @@ if TYPE_CHECKING:
 
 
 class RankMeasurements(Record, frozen=True):
-    """The measurements of a rank: of what is judged, unless an attribute says otherwise.
+    """The measurements of a rank: of what is judged, unless an attribute says otherwise."""
 
-    Attributes:
-        results: of each analysis that is for the rank, by its name.
-        missing: of the analyses that could not run, why not, by their name.
-        arrivals: when the rank came to each communication operation.
-        buckets: the gradient buckets of DistributedDataParallel, in all that is shown.
-        kernels: what its kernels took, by name; None for a rank without a GPU.
-        compute: what its compute consists of, in all that is shown; None for a rank without a GPU.
-        hidden: what its report hides of it.
-        launched: the code that launched its kernels; None for a rank without a GPU.
-        process_groups: what a rank without a GPU communicated; None for one with a GPU.
-        shown: of the analyses that are listed, what they measured of all that is shown.
-        shown_process_groups: the process groups of all that is shown.
-        step_totals: where the time of the steady steps went.
-        stalls: of the host; None for a rank without a GPU.
-        placed: its kernels by their place in steps; None for a rank without a GPU.
-        passes: what it computed between its messages, as a stage of a pipeline does.
-    """
-
-    results: Mapping[str, RankResult]
+    results: Mapping[str, RankResult]  # of each analysis that is for the rank, by its name
+    # of the analyses that could not run, why not, by their name
     missing: Mapping[str, tuple[NotApplicable, ...]]
-    arrivals: PackedArrivals
+    arrivals: PackedArrivals  # when the rank came to each communication operation
+    # the gradient buckets of DistributedDataParallel, in all that is shown
     buckets: DdpBucketsResult
-    kernels: KernelTable | None
+    kernels: KernelTable | None  # what its kernels took, by name; None for a rank without a GPU
+    # what its compute consists of, in all that is shown; None for a rank without a GPU
     compute: ComputeParts | None
-    hidden: tuple[Hidden, ...]
+    hidden: tuple[Hidden, ...]  # what its report hides of it
+    # the code that launched its kernels; None for a rank without a GPU
     launched: LaunchedKernels | None
+    # what a rank without a GPU communicated; None for one with a GPU
     process_groups: ProcessGroupsResult | None
+    # of the analyses that are listed, what they measured of all that is shown
     shown: Mapping[str, RankResult]
-    shown_process_groups: ProcessGroupsResult | None
-    step_totals: StepTotals
-    stalls: RankStalls | None
+    shown_process_groups: ProcessGroupsResult | None  # the process groups of all that is shown
+    step_totals: StepTotals  # where the time of the steady steps went
+    stalls: RankStalls | None  # of the host; None for a rank without a GPU
+    # its kernels by their place in steps; None for a rank without a GPU
     placed: PlacedKernels | None
-    passes: RankPasses
+    passes: RankPasses  # what it computed between its messages, as a stage of a pipeline does
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -101,79 +90,53 @@ class RankMeasurements(Record, frozen=True):
 
 
 class MeasuredRank(Record, frozen=True):
-    """A rank with its measurements.
+    """A rank with its measurements."""
 
-    Attributes:
-        facts: the rank, by its number within the report.
-        step_numbers: the first and last number of its training steps, None without any.
-        measurements: None for a rank without the window asked for.
-    """
-
-    facts: RankInfo
+    facts: RankInfo  # the rank, by its number within the report
+    # the first and last number of its training steps, None without any
     step_numbers: tuple[int, int] | None
-    measurements: RankMeasurements | None
+    measurements: RankMeasurements | None  # None for a rank without the window asked for
 
 
 class MeasuredReport(Record, frozen=True):
-    """A report with its measurements.
+    """A report with its measurements."""
 
-    Attributes:
-        facts: the report.
-        ranks: its ranks, in order of (pid, device).
-        captured_ns: when its capture began and ended; None if no time range was asked for.
-    """
-
-    facts: ReportSummary
-    ranks: tuple[MeasuredRank, ...]
+    facts: ReportSummary  # the report
+    ranks: tuple[MeasuredRank, ...]  # its ranks, in order of (pid, device)
+    # when its capture began and ended; None if no time range was asked for
     captured_ns: tuple[int, int] | None = None
 
 
 class MeasuredRun(Record, frozen=True):
-    """The measurements of a run before anything is judged; by rank, in order of the ranks.
+    """The measurements of a run before anything is judged; by rank, in order of the ranks."""
 
-    Attributes:
-        run: the reports and their ranks.
-        results: of each analysis.
-        ranks: the comparison of the ranks: clocks, waits, transfers.
-        missing: why analyses could not run on ranks, by the analysis' name.
-        arrivals: when ranks came to each communication operation.
-        buckets: the gradient buckets of DistributedDataParallel.
-        kernels: what the kernels of ranks with a GPU took, by name.
-        compute: what the compute of ranks with a GPU consists of.
-        hidden: what reports hide of ranks, by the rank.
-        launched: the code that launched the kernels of ranks with a GPU.
-        process_groups: what ranks without a GPU communicated.
-        shown: of the analyses that are listed, what they measured of all that is shown.
-        shown_process_groups: the process groups of all that is shown.
-        step_totals: where the time of steady steps went.
-        stalls: of the hosts of ranks with a GPU.
-        placed: the kernels of ranks with a GPU by their place in steps.
-        uneven: how uneven these are; None if no two ranks can be compared.
-        passes: what ranks computed between their messages.
-        failed: reports that could not be analysed; the run has none of them.
-        cache: what is derived from all of these.
-    """
-
-    run: RunSummary
-    results: Results
-    ranks: RankComparison
+    run: RunSummary  # the reports and their ranks
+    results: Results  # of each analysis
+    ranks: RankComparison  # the comparison of the ranks: clocks, waits, transfers
+    # why analyses could not run on ranks, by the analysis' name
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
-    arrivals: tuple[PackedArrivals, ...] = ()
-    buckets: tuple[DdpBucketsResult, ...] = ()
-    kernels: tuple[KernelTable, ...] = ()
-    compute: tuple[ComputeParts, ...] = ()
+    arrivals: tuple[PackedArrivals, ...] = ()  # when ranks came to each communication operation
+    buckets: tuple[DdpBucketsResult, ...] = ()  # the gradient buckets of DistributedDataParallel
+    kernels: tuple[KernelTable, ...] = ()  # what the kernels of ranks with a GPU took, by name
+    compute: tuple[ComputeParts, ...] = ()  # what the compute of ranks with a GPU consists of
+    # what reports hide of ranks, by the rank
     hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
+    # the code that launched the kernels of ranks with a GPU
     launched: tuple[LaunchedKernels, ...] = ()
-    process_groups: tuple[ProcessGroupsResult, ...] = ()
+    process_groups: tuple[ProcessGroupsResult, ...] = ()  # what ranks without a GPU communicated
+    # of the analyses that are listed, what they measured of all that is shown
     shown: Results = field(default_factory=Results)
+    # the process groups of all that is shown
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
-    step_totals: tuple[StepTotals, ...] = ()
-    stalls: tuple[RankStalls, ...] = ()
+    step_totals: tuple[StepTotals, ...] = ()  # where the time of steady steps went
+    stalls: tuple[RankStalls, ...] = ()  # of the hosts of ranks with a GPU
+    # the kernels of ranks with a GPU by their place in steps
     placed: tuple[PlacedKernels, ...] = ()
-    uneven: Unevenness | None = None
-    passes: tuple[RankPasses, ...] = ()
+    uneven: Unevenness | None = None  # how uneven these are; None if no two ranks can be compared
+    passes: tuple[RankPasses, ...] = ()  # what ranks computed between their messages
+    # reports that could not be analysed; the run has none of them
     failed: tuple[FailedReport, ...] = ()
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache = field(default_factory=Cache)  # what is derived from all of these
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what an analysis measured, by rank: see each result's `rank`.

@@ -32,17 +32,11 @@ Value = TypeVar("Value")
 
 
 class Signature(NamedTuple):
-    """The properties that operations share if they may be compared.
+    """The properties that operations share if they may be compared."""
 
-    Attributes:
-        operation: as NCCL names it, or `Barrier`.
-        bytes: of one rank's message; -1 if unknown, as is the number of ranks.
-        num_ranks: of the group.
-    """
-
-    operation: str
-    bytes: int
-    num_ranks: int
+    operation: str  # as NCCL names it, or `Barrier`
+    bytes: int  # of one rank's message; -1 if unknown, as is the number of ranks
+    num_ranks: int  # of the group
 
 
 class _Row(NamedTuple):
@@ -52,35 +46,20 @@ class _Row(NamedTuple):
 
 
 class ProcessGroupsResult(Record, frozen=True):
-    """The communication operations of one rank that begin in the window, by start.
+    """The communication operations of one rank that begin in the window, by start."""
 
-    Attributes:
-        rank: the rank's number.
-        report: index of its report.
-        uses: by operation, group and peer, the longest-running first.
-        start_ns: int64[n], when each was called, in the report's time.
-        end_ns: int64[n], when it was over, as far as that is known.
-        group: int64[n], indices into `groups`; -1 if unknown.
-        signature: int64[n], indices into `signatures`.
-        groups: names of process groups.
-        signatures: what is communicated.
-        exposed: when the rank communicated and did not compute.
-        num_threads: of the process; None if the report does not say.
-        window_ns: the length of the window.
-    """
-
-    rank: int
-    report: int
-    uses: tuple[OperationUse, ...]
-    start_ns: Int64
-    end_ns: Int64
-    group: Int64
-    signature: Int64
-    groups: tuple[str, ...]
-    signatures: tuple[Signature, ...]
-    exposed: Intervals
-    num_threads: int | None
-    window_ns: int
+    rank: int  # the rank's number
+    report: int  # index of its report
+    uses: tuple[OperationUse, ...]  # by operation, group and peer, the longest-running first
+    start_ns: Int64  # int64[n], when each was called, in the report's time
+    end_ns: Int64  # int64[n], when it was over, as far as that is known
+    group: Int64  # int64[n], indices into `groups`; -1 if unknown
+    signature: Int64  # int64[n], indices into `signatures`
+    groups: tuple[str, ...]  # names of process groups
+    signatures: tuple[Signature, ...]  # what is communicated
+    exposed: Intervals  # when the rank communicated and did not compute
+    num_threads: int | None  # of the process; None if the report does not say
+    window_ns: int  # the length of the window
 
 
 def run(rank: Rank, window: Window) -> ProcessGroupsResult:

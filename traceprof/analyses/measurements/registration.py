@@ -27,16 +27,12 @@ OfRun = TypeVar("OfRun")
 
 
 class RankModule(Judge[Result], Protocol[Result]):
-    """A module that measures one rank.
+    """A module that measures one rank."""
 
-    Attributes:
-        FINDINGS: the kinds of findings it can make, by id.
-        PAGE: the values that its pages in `explanations/` name with a dollar sign: limits, advice.
-        REQUIRES: the parts a trace must hold; where one is missing, the report says which.
-    """
-
-    FINDINGS: dict[str, FindingKind]
+    FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    # the values that its pages in `explanations/` name with a dollar sign: limits, advice
     PAGE: dict[str, str]
+    # the parts a trace must hold; where one is missing, the report says which
     REQUIRES: tuple[Part, ...]
 
     def run(self, rank: Rank, window: Window) -> Result:
@@ -44,14 +40,10 @@ class RankModule(Judge[Result], Protocol[Result]):
 
 
 class RunModule(Protocol[OfRun]):
-    """A module that measures all ranks together; it has no `REQUIRES`.
+    """A module that measures all ranks together; it has no `REQUIRES`."""
 
-    Attributes:
-        FINDINGS: the kinds of findings it can make, by id.
-        PAGE: the values that its pages in `explanations/` name with a dollar sign: limits, advice.
-    """
-
-    FINDINGS: dict[str, FindingKind]
+    FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    # the values that its pages in `explanations/` name with a dollar sign: limits, advice
     PAGE: dict[str, str]
 
     def run(self, measured: MeasuredRun) -> OfRun:
@@ -62,28 +54,19 @@ class RunModule(Protocol[OfRun]):
 
 
 class Registration(Record, frozen=True):
-    """A registered analysis.
+    """A registered analysis."""
 
-    Attributes:
-        name: the module's.
-        findings: the kinds of findings it can make, by id.
-        page: the values that its pages name.
-        judge: judges a measured run.
-        measure: measures a window of a rank; None for an analysis of all ranks together.
-        requires: the parts a trace must hold.
-        is_for_cpu: whether it also measures ranks without a GPU.
-        is_listed: whether its numbers are also shown for all that a rank did, whatever is judged.
-        refine: returns all results, with those of this analysis refined.
-    """
-
-    name: str
-    findings: dict[str, FindingKind]
-    page: dict[str, str]
-    judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]
+    name: str  # the module's
+    findings: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    page: dict[str, str]  # the values that its pages name
+    judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]  # judges a measured run
+    # measures a window of a rank; None for an analysis of all ranks together
     measure: Callable[[Rank, Window], RankResult] | None = None
-    requires: tuple[Part, ...] = ()
-    is_for_cpu: bool = False
+    requires: tuple[Part, ...] = ()  # the parts a trace must hold
+    is_for_cpu: bool = False  # whether it also measures ranks without a GPU
+    # whether its numbers are also shown for all that a rank did, whatever is judged
     is_listed: bool = False
+    # returns all results, with those of this analysis refined
     refine: Callable[[Results, RankComparison], Results] = lambda results, _: results
 
     @overload

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.links.copy_paths import is_staged, is_to_host
+from traceprof.analyses.links.link_usage import is_staged, is_to_host
 from traceprof.analyses.peer_transfers import peer_findings
 from traceprof.analyses.peer_transfers.peer_findings import (
     NcclP2pSlowerThanCopyMetrics,
@@ -26,7 +26,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.operations import RankKey
 
 

@@ -79,56 +79,39 @@ class StagedCopies(Record, frozen=True):
 
     They are the first legs, to the host, that start in the window; and second legs whose first is
     not in the report.
-
-    Attributes:
-        metrics: the numbers of the finding. Where the receiver is not known, `exposed_ns` is the
-            time in which the sender computes nothing.
-        evidence: the longest stretches of `exposed_ns`.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
     """
 
+    # the numbers of the finding. Where the receiver is not known, `exposed_ns` is the time in
+    # which the sender computes nothing
     metrics: PeerCopyThroughHostMetrics
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Evidence, ...]  # the longest stretches of `exposed_ns`
+    # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
 
 
 class PeerComparison(Record, frozen=True):
-    """NCCL's sends and receives against a copy engine between the same two devices.
+    """NCCL's sends and receives against a copy engine between the same two devices."""
 
-    Attributes:
-        metrics: the numbers of the finding, of kernels and copies of at least 1 MiB.
-            `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path.
-        evidence: the longest stretches of `exposed_ns`.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
-    """
-
+    # the numbers of the finding, of kernels and copies of at least 1 MiB. `nccl_gb_per_s` is of
+    # the fastest tenth: a kernel that waits is no measure of the path
     metrics: NcclP2pSlowerThanCopyMetrics
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Evidence, ...]  # the longest stretches of `exposed_ns`
+    # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
 
 
 class PeerTransfersResult(RankResult, frozen=True):
-    """Transfers of a rank to and from other devices.
+    """Transfers of a rank to and from other devices."""
 
-    Attributes:
-        window_ns: the window's length.
-        staged: copies through the host; None if there are none.
-        comparisons: by peer and direction, where both NCCL and copies were used.
-        num_send_recv: NCCL's point-to-point kernels that start in the window.
-        num_sized: those of them whose bytes and peer are in the report.
-        num_peer_copies: copies to or from another device, of any size.
-        memory_is_known: whether the export has the kinds of memory of copies.
-        how_to_collect: how to record parts that the trace may lack.
-    """
-
-    window_ns: int
-    staged: StagedCopies | None
+    window_ns: int  # the window's length
+    staged: StagedCopies | None  # copies through the host; None if there are none
+    # by peer and direction, where both NCCL and copies were used
     comparisons: tuple[PeerComparison, ...]
-    num_send_recv: int
-    num_sized: int
-    num_peer_copies: int
-    memory_is_known: bool
-    how_to_collect: HowToCollect
+    num_send_recv: int  # NCCL's point-to-point kernels that start in the window
+    num_sized: int  # those of them whose bytes and peer are in the report
+    num_peer_copies: int  # copies to or from another device, of any size
+    memory_is_known: bool  # whether the export has the kinds of memory of copies
+    how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
@@ -231,25 +214,39 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
 
 
 _HOST_ADVICE = (
-    ("Check whether the GPUs can access each other: `nvidia-smi topo -p2p rw`, and"
-     " torch.cuda.can_device_access_peer(0, 1); PyTorch enables access by itself where it is"
-     " possible"),
-    ("On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
-     " switch: both keep peers apart"),
-    ("GeForce boards have no peer access over PCIe: exchange over an NVLink bridge (`nvidia-smi"
-     " topo -m` shows NV#), and put the stages that communicate most on bridged pairs"),
-    ("If it must go through the host: split the tensor and send the parts in turn on two streams,"
-     " so that the legs of one overlap those of the next"),
-)  # fmt: skip
+    (
+        "Check whether the GPUs can access each other: `nvidia-smi topo -p2p rw`, and"
+        " torch.cuda.can_device_access_peer(0, 1); PyTorch enables access by itself where it is"
+        " possible"
+    ),
+    (
+        "On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
+        " switch: both keep peers apart"
+    ),
+    (
+        "GeForce boards have no peer access over PCIe: exchange over an NVLink bridge (`nvidia-smi"
+        " topo -m` shows NV#), and put the stages that communicate most on bridged pairs"
+    ),
+    (
+        "If it must go through the host: split the tensor and send the parts in turn on two"
+        " streams, so that the legs of one overlap those of the next"
+    ),
+)
 _SLOWER_ADVICE = (
-    ("Within one machine, send by copy engine instead: tensor.copy_(…, non_blocking=True) to the"
-     " peer's memory (one process with several GPUs, CUDA IPC, or"
-     " torch.distributed._symmetric_memory from PyTorch 2.5 on) also leaves the SMs to compute"),
-    ("Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
-     " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
-     " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"),
+    (
+        "Within one machine, send by copy engine instead: tensor.copy_(…, non_blocking=True) to the"
+        " peer's memory (one process with several GPUs, CUDA IPC, or"
+        " torch.distributed._symmetric_memory from PyTorch 2.5 on) also leaves the SMs to compute"
+    ),
+    (
+        "Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
+        " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
+        " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"
+    ),
     "Have NCCL use the copy engines: NCCL_P2P_USE_CUDA_MEMCPY=1 (undocumented; measure it)",
-    ("Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
-     " ranks or CUDA_VISIBLE_DEVICES"),
-)  # fmt: skip
+    (
+        "Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
+        " ranks or CUDA_VISIBLE_DEVICES"
+    ),
+)
 PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}

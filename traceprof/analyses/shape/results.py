@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 
 
 class RankResult(Record, frozen=True):
-    """The result of one analysis for one rank; the base of all such results.
+    """The result of one analysis for one rank; the base of all such results."""
 
-    Attributes:
-        rank: the rank's number.
-    """
-
-    rank: int
+    rank: int  # the rank's number
 
     def with_rank(self, rank: int) -> Self:
         """Return the result with another number of the rank: the one that it has in the run."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from traceprof.kernel_names.categories import KernelKind
     from traceprof.run.rank import Rank
 
-
 MIN_KERNELS = 3
 """Shorter chains are in every program, and one kernel of them has to stay."""
 
@@ -38,19 +37,12 @@ _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 class NameTraits(Record, frozen=True):
-    """The traits of kernels that their names show, each bool[m] by name.
+    """The traits of kernels that their names show, each bool[m] by name."""
 
-    Attributes:
-        is_member: it may be in a chain: bound by memory, and not fused already.
-        is_of_list: it works on a list of tensors (`torch._foreach_*`).
-        is_of_optimizer: only optimizers run it.
-        is_layout: it changes the layout of a tensor.
-    """
-
-    is_member: Mask
-    is_of_list: Mask
-    is_of_optimizer: Mask
-    is_layout: Mask
+    is_member: Mask  # it may be in a chain: bound by memory, and not fused already
+    is_of_list: Mask  # it works on a list of tensors (`torch._foreach_*`)
+    is_of_optimizer: Mask  # only optimizers run it
+    is_layout: Mask  # it changes the layout of a tensor
 
     @classmethod
     def of(cls, names: Sequence[str], kinds: Sequence[KernelKind]) -> NameTraits:
@@ -78,30 +70,19 @@ def _have(texts: Sequence[str], expression: re.Pattern[str]) -> Mask:
 
 
 class Chains(Record, frozen=True):
-    """Chains of a rank: of k kernels in c chains, those of a chain together, in their order.
+    """Chains of a rank: of k kernels in c chains, those of a chain together, in their order."""
 
-    Attributes:
-        kernel: int64[k], indices of kernels.
-        first: int64[c], where each chain begins among them.
-        count: int64[c], how many kernels it has.
-        kept: bool[k], whether a kernel is of the pass that takes longest, which one fused kernel
-            takes, too.
-        total_ns: int64[c], the sum of durations.
-        saved_ns: int64[c], the same without the pass that takes longest.
-        is_optimizer: bool[c], whether an optimizer runs it.
-        pattern: uint64[c], equal for chains of the same kernels.
-        alone: int64[m], indices of other kernels that could be in a chain of the model.
-    """
-
-    kernel: Int64
-    first: Int64
-    count: Int64
+    kernel: Int64  # int64[k], indices of kernels
+    first: Int64  # int64[c], where each chain begins among them
+    count: Int64  # int64[c], how many kernels it has
+    # bool[k], whether a kernel is of the pass that takes longest, which one fused kernel takes,
+    # too
     kept: Mask
-    total_ns: Int64
-    saved_ns: Int64
-    is_optimizer: Mask
-    pattern: npt.NDArray[np.uint64]
-    alone: Int64
+    total_ns: Int64  # int64[c], the sum of durations
+    saved_ns: Int64  # int64[c], the same without the pass that takes longest
+    is_optimizer: Mask  # bool[c], whether an optimizer runs it
+    pattern: npt.NDArray[np.uint64]  # uint64[c], equal for chains of the same kernels
+    alone: Int64  # int64[m], indices of other kernels that could be in a chain of the model
 
 
 def chains_of(
@@ -157,9 +138,16 @@ def chains_of(
     of_optimizer = of_optimizer[keep]
     is_optimizer = np.logical_or.reduceat(of_optimizer, first) if len(first) else of_optimizer[:0]
     return Chains(
-        kernel, first, count, kept, total.astype(np.int64), saved.astype(np.int64), is_optimizer,
-        pattern.astype(np.uint64), alone,
-    )  # fmt: skip
+        kernel,
+        first,
+        count,
+        kept,
+        total.astype(np.int64),
+        saved.astype(np.int64),
+        is_optimizer,
+        pattern.astype(np.uint64),
+        alone,
+    )
 
 
 def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> Mask:
@@ -275,3 +263,79 @@ def longer_by_bytes(rank: Rank, chains: Chains) -> Int64:
     last = chains.first + chains.count - 1
     least = spent(chains.first, code.read) + spent(last, code.moved - code.read)
     return np.clip(least - (chains.total_ns - chains.saved_ns), 0, chains.saved_ns).astype(np.int64)
+
+
+_SOFTMAX = lazy(r"(?i)soft_?max")
+# The loss of a classifier; PyTorch's kernel for short rows says it by its fifth parameter.
+_LOG_SOFTMAX = lazy(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
+_BACKWARD = lazy(r"(?i)backward|bwd")
+_OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
+
+
+def roles_of(names: Sequence[str], kinds: Sequence[KernelKind]) -> npt.NDArray[np.int8]:
+    """Return what kernels of each name may be in attention, int8[m].
+
+    Args:
+        names: demangled.
+        kinds: of each.
+    """
+    return np.array([*map(_role, names, kinds)], np.int8)
+
+
+def _role(name: str, kind: KernelKind) -> int:
+    if kind.category == Category.MATMUL:
+        return _MATMUL
+    if _SOFTMAX.search(name) and not _LOG_SOFTMAX.search(name):
+        return _SOFTMAX_BACKWARD if _BACKWARD.search(name) else _SOFTMAX_FORWARD
+    return _ELEMENTWISE if kind.category == Category.ELEMENTWISE else _OTHER
+
+
+def attention_kernels(
+    rank: Rank, chosen: Int64, roles: npt.NDArray[np.int8]
+) -> tuple[Int64, Int64]:
+    """Return the k kernels of attention that is not fused, and where each of r rows of them begins.
+
+    The first is int64[k], indices of kernels by stream and start, the second int64[r].
+
+    On one stream a multiplication of matrices, one softmax and another multiplication, with
+    nothing but elementwise kernels between them (scale, mask, dropout, copies of format). On the
+    way back there are two multiplications on each side, of which the outer ones may be elsewhere.
+
+    Args:
+        rank: the rank.
+        chosen: int64[n], ascending indices of kernels; all others are none of attention.
+        roles: int8[n], what each may be.
+    """
+    kernels = rank.operations.kernels
+    is_softmax = (roles == _SOFTMAX_FORWARD) | (roles == _SOFTMAX_BACKWARD)
+    attention, begins = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+    for number in distinct_values(kernels.packed_stream.at(chosen[is_softmax])).tolist():
+        here = np.flatnonzero(kernels.packed_stream.isin([number]))
+        role = np.full(len(here), _OTHER, np.int8)
+        place = np.searchsorted(here, chosen)
+        is_here = here[np.minimum(place, len(here) - 1)] == chosen
+        role[place[is_here]] = roles[is_here]
+        is_attention = _is_attention(role)
+        attention.append(here[is_attention])
+        begins.append(~np.concatenate([[False], is_attention[:-1]])[is_attention])
+    return np.concatenate(attention), np.flatnonzero(np.concatenate(begins))
+
+
+def _is_attention(role: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Return which kernels of a stream are of attention, bool[n], by what they may be, int8[n]."""
+    place = np.flatnonzero(role != _ELEMENTWISE)
+    main = role[place]
+    is_softmax = (main[1:-1] == _SOFTMAX_FORWARD) | (main[1:-1] == _SOFTMAX_BACKWARD)
+    is_between = is_softmax & (main[:-2] == _MATMUL) & (main[2:] == _MATMUL)
+    softmax = 1 + np.flatnonzero(is_between)
+    low, high = place[softmax - 1], place[softmax + 1]
+    goes_back = main[softmax] == _SOFTMAX_BACKWARD
+    low -= goes_back & (role[np.maximum(low - 1, 0)] == _MATMUL) & (low > 0)
+    last = len(role) - 1
+    high += goes_back & (role[np.minimum(high + 1, last)] == _MATMUL) & (high < last)
+    # One multiplication may end a row and begin the next one.
+    steps = np.zeros(len(role) + 1, np.int64)
+    np.add.at(steps, low, 1)
+    np.subtract.at(steps, high + 1, 1)
+    is_attention: npt.NDArray[np.bool_] = np.cumsum(steps)[:-1] > 0
+    return is_attention

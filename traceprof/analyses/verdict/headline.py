@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_lengths import slowest_rank, step_lengths, step_ns
+from traceprof.analyses.steps.step_means import slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order, is_proven
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.findings import by_id, worst_of
@@ -17,32 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.steps.step_lengths import StepLengths
+    from traceprof.analyses.steps.step_means import StepLengths
     from traceprof.findings import Finding
 
 MAX_CAUSES = 3
 
 
 class Headline(Record, frozen=True):
-    """The run in one line.
+    """The run in one line."""
 
-    Attributes:
-        breakdown: of the rank whose step takes longest.
-        step_ns: what its step takes, the mean of the steady ones; without steps all that is judged
-            is one step.
-        lengths: how long its steps take, None without steps.
-        worst: of each finding's id the costliest, of whatever rank, in the order of findings.
-        judged_fraction: share of the time in which the GPUs worked that lies in what is judged: in
-            the training, of all that was recorded; None without a GPU.
-        savings: what a step could take.
-    """
-
-    breakdown: BreakdownResult
+    breakdown: BreakdownResult  # of the rank whose step takes longest
+    # what its step takes, the mean of the steady ones; without steps all that is judged is one
+    # step
     step_ns: int
-    lengths: StepLengths | None
+    lengths: StepLengths | None  # how long its steps take, None without steps
+    # share of the time in which the GPUs worked that lies in what is judged: in the training, of
+    # all that was recorded; None without a GPU
     judged_fraction: float | None = None
+    # of each finding's id the costliest, of whatever rank, in the order of findings
     worst: tuple[Finding, ...] = ()
-    savings: Savings = field(default_factory=Savings)
+    savings: Savings = field(default_factory=Savings)  # what a step could take
 
     @property
     def causes(self) -> tuple[Finding, ...]:

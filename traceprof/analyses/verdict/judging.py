@@ -9,7 +9,7 @@ from msgspec import structs
 
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
-from traceprof.analyses.straggler.rotation import rotation
+from traceprof.analyses.straggler import rotation
 from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
 from traceprof.analyses.verdict.order import in_order

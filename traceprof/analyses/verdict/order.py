@@ -88,7 +88,12 @@ def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
         rank, gain_ns = (_PACING if is_pacing else _LIMITED), saving.high_ns
     # Of two that gain as much, a part is more specific than the whole.
     return (
-        rank >= _LIMITED and finding.severity is Severity.INFO, rank, -gain_ns,
-        finding.part_of is None, -finding.impact_ns, -finding.severity.level,
-        finding.id, finding.rank,
-    )  # fmt: skip
+        rank >= _LIMITED and finding.severity is Severity.INFO,
+        rank,
+        -gain_ns,
+        finding.part_of is None,
+        -finding.impact_ns,
+        -finding.severity.level,
+        finding.id,
+        finding.rank,
+    )

@@ -9,7 +9,7 @@ from msgspec import field
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
 from traceprof.analyses.measurements.measured import MeasuredRun
 from traceprof.analyses.shape.results import Results
-from traceprof.analyses.steps.mean_step import PARTS, in_whole_ns, mean_step
+from traceprof.analyses.steps.step_means import PARTS, in_whole_ns, mean_step
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult
     from traceprof.analyses.compute.compute_parts import ComputeParts
-    from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
+    from traceprof.analyses.gradients.buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.links.link_counters import LinkCountersResult
@@ -37,36 +37,26 @@ if TYPE_CHECKING:
 
 
 class Verdict(Record, frozen=True):
-    """The verdict on a run.
+    """The verdict on a run."""
 
-    Attributes:
-        findings: the claims, in the order in which to act on them.
-        not_applicable: findings that could be neither made nor ruled out.
-        notes: (report index, note on its data).
-        headline: the run in one line, by all findings, also those that were not asked for.
-        attributions: the findings or reasons that account for the time in which ranks did not
-            compute, by all findings, too.
-        assumed: what to assume so that findings are gone, by id, of those where something fits.
-    """
-
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()  # the claims, in the order in which to act on them
+    # findings that could be neither made nor ruled out
     not_applicable: tuple[NotApplicable, ...] = ()
-    notes: tuple[tuple[int, str], ...] = ()
+    notes: tuple[tuple[int, str], ...] = ()  # (report index, note on its data)
+    # the run in one line, by all findings, also those that were not asked for
     headline: Headline | None = None
+    # the findings or reasons that account for the time in which ranks did not compute, by all
+    # findings, too
     attributions: tuple[Attribution, ...] = ()
+    # what to assume so that findings are gone, by id, of those where something fits
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class RunResult(Record, frozen=True):
-    """The result of analysing a run, whether its reports are still open or not.
+    """The result of analysing a run, whether its reports are still open or not."""
 
-    Attributes:
-        measured: the reports, their ranks, and the measurements.
-        verdict: the findings; empty while the reports are being read.
-    """
-
-    measured: MeasuredRun
-    verdict: Verdict = Verdict()
+    measured: MeasuredRun  # the reports, their ranks, and the measurements
+    verdict: Verdict = Verdict()  # the findings; empty while the reports are being read
 
     @property
     def findings(self) -> tuple[Finding, ...]:

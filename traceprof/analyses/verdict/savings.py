@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps.step_lengths import compute_ns, steady_steps, step_ns
+from traceprof.analyses.steps.step_means import compute_ns, counted_steps, step_ns
 from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:
@@ -33,9 +33,15 @@ microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 _NOT_REPLAYED = "no step was replayed: the limit is all time that it involves"
 _NOT_REMOVABLE = "no replay can remove it: the limit is all time that it involves"
 GateName = Literal[
-    "launches", "records", "hidden-host-waits", "hidden-stream-waits", "misfit", "unexplained",
-    "host-floor", "floor",
-]  # fmt: skip
+    "launches",
+    "records",
+    "hidden-host-waits",
+    "hidden-stream-waits",
+    "misfit",
+    "unexplained",
+    "host-floor",
+    "floor",
+]
 
 
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,7 +190,7 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult) -> float:
 
 
 def _steps(breakdown: BreakdownResult) -> list[Measures]:
-    return [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
+    return [step.measures for step in counted_steps(breakdown)] or [breakdown.judged]
 
 
 def _mean_ns(breakdown: BreakdownResult, measure: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from traceprof.analyses.collectives import OperationUse
-from traceprof.analyses.gradients.ddp_buckets import BucketUse
+from traceprof.analyses.gradients.buckets import BucketUse
 from traceprof.analyses.links import link_usage as links
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Number

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from traceprof.analyses.steps.step_lengths import LeftOutSteps, StepKind
+from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction, one_of

@@ -9,7 +9,7 @@ from msgspec import Struct
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.compute.compute_parts import GRAPH
 from traceprof.analyses.kernels.kernel_table import KernelUse
-from traceprof.analyses.steps.step_lengths import WhyLeftOut
+from traceprof.analyses.steps.step_means import WhyLeftOut
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction, Number, one_of
 from traceprof.kernel_names.arithmetic import PRECISIONS

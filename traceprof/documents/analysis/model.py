@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from traceprof.analyses.compute.step_flops import StepFlops
+from traceprof.analyses.compute.compute_parts import StepFlops
 from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.documents.analysis.communication import (

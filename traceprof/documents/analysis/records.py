@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from traceprof.analyses.compute.compute_parts import peak_of_kind
-from traceprof.analyses.compute.step_flops import StepFlops
+from traceprof.analyses.compute.compute_parts import StepFlops, peak_of_kind
 from traceprof.analyses.kernels.launched_kernels import Launcher
-from traceprof.analyses.steps.step_lengths import WHY_LEFT_OUT, judged_steps
-from traceprof.analyses.steps.step_means import StepTotals
+from traceprof.analyses.steps.step_means import WHY_LEFT_OUT, StepTotals, judged_steps
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis import communication, measures, reports
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from traceprof.analyses.kernels.kernel_steps import InSteadyStep
-    from traceprof.analyses.kernels.kernel_table import KernelUse
+    from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
 
 

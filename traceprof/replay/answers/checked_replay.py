@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, gpu_idle
-from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
+from traceprof.analyses.steps.step_means import compute_ns, counted_steps, slowest_rank, step_ns
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.idle_causes import why_unknown
 from traceprof.progress import UNHEARD
@@ -325,7 +325,7 @@ def checked_replay(
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
     baseline = _baseline(graph, measured, removed, share_by_begin, slowest)
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
-    num_measured = baseline.num_steps if sample is None else len(steady_steps(slowest))
+    num_measured = baseline.num_steps if sample is None else len(counted_steps(slowest))
     baseline = replace(baseline, num_measured=num_measured, gates=gates)
     has_limits = has_limits and any(_num_launching(rank) > 1 for rank in analysis.run.ranks)
     refusing = [failed(gates, one) for one in assumptions if one.refusal(analysis) is None]

@@ -9,7 +9,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
-from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE
+from traceprof.analyses.gpu_idle import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, overlap_slowdown, pipeline_bubble
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
-from traceprof.analyses.steps.step_lengths import slowest_rank, step_ns
+from traceprof.analyses.steps.step_means import slowest_rank, step_ns
 from traceprof.communication.messages import RECEIVES, SENDS
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER
 from traceprof.replay.assumptions.run_change import CannotChange

@@ -16,7 +16,7 @@ import numpy as np
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
-from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps
+from traceprof.analyses.steps.step_means import counted_steps, slowest_rank
 from traceprof.errors import one_line
 from traceprof.findings import by_id
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
@@ -301,7 +301,9 @@ def _refusal(analysis: Analysis) -> Refusal | None:
 def _chosen_steps(result: RunResult) -> list[int | None]:
     """Return the numbers of the steps, by the rank whose steps take longest; None for all."""
     common = set.intersection(*({step.number for step in rank.steps} for rank in result.breakdown))
-    steps = [step for step in steady_steps(slowest_rank(result.breakdown)) if step.number in common]
+    steps = [
+        step for step in counted_steps(slowest_rank(result.breakdown)) if step.number in common
+    ]
     if not steps:
         return [None]
     lengths = np.array([step.measures.window_ns for step in steps], np.int64)

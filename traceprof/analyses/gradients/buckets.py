@@ -1,23 +1,160 @@
-"""The AllReduce kernels that carry a training step's gradients, and what they outlast."""
+"""Gradients that accumulate over several backwards of a step: they are there after the last one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.analyses.gradients.accumulation import BACKWARD, backwards, last_backwards
 from traceprof.communication.messages import messages
+from traceprof.findings import Count
+from traceprof.kernel_names.categories import Category, kernel_kind
 from traceprof.patterns import lazy
+from traceprof.ranks.passes import BACKWARD_NAMES, FORWARD_NAMES
+from traceprof.run.cpu_rank import host_buckets
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.special_values import UNKNOWN
+from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.model.special_values import OPEN_END, UNKNOWN
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
+
+_OWN = r"(?:[ _-]?(?:pass|step))?"  # people's own names end so
+BACKWARD = rf"{BACKWARD_NAMES}|(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd){_OWN})"
+"""Names of ranges of a whole backward: those of passes, people's own, and Lightning's."""
+_FORWARD = rf"{FORWARD_NAMES}|(?i:(?:forward|fwd){_OWN})|\[Strategy\]\w+\.training_step"
+_IS_FORWARD, _IS_PASS = lazy(rf"\A(?:{_FORWARD})\Z"), lazy(rf"\A(?:{_FORWARD}|{BACKWARD})\Z")
+# PyTorch names the thread of each device that runs backwards, and nothing else.
+_AUTOGRAD = lazy(r"\bpt_autograd_\d+\b")
+_ALIKE = 0.9  # of the time of kernels: two backwards are of the same model
+
+
+class Backwards(Record, frozen=True):
+    """The backwards of a rank, by start on the host."""
+
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    # bool[n], whether a forward may lie between it and the one before: ranges show one, or another
+    # thread launched something
+    is_after_forward: Mask
+    has_ranges: bool  # whether ranges show them; else what autograd's thread launched in a row does
+
+
+def backwards(rank: Rank) -> Backwards | None:
+    """Return the backwards of a rank; None where nothing shows any."""
+    return _named(rank) or _of_autograd(rank)
+
+
+def last_backwards(
+    rank: Rank, passes: Backwards, begin: Int64, end: Int64, may_be_several: Mask
+) -> Int64:
+    """Return when the last backward of each step was called, where it adds to the one before.
+
+    It does if a forward lies between the two, and no optimizer, and both run the same kernels: two
+    micro-batches of one model.
+
+    Args:
+        rank: the rank.
+        passes: its backwards.
+        begin: int64[n], of the steps on the host.
+        end: int64[n].
+        may_be_several: bool[n], whether the step may train several equal models, each with a
+            backward: then nothing tells of which the first gradient is.
+
+    Returns:
+        int64[n], `intervals.BEYOND_NS` for steps whose backwards do not accumulate.
+    """
+    nowhere = np.full(len(begin), intervals.BEYOND_NS)
+    start, stop = passes.start_ns, passes.end_ns
+    last = np.searchsorted(start, end) - 1
+    adds = np.flatnonzero((last > 0) & ~may_be_several)
+    last = last[adds]
+    chosen = (start[last - 1] >= begin[adds]) & passes.is_after_forward[last]
+    adds, last = adds[chosen], last[chosen]
+    if not _are_alike(rank, (start[last - 1], stop[last - 1]), (start[last], stop[last])):
+        return nowhere
+    between = stop[last - 1], start[last]
+    if _took(rank, *between)[_optimizes(rank)].any():
+        return nowhere
+    if not passes.has_ranges:
+        before = np.where(last > 1, stop[last - 2], begin[adds])
+        if not _are_alike(rank, (np.maximum(before, begin[adds]), start[last - 1]), between):
+            return nowhere
+    nowhere[adds] = start[last]
+    return nowhere
+
+
+def _named(rank: Rank) -> Backwards | None:
+    """Return the backwards that ranges name."""
+    named = rank.trace.ranges(_IS_PASS, rank.process).get(rank.process)
+    if named is None:
+        return None
+    outer = named.start_ns >= np.append(
+        named.start_ns[:1], np.maximum.accumulate(named.end_ns)[:-1]
+    )
+    is_forward = np.array([bool(_IS_FORWARD.match(name)) for name in named.names], np.bool_)
+    start, stop, thread = named.start_ns[outer], named.end_ns[outer], named.thread[outer]
+    place = np.flatnonzero(~is_forward[outer])
+    if not len(place):
+        return None
+    # Nothing but forwards lies between two backwards that follow each other.
+    is_after = (np.diff(place, prepend=-1) > 1) & (thread[place - 1] == thread[place])
+    return Backwards(start[place], stop[place], is_after, has_ranges=True)
+
+
+def _of_autograd(rank: Rank) -> Backwards | None:
+    """Return what autograd's threads launched with no launch of another thread between."""
+    names, calls = rank.trace.thread_names, rank.calls
+    own = [thread for thread, name in names.items() if _AUTOGRAD.search(name)]
+    if calls is None or not own:
+        return None
+    launched_by = rank.launched_by[0]
+    call = distinct_values(launched_by[~rank.is_communication_kernel & (launched_by >= 0)])
+    call = call[np.argsort(calls.start_ns[call], kind="stable")]
+    is_own = is_in(calls.thread[call], own)
+    begins = is_own & ~np.append(False, is_own[:-1])
+    ends = is_own & ~np.append(is_own[1:], False)
+    if not begins.any():
+        return None
+    start, stop = calls.start_ns[call[begins]], calls.ends(call[ends])
+    return Backwards(start, stop, np.ones(len(start), np.bool_), has_ranges=False)
+
+
+def _are_alike(rank: Rank, one: tuple[Int64, Int64], other: tuple[Int64, Int64]) -> bool:
+    """Return whether the same kernels were launched in two sets of disjoint times."""
+    took = [_took(rank, *times) for times in (one, other)]
+    longer_ns, both_ns = max(int(of.sum()) for of in took), int(np.minimum(*took).sum())
+    return 0 < _ALIKE * longer_ns <= both_ns
+
+
+def _optimizes(rank: Rank) -> Int64:
+    """Return the signatures of kernels of optimizers."""
+    name = rank.trace.signatures.name
+    ids = [
+        key
+        for key, text in rank.kernel_names.items()
+        if kernel_kind(text, communicates=False).category is Category.OPTIMIZER
+    ]
+    return np.flatnonzero(is_in(name, ids))
+
+
+def _took(rank: Rank, start: Int64, stop: Int64) -> Int64:
+    """Return what compute kernels took that were launched in disjoint times, by signature."""
+    kernels, launched_by, calls = rank.operations.kernels, rank.launched_by[0], rank.calls
+    size = len(rank.trace.signatures.name)
+    if not len(start) or calls is None:
+        return np.zeros(size, np.int64)
+    chosen = np.flatnonzero(~rank.is_communication_kernel & (launched_by >= 0))
+    launch = calls.start_ns[launched_by[chosen]]
+    at = np.searchsorted(start, launch, side="right") - 1
+    chosen = chosen[(at >= 0) & (launch < stop[at])]
+    signature, length = kernels.packed_signature.at(chosen), kernels.packed_length.at(chosen)
+    return np.bincount(signature, length, size).astype(np.int64)
+
 
 # Where the first bucket starts after nine tenths of the compute, a tenth at most can hide it. DDP
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of
@@ -37,32 +174,24 @@ class StepTails(Record, frozen=True):
 
     A step is one pass, unless it has several backwards whose gradients are reduced before the next
     forward: then each of them is.
-
-    Attributes:
-        number: int64[n], of the step.
-        num_buckets: int64[n], AllReduce kernels not much shorter than the pass's longest.
-        hideable: float64[n], the share of the compute, from the pass's first compute kernel to the
-            end of the last bucket, that ran after the first bucket had started.
-        tail_start_ns: int64[n], the end of the compute that ran or had run when the first late
-            bucket started; of the last bucket where none is late.
-        tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
-        is_late: bool[n], whether there is one bucket, or all are late, in each pass of the step.
-        ready_ns: int64[n], before which no gradient was there: when the backward's first kernel
-            started, of the last backward where gradients accumulate, or that of the pass where the
-            backward is not known. If no step is late, when the first bucket started.
-        accumulates: whether that is of the last one of several backwards in a step.
-        is_steady: bool[n], whether the step is steady.
     """
 
-    number: Int64
-    num_buckets: Int64
+    number: Int64  # int64[n], of the step
+    num_buckets: Int64  # int64[n], AllReduce kernels not much shorter than the pass's longest
+    # float64[n], the share of the compute, from the pass's first compute kernel to the end of the
+    # last bucket, that ran after the first bucket had started
     hideable: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    # int64[n], the end of the compute that ran or had run when the first late bucket started; of
+    # the last bucket where none is late
     tail_start_ns: Int64
-    tail_end_ns: Int64
-    is_late: Mask
+    tail_end_ns: Int64  # int64[n], the end of the last bucket to end, or `tail_start_ns` if later
+    is_late: Mask  # bool[n], whether there is one bucket, or all are late, in each pass of the step
+    # int64[n], before which no gradient was there: when the backward's first kernel started, of
+    # the last backward where gradients accumulate, or that of the pass where the backward is not
+    # known. If no step is late, when the first bucket started
     ready_ns: Int64
-    accumulates: bool
-    is_steady: Mask
+    accumulates: bool  # whether that is of the last one of several backwards in a step
+    is_steady: Mask  # bool[n], whether the step is steady
 
 
 def of_operation(rank: Rank, operation: str) -> Mask:
@@ -338,3 +467,51 @@ def _buckets(
     group = _Groups(split[buckets])
     has_compute = begin[group.id] < kernels.start_ns[buckets][group.first]
     return buckets[has_compute[group.of]], begin
+
+
+class BucketUse(Struct, frozen=True):
+    """A gradient bucket of DistributedDataParallel, by index and size.
+
+    DistributedDataParallel makes its buckets anew after the first step.
+    """
+
+    index: Annotated[Count | None, "Index of the bucket; null if unknown."]
+    bytes: Annotated[Count | None, "Size of the bucket; null if unknown."]
+    count: Annotated[Count, "Number of times that it became ready in the window."]
+    median_ready_to_done_ns: Annotated[
+        Count | None,
+        "Median time from the bucket's last gradient to the end of its reduction; null where"
+        " the capture ended before that.",
+    ]
+
+
+class DdpBucketsResult(Record, frozen=True):
+    """The buckets of one rank, by index and size."""
+
+    rank: int  # the rank's number
+    uses: tuple[BucketUse, ...]  # one for each index and size
+
+
+def run(rank: Rank, window: Window) -> DdpBucketsResult:
+    """Measure the buckets that were ready in the window."""
+    ranges = rank.trace.label_ranges.get(rank.process)
+    if ranges is None:
+        return DdpBucketsResult(rank.rank, ())
+    buckets = host_buckets(ranges)
+    inside = window.holds_start(buckets.start_ns)
+    is_done, duration = buckets.end_ns != OPEN_END, buckets.end_ns - buckets.start_ns
+    uses = []
+    pairs = np.stack((buckets.index, buckets.bytes))[:, inside]
+    # With indices, since numpy imports its masked arrays otherwise.
+    for index, size in np.unique(pairs, return_index=True, axis=1)[0].T:
+        chosen = inside & (buckets.index == index) & (buckets.bytes == size)
+        done = duration[chosen & is_done]
+        uses.append(
+            BucketUse(
+                index=int(index) if index >= 0 else None,
+                bytes=int(size) if size >= 0 else None,
+                count=int(chosen.sum()),
+                median_ready_to_done_ns=int(median_of(done)) if len(done) else None,
+            )
+        )
+    return DdpBucketsResult(rank.rank, tuple(uses))

@@ -1,8 +1,4 @@
-"""Cost of small operations by the number of process groups that communicate on a machine at once.
-
-For ranks without a GPU: each group of Gloo has threads of its own, which share the machine's cores
-with those of all others.
-"""
+"""The number of process groups of a machine that communicate at once, by operation."""
 
 from __future__ import annotations
 
@@ -12,12 +8,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.process_group_scaling.groups_at_once import (
-    MachineOperations,
-    groups_at_once,
-    is_small,
-    on_one_clock,
-)
 from traceprof.communication.latency import SMALL_BYTES
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.findings import (
@@ -36,16 +26,103 @@ from traceprof.findings import (
 )
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
-from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
+from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
-    from traceprof.intervals import Int64
+    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult, Signature
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import RunSummary
+
+
+class MachineOperations(Record, frozen=True):
+    """The operations of a machine on one clock; n of each column."""
+
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    rank: Int64  # int64[n], indices into the machine's ranks
+    group: Int64  # int64[n], indices into `groups`; -1 if unknown
+    signature: Int64  # int64[n], indices into `signatures`
+    groups: Sequence[str]  # names of groups
+    signatures: Sequence[Signature]  # kinds, sizes and numbers of ranks of operations
+
+
+def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineOperations:
+    """Put the operations of all ranks on the machine's clock.
+
+    Args:
+        results: the results of each rank, with the clock's time at time 0 of its report.
+    """
+    groups: dict[str, int] = {}
+    signatures: dict[Signature, int] = {}
+    columns: list[tuple[Int64, ...]] = []
+    for index, (result, start) in enumerate(results):
+        group = [groups.setdefault(name, len(groups)) for name in result.groups]
+        signature = [
+            signatures.setdefault(operation, len(signatures)) for operation in result.signatures
+        ]
+        columns.append(
+            (
+                result.start_ns + start,
+                result.end_ns + start,
+                np.full(len(result.start_ns), index, np.int64),
+                np.array([*group, UNKNOWN], np.int64)[result.group],  # the last if unknown
+                np.array(signature, np.int64)[result.signature],
+            )
+        )
+    start_ns, end_ns, rank, of_group, of_signature = (
+        np.concatenate(parts) for parts in zip(*columns, strict=True)
+    )
+    return MachineOperations(
+        start_ns, end_ns, rank, of_group, of_signature, tuple(groups), tuple(signatures)
+    )
+
+
+# `SMALL_BYTES` fits here, too: over Gloo's loopback an all-reduce of 64 KiB was measured to take as
+# long as one of 400 bytes, one of 1 MiB nearly twice that. Larger ones share bandwidth, too.
+def is_small(operations: MachineOperations) -> Mask:
+    """Return which operations are too small for their size to matter, bool[n]."""
+    small = [
+        signature.operation == BARRIER or 0 <= signature.bytes <= SMALL_BYTES
+        for signature in operations.signatures
+    ]
+    chosen: Mask = np.array(small, np.bool_)[operations.signature]
+    chosen &= operations.group != UNKNOWN
+    return chosen
+
+
+def groups_at_once(operations: MachineOperations) -> Int64:
+    """Return how many groups communicated during each operation, on average, rounded: int64[n].
+
+    A group communicates while any of its ranks does.
+    """
+    start, end, group = operations.start_ns, operations.end_ns, operations.group
+    busy = [
+        intervals.union(start[group == number], end[group == number])
+        for number in range(len(operations.groups))
+    ]
+    if not any(map(len, busy)):  # without any length
+        return np.ones(len(start), np.int64)
+    time = np.concatenate(
+        [*(busy_group.start_ns for busy_group in busy), *(busy_group.end_ns for busy_group in busy)]
+    )
+    order = np.argsort(time, kind="stable")
+    time, num_busy = time[order], np.cumsum(np.where(order < len(time) // 2, 1, -1))
+    area = np.concatenate((np.zeros(1, np.int64), np.cumsum(num_busy[:-1] * np.diff(time))))
+
+    def area_before(times: Int64) -> Int64:
+        at = np.maximum(np.searchsorted(time, times, side="right") - 1, 0)
+        before: Int64 = area[at] + num_busy[at] * np.maximum(times - time[at], 0)
+        return before
+
+    average = (area_before(end) - area_before(start)) / np.maximum(end - start, 1)
+    rounded: Int64 = np.maximum(np.rint(average).astype(np.int64), 1)
+    return rounded
+
 
 ID = "process-group-scaling"
 
@@ -87,62 +164,38 @@ FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics, part_of="exposed-communi
 
 
 class Level(NamedTuple):
-    """Operations of one signature while a number of groups communicated.
+    """Operations of one signature while a number of groups communicated."""
 
-    Attributes:
-        num_groups: the number of groups at once, the operation's own among them.
-        num_operations: operations of all ranks.
-        median_ns: their median duration.
-    """
-
-    num_groups: int
-    num_operations: int
-    median_ns: int
+    num_groups: int  # the number of groups at once, the operation's own among them
+    num_operations: int  # operations of all ranks
+    median_ns: int  # their median duration
 
 
 class Loss(Record, frozen=True):
-    """Time that one rank lost to slower small operations.
+    """Time that one rank lost to slower small operations."""
 
-    Attributes:
-        rank: the rank's number.
-        impact_ns: the time in small operations that nothing hides, times the share by which they
-            take longer than with the fewest groups.
-        window_ns: the length of its window.
-        small_ns: the time in all its small operations that nothing hides.
-        num_processes: ranks of the machine that communicated when this one did.
-        num_threads: the threads of their processes; None if unknown for one of them.
-        longest: its longest operations with more than the fewest groups.
-    """
-
-    rank: int
+    rank: int  # the rank's number
+    # the time in small operations that nothing hides, times the share by which they take longer
+    # than with the fewest groups
     impact_ns: int
-    window_ns: int
-    small_ns: int
-    num_processes: int
-    num_threads: int | None
-    longest: tuple[Evidence, ...]
+    window_ns: int  # the length of its window
+    small_ns: int  # the time in all its small operations that nothing hides
+    num_processes: int  # ranks of the machine that communicated when this one did
+    num_threads: int | None  # the threads of their processes; None if unknown for one of them
+    longest: tuple[Evidence, ...]  # its longest operations with more than the fewest groups
 
 
 class HostScaling(Record, frozen=True):
-    """Cost of small operations on one machine.
+    """Cost of small operations on one machine."""
 
-    Attributes:
-        num_cores: the machine's logical processors; None if unknown.
-        num_operations: small operations.
-        small_operations: their names.
-        num_compared: those of signatures that ran with different numbers of groups at once.
-        operations_per_group: the median number of small operations of a group.
-        levels: the levels of each signature, in order of the number of groups.
-        losses: the loss of each rank, the largest share of its window first.
-    """
-
-    num_cores: int | None
-    num_operations: int
-    small_operations: frozenset[str]
-    num_compared: int
-    operations_per_group: int
+    num_cores: int | None  # the machine's logical processors; None if unknown
+    num_operations: int  # small operations
+    small_operations: frozenset[str]  # their names
+    num_compared: int  # those of signatures that ran with different numbers of groups at once
+    operations_per_group: int  # the median number of small operations of a group
+    # the levels of each signature, in order of the number of groups
     levels: tuple[tuple[Level, ...], ...]
-    losses: tuple[Loss, ...]
+    losses: tuple[Loss, ...]  # the loss of each rank, the largest share of its window first
 
     @property
     def compared(self) -> tuple[tuple[Level, ...], ...]:
@@ -366,19 +419,29 @@ def _no_comparison(host: HostScaling) -> NotApplicable | None:
 
 
 _ADVICE = (
-    ("Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
-     " torchrun sets it, torch.multiprocessing.spawn does not"),
-    ("Give each rank its own cores, including its group's threads: taskset or numactl"
-     " --physcpubind"),
-    ("Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
-     " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"),
+    (
+        "Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
+        " torchrun sets it, torch.multiprocessing.spawn does not"
+    ),
+    (
+        "Give each rank its own cores, including its group's threads: taskset or numactl"
+        " --physcpubind"
+    ),
+    (
+        "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
+        " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
+    ),
     "Start $calls, compute meanwhile, and wait for them late",
     "Run fewer processes on the machine, each with more work",
-    ("On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
-     " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"),
-    ("If messages must stay small: a backend over shared memory (MPI, UCC), or NCCL where there"
-     " are GPUs"),
-)  # fmt: skip
+    (
+        "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
+        " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
+    ),
+    (
+        "If messages must stay small: a backend over shared memory (MPI, UCC), or NCCL where there"
+        " are GPUs"
+    ),
+)
 
 
 def _advice(operations: Iterable[str]) -> tuple[str, ...]:

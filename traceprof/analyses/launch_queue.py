@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from traceprof.host.launch_stalls import LateLaunches, Stalls
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 ID = "launch-queue-stall"
@@ -96,51 +96,30 @@ _MIN_SHARE = 0.01  # of what is judged: below, a stalled thread is not worth a w
 
 
 class LateLaunch(Record, frozen=True):
-    """An operation that started late because its thread was blocked.
+    """An operation that started late because its thread was blocked."""
 
-    Attributes:
-        name: a kernel's function or a kind of copy.
-        stream: where it ran.
-        idle_since_ns: since when nothing kept it but its launch.
-        start_ns: when it started.
-        late_ns: how long its thread was blocked in between.
-    """
-
-    name: str
-    stream: int
-    idle_since_ns: int
-    start_ns: int
-    late_ns: int
+    name: str  # a kernel's function or a kind of copy
+    stream: int  # where it ran
+    idle_since_ns: int  # since when nothing kept it but its launch
+    start_ns: int  # when it started
+    late_ns: int  # how long its thread was blocked in between
 
 
 class LaunchQueueResult(RankResult, frozen=True):
-    """The launch queue of a rank's process, and the effects of its stalls on the rank.
+    """The launch queue of a rank's process, and the effects of its stalls on the rank."""
 
-    Attributes:
-        window: what was looked at.
-        metrics: the numbers of its finding.
-        of_process: the stalls of its process, ordered by start.
-        is_here: bool[n], which are of launches for this rank and begin in the window.
-        costly: when something of this rank waited for a blocked thread.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
-        holders: what the rank's GPU ran during its stalls, most first.
-        late: the latest launches because of any of the process's stalls.
-        has_unexported: whether CUPTI's records were captured, but left out of the export.
-        longest: the longest stalls, longest first.
-        how_to_collect: what the trace may lack, should it be needed.
-    """
-
-    window: Window
-    metrics: LaunchQueueStallMetrics
-    of_process: Stalls
-    is_here: Mask
-    costly: Intervals
+    window: Window  # what was looked at
+    metrics: LaunchQueueStallMetrics  # the numbers of its finding
+    of_process: Stalls  # the stalls of its process, ordered by start
+    is_here: Mask  # bool[n], which are of launches for this rank and begin in the window
+    costly: Intervals  # when something of this rank waited for a blocked thread
+    # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
-    holders: tuple[Holder, ...]
-    late: tuple[LateLaunch, ...]
-    has_unexported: bool
-    longest: tuple[Evidence, ...]
-    how_to_collect: HowToCollect
+    holders: tuple[Holder, ...]  # what the rank's GPU ran during its stalls, most first
+    late: tuple[LateLaunch, ...]  # the latest launches because of any of the process's stalls
+    has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
+    longest: tuple[Evidence, ...]  # the longest stalls, longest first
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
     @property
     def stalls(self) -> Stalls:
@@ -332,25 +311,39 @@ def _unexported(result: LaunchQueueResult) -> NotApplicable:
 
 _REEXPORT = "These stalls are inferred: CUPTI's own records were captured but not exported"
 _ADVICE = (
-    ("Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the"
-     " kernels that fill the queue, or from a thread of its own"),
-    ("Launch less: torch.compile (PyTorch 2.0, mode='reduce-overhead' for CUDA graphs),"
-     " torch.cuda.graph (1.10) and fused or foreach optimizers (fused=True) replace hundreds of"
-     " launches by a few"),
-    ("Shorten what holds the queue: if it is communication that waits for a peer, start the"
-     " peer's part earlier or send in smaller pieces"),
-    ("Keep the host from running so far ahead: one"
-     " torch.cuda.Event.synchronize() of the previous step at the start of"
-     " each step limits the queue to two steps"),
-)  # fmt: skip
+    (
+        "Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the"
+        " kernels that fill the queue, or from a thread of its own"
+    ),
+    (
+        "Launch less: torch.compile (PyTorch 2.0, mode='reduce-overhead' for CUDA graphs),"
+        " torch.cuda.graph (1.10) and fused or foreach optimizers (fused=True) replace hundreds of"
+        " launches by a few"
+    ),
+    (
+        "Shorten what holds the queue: if it is communication that waits for a peer, start the"
+        " peer's part earlier or send in smaller pieces"
+    ),
+    (
+        "Keep the host from running so far ahead: one"
+        " torch.cuda.Event.synchronize() of the previous step at the start of"
+        " each step limits the queue to two steps"
+    ),
+)
 _HEALTHY_ADVICE = (
-    ("Nothing needs to be done while the GPU is busy: the host has run as far ahead as it can;"
-     " its next launch waits for the GPU, and the GPU does not wait for it"),
-    ("Read times of host ranges with care: in a range that launches, the host waited for the GPU;"
-     " what held the queue is in `holder`"),
-    ("If other work waits for this thread (data loading, another GPU, a send), launch that first,"
-     " or launch less: torch.compile, CUDA graphs (torch.cuda.graph), fused=True"),
-)  # fmt: skip
+    (
+        "Nothing needs to be done while the GPU is busy: the host has run as far ahead as it can;"
+        " its next launch waits for the GPU, and the GPU does not wait for it"
+    ),
+    (
+        "Read times of host ranges with care: in a range that launches, the host waited for the"
+        " GPU; what held the queue is in `holder`"
+    ),
+    (
+        "If other work waits for this thread (data loading, another GPU, a send), launch that"
+        " first, or launch less: torch.compile, CUDA graphs (torch.cuda.graph), fused=True"
+    ),
+)
 
 PAGE = {
     "long": f"{LONG_NS // 1000} µs",

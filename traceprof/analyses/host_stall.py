@@ -1,0 +1,650 @@
+"""Advice on stalls of the host, by what held its threads up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import ceil
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses import breakdown
+from traceprof.analyses.steps.step_means import steady_spans
+from traceprof.communication.messages import ROOTED
+from traceprof.findings import (
+    Count,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    Saving,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.host import rank_stalls, stalls
+from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
+from traceprof.intervals import Intervals, covered_within, total
+from traceprof.ranks.medians import mean_of, middle_of_others
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.parts import Part
+from traceprof.units import counted, duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.host.rank_stalls import RankStalls
+    from traceprof.intervals import Int64
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.waits import GroupWaits
+
+FEW_CORES, QUOTA, SLICES = "few cores", "quota", "time slices"
+"""What held threads up, as only the stalls of a run together show it."""
+
+_CORES = (
+    "Give the job more cores (srun --cpus-per-task, the container's CPU request), and each rank"
+    " its own: deepspeed --bind_cores_to_rank, torchrun --numa-binding, numactl, srun"
+    " --cpu-bind=cores. `traceprof doctor` counts them"
+)
+_THREADS = (
+    "Keep the total number of threads of all ranks below the number of"
+    " cores: OMP_NUM_THREADS=1 or a few, and fewer"
+    " DataLoader(num_workers=…)"
+)
+_LIFTED = (
+    "Raise or remove the container's CPU quota (cpu.max of its cgroup, a pod's limits.cpu): its"
+    " cpu.stat counts nr_throttled"
+)
+_COLLECT = (
+    "Choose when to collect garbage: gc.collect() and gc.freeze() after the"
+    " first step, gc.disable(), then gc.collect() every N steps, on all"
+    " ranks in the same step"
+)
+_OTHERS = "Move other processes off these cores: other jobs, monitoring, preprocessing, compilers"
+_LOCKS = (
+    "Do not wait in the launching thread: let a thread that launches"
+    " nothing write files, log and wait for locks and sockets"
+)
+_PAGES = (
+    "Page faults and the allocator also hold up one thread: reuse pinned"
+    " memory (pin_memory=True, buffers made once), and let malloc keep its"
+    " memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
+)
+_GIL = (
+    "Python's lock (GIL) holds all threads up while one computes in Python: move loading and"
+    " logging to other processes"
+)
+
+_BY_REASON: dict[str, tuple[str, ...]] = {
+    GARBAGE: (_COLLECT,),
+    BLOCKED: (_LOCKS,),
+    QUOTA: (_LIFTED, _CORES, _THREADS),
+    FEW_CORES: (_CORES, _THREADS, _LIFTED),
+    SLICES: (_CORES, _OTHERS, _THREADS),
+    OFF_CORE: (_CORES, _OTHERS, _THREADS, _LIFTED),
+    PROCESS: (_COLLECT, _CORES, _THREADS, _LIFTED, _GIL),
+    THREAD: (_PAGES, _CORES, _LOCKS),
+    UNKNOWN: (_CORES, _THREADS, _COLLECT, _LIFTED, _PAGES),
+}
+_TORCH_ONLY = {_COLLECT, _GIL}
+_SHOWS = {
+    Part.THREAD_SWITCHES: "Records of when its threads were on a core show whether they were kept"
+    " off it: {}",
+    Part.SYSTEM_CALLS: "System calls show whether threads waited for a lock or a file: {}",
+}
+
+
+def advice(reason: str, *, is_pytorch: bool, missing: tuple[Part, str] | None) -> tuple[str, ...]:
+    """Return what to do, most promising first.
+
+    Args:
+        reason: what held the threads up.
+        is_pytorch: whether the program is known to be PyTorch.
+        missing: a part of a trace that would say more, and how to record it; None for none.
+    """
+    lines = [line for line in _BY_REASON[reason] if is_pytorch or line not in _TORCH_ONLY]
+    if missing is not None:
+        part, how = missing
+        lines.append(_SHOWS[part].format(how))
+    return tuple(lines)
+
+
+def page_advice() -> str:
+    """Return all advice for the page, in Markdown."""
+    by_lines: dict[Sequence[str], list[str]] = {}
+    for reason, lines in _BY_REASON.items():
+        by_lines.setdefault(lines, []).append(reason)
+    return "\n".join(
+        f"\n*{', '.join(reasons)}*\n\n{bullets(lines)}" for lines, reasons in by_lines.items()
+    ).strip()
+
+
+class LostTime(Record, frozen=True):
+    """Time lost to the stalls of a run, by the index of the rank."""
+
+    others_ns: Int64  # how long others waited for each rank because it had stalled, at their median
+    # when each rank waited for others that had stalled, in the time of its report
+    waited: tuple[Intervals, ...]
+
+
+def lost_time(
+    stalls: Mapping[int, RankStalls], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
+) -> LostTime:
+    """Return the time that the ranks of a run lost in waits for stalled ranks.
+
+    Args:
+        stalls: of the ranks, by their number.
+        waits: the waits of all groups.
+        arrivals: the arrivals of all ranks.
+    """
+    spans: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
+    waited: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
+    for group in waits:
+        members = [arrivals[member] for member in group.group.members]
+        cost = _cost(group, waits, arrivals, stalls)
+        row = np.arange(len(group))
+        for column, member in enumerate(group.group.members):
+            start = members[column].start_ns[group.group.place[:, column]]
+            waited[member].append((start, start + cost[:, column]))
+        low, high = middle_of_others(cost)
+        by_last = mean_of(low, high)[row, group.last]
+        for column, member in enumerate(group.group.members):
+            rows = np.flatnonzero((group.last == column) & (by_last > 0))
+            start = members[column].start_ns[group.group.place[rows, column]]
+            spans[member].append((start - by_last[rows], start))
+    others_ns = [held_up.measure_ns for held_up in _unions(spans)]
+    return LostTime(np.array(others_ns, np.int64), _unions(waited))
+
+
+def _cost(
+    waits: GroupWaits,
+    groups: Sequence[GroupWaits],
+    arrivals: Sequence[Arrivals],
+    stalls: Mapping[int, RankStalls],
+) -> Int64:
+    """Return how long each member waited for a last one that had stalled, unhidden, int64[m, r]."""
+    members = [arrivals[member] for member in waits.group.members]
+    unhidden: Int64 = waits.group.times([member.unhidden_ns() for member in members])
+    unhidden = np.minimum(waits.wait_ns, unhidden)
+    unhidden[~(waits.is_judged & waits.is_resolved)] = 0
+    stalled = np.zeros(len(waits), np.int64)
+    for column, member in enumerate(members):
+        of_member = stalls.get(member.rank)
+        rows = np.flatnonzero((waits.last == column) & (unhidden > 0).any(axis=1))
+        if of_member is None or not len(of_member) or not len(rows):
+            continue
+        start = member.start_ns[waits.group.place[rows, column]]
+        ends = _left_together(waits, groups, waits.group.members[column], member)
+        ends = np.append(member.start_ns[:1], ends)  # what was before the first is not known
+        since = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)]
+        stalled[rows] = intervals.covered_within(of_member.stalled, np.minimum(since, start), start)
+    return np.minimum(unhidden, stalled[:, np.newaxis])
+
+
+def _left_together(
+    waits: GroupWaits, groups: Sequence[GroupWaits], index: int, member: Arrivals
+) -> Int64:
+    """Return when a member left operations that all members of a group took part in, ascending."""
+    needed = {*waits.group.members}
+    ends = [np.empty(0, np.int64)]
+    for other in groups:
+        if needed <= {*other.group.members}:
+            column = other.group.members.index(index)
+            # After a broadcast and similar operations, each goes on when its own part is done.
+            together = ~other.group.is_one_of(ROOTED)
+            ends.append(member.end_ns[other.group.place[together, column]])
+    return np.sort(np.concatenate(ends))
+
+
+def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, ...]:
+    """Return the time that the spans of each rank cover."""
+    nothing = np.empty(0, np.int64)
+    return tuple(
+        intervals.union(
+            np.concatenate([nothing, *(start for start, _ in of_rank)]),
+            np.concatenate([nothing, *(end for _, end in of_rank)]),
+        )
+        for of_rank in spans
+    )
+
+
+MIN_RANKS = 3
+MIN_STALLS = 8
+MIN_STALLED = 0.5
+"""Of the ranks of a machine: so many are stalled at once, at the median, where cores are few."""
+MIN_CONSTANT = 0.8
+"""Of the time in which a rank is stalled the number that goes on is the usual one, or one off."""
+MAX_VARIATION = 0.5
+"""Of the variance of the number that goes on if ranks stalled independently of each other."""
+QUOTA_PERIOD_NS = 100_000_000
+TICKS_NS = (10_000_000, 4_000_000, 1_000_000)
+"""The scheduler's ticks of Linux with HZ = 100, 250, 1000."""
+_MIN_LENGTH = 0.8
+_MIN_EVIDENCE = 12.0  # n R²: by chance once in 160 000 (Rayleigh)
+_MIN_PERIODS = 5
+
+
+class SharedCores(Record, frozen=True):
+    """The ranks of a machine that share cores."""
+
+    num_ranks: int  # on the machine
+    num_running: int  # how many of them go on while one is stalled, at the median over time
+    constant_fraction: float  # the share of that time in which it is that number, or one off
+    # the variance of that number, as a share of that of ranks that stall as much, but
+    # independently of each other
+    variation: float
+
+    @property
+    def are_few(self) -> bool:
+        """Whether the ranks share fewer cores than they need."""
+        num_stalled = self.num_ranks - self.num_running
+        return (
+            self.num_running > 0
+            and num_stalled >= MIN_STALLED * self.num_ranks
+            and self.constant_fraction >= MIN_CONSTANT
+            and self.variation <= MAX_VARIATION
+        )
+
+
+def shared_cores(stalled: Sequence[Intervals], start_ns: int, end_ns: int) -> SharedCores | None:
+    """Return how many ranks of a machine go on while one is stalled.
+
+    Args:
+        stalled: of each rank, on one clock.
+        start_ns: since when all ranks are judged.
+        end_ns: until when.
+
+    Returns:
+        None for too few ranks, or without any stall.
+    """
+    if len(stalled) < MIN_RANKS:
+        return None
+    inside = [intervals.clip(of_rank, start_ns, end_ns) for of_rank in stalled]
+    begin = np.concatenate([of_rank.start_ns for of_rank in inside])
+    end = np.concatenate([of_rank.end_ns for of_rank in inside])
+    time = np.concatenate((end, begin))  # of equal times, ends come first
+    order = np.argsort(time, kind="stable")
+    change = np.repeat([-1, 1], len(begin))[order]
+    num_stalled, length = np.cumsum(change)[:-1], np.diff(time[order])
+    ns = np.zeros(len(stalled) + 1, np.int64)
+    np.add.at(ns, num_stalled, length)
+    ns[0] = 0
+    whole = int(ns.sum())
+    if not whole:
+        return None
+    middle = int(np.searchsorted(np.cumsum(ns), whole / 2))
+    near = int(ns[max(middle - 1, 1) : middle + 2].sum())
+    return SharedCores(
+        len(stalled),
+        len(stalled) - middle,
+        near / whole,
+        _variance(ns) / max(_independent(inside, whole), 1e-9),
+    )
+
+
+def _variance(ns: Int64) -> float:
+    """Return the variance of the number of stalled ranks, by how long there were so many."""
+    number = np.arange(len(ns))
+    mean = float((number * ns).sum() / ns.sum())
+    return float(((number - mean) ** 2 * ns).sum() / ns.sum())
+
+
+def _independent(stalled: Sequence[Intervals], whole_ns: int) -> float:
+    """Return that variance if each rank stalled as much, independently of the others."""
+    fractions = [of_rank.measure_ns / whole_ns for of_rank in stalled]
+    return sum(fraction * (1 - fraction) for fraction in fractions)
+
+
+def has_quota(end_ns: Int64) -> bool:
+    """Return whether stalls end on a grid of `QUOTA_PERIOD_NS`.
+
+    Args:
+        end_ns: int64[n], when the stalls of a process ended.
+    """
+    num_periods = len(distinct_values((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
+    mean = _mean_direction(end_ns, QUOTA_PERIOD_NS)
+    return num_periods >= _MIN_PERIODS and _is_concentrated(mean, len(end_ns))
+
+
+def tick_of(length_ns: Int64) -> int | None:
+    """Return the tick whose multiples the stalls last; None if there is none.
+
+    Args:
+        length_ns: int64[n], of the stalls.
+    """
+    for tick_ns in TICKS_NS:
+        multiples = distinct_values(np.rint(length_ns / tick_ns))
+        if len(multiples) > 1 and multiples[0] >= 1 and _is_multiple(length_ns, tick_ns):
+            return tick_ns
+    return None
+
+
+def _is_multiple(length_ns: Int64, period_ns: int) -> bool:
+    """Return whether most lengths are multiples: concentrated, and around 0."""
+    mean = _mean_direction(length_ns, period_ns)
+    return _is_concentrated(mean, len(length_ns)) and abs(float(np.angle(mean))) < np.pi / 4
+
+
+def _mean_direction(values: Int64, period_ns: int) -> complex:
+    phase = values % period_ns * (2 * np.pi / period_ns)
+    return complex(np.exp(1j * phase).mean()) if len(values) else 0j
+
+
+def _is_concentrated(mean: complex, num: int) -> bool:
+    strength = abs(mean)
+    return num >= MIN_STALLS and strength >= _MIN_LENGTH and num * strength**2 >= _MIN_EVIDENCE
+
+
+ID = "host-stall"
+_MIN_OWN = 0.1
+"""Of the cost of the rank that costs most: a rank that costs less has no finding."""
+
+
+class HostStallMetrics(Metrics):
+    """Numbers of `host-stall`."""
+
+    stalled_ns: Annotated[
+        Ns, "the time of these calls beyond their usual time, summed over threads"
+    ]
+    num_calls: Annotated[
+        Count, "the number of calls, operators and gaps between operators that stalled"
+    ]
+    longest_ns: Annotated[Ns, "the length of the longest of them"]
+    idle_ns: Annotated[
+        Ns, "how long this rank's GPU idled because of them: `stalled_ns` of `gpu-idle`"
+    ]
+    others_wait_ns: Annotated[
+        Ns | None,
+        "how long the other ranks waited for this one with nothing to compute"
+        " (their median), up to the time that it had stalled since their last"
+        " common operation; null where no clock or matched operation shows it",
+    ]
+    lost_ns: Annotated[
+        Ns,
+        "the cost of all ranks' stalls on the GPU that lost most by them, and"
+        " the impact: its idle time for stalls of its own rank, and its waits"
+        " for ranks that had stalled. The same for all ranks",
+    ]
+    num_ranks: Annotated[Count, "the number of ranks with this finding"]
+    held_up_by: Annotated[
+        str,
+        "what accounts for half of the stalled time or more: `garbage collection`, `blocking call`"
+        " (a lock, a file), `quota`, `few cores`, `time slices`, `off its core`, `whole process`"
+        " (all threads at once), `one thread`; `unknown` where nothing shows it",
+    ]
+    num_running: Annotated[
+        Count | None,
+        "how many ranks of the machine went on while one was stalled, at the median over time; null"
+        " for fewer than three ranks",
+    ]
+    coverage: Annotated[
+        Fraction, "the share of the idle time before operations with a known launch"
+    ]
+
+
+FINDINGS = {ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), part_of="gpu-idle")}
+
+
+class StalledRank(Record, frozen=True):
+    """A rank that has stalls, with what they cost."""
+
+    stalls: RankStalls  # of the rank
+    others_wait_ns: int | None  # how long the others waited for it; None if that is unknown
+    held_up_by: str  # what held its threads up
+    machine: str  # the name of its machine
+    num_ranks: int  # on that machine
+    cores: SharedCores | None  # how many ranks of the machine went on; None for too few
+
+    @property
+    def cost_ns(self) -> int:
+        """What the rank's own stalls cost: its GPU idles while the others wait for it."""
+        return max(self.stalls.idle_ns, self.others_wait_ns or 0)
+
+
+class HostStallResult(Record, frozen=True):
+    """The stalls of a run."""
+
+    ranks: tuple[StalledRank, ...]  # those that have stalls
+    lost_ns: int  # what all stalls cost the GPU that lost most
+    # what they cost it in the mean steady step; None if a rank has no steps
+    per_step_ns: int | None
+    unknown: tuple[RankStalls, ...]  # the ranks whose stalls cannot be known
+
+
+def run(measured: MeasuredRun) -> HostStallResult:
+    """Add up what the stalls of all ranks cost."""
+    known = {of_rank.rank: of_rank for of_rank in measured.stalls if of_rank.unknown is None}
+    unknown = tuple(of_rank for of_rank in measured.stalls if of_rank.unknown is not None)
+    if not any(map(len, known.values())):
+        return HostStallResult((), 0, None, unknown)
+    ranks = measured.ranks
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    lost = lost_time(known, ranks.waits, arrivals)
+    by_machine = _by_machine(measured, known)
+    member_of = {rank: member for member, rank in enumerate(ranks.ranks)}
+    stalled = []
+    for number, of_rank in known.items():
+        if not len(of_rank):
+            continue
+        member = member_of[number]
+        machine = ranks.machines[member]
+        shared = by_machine.get(machine)
+        is_matched = any(member in wait.group.members for wait in ranks.waits)
+        is_unknown = ranks.are_waits_unknown(member) or (
+            len(arrivals[member]) > 0 and not is_matched
+        )
+        others_ns = None if is_unknown else int(lost.others_ns[member])
+        num_ranks = ranks.machines.count(machine)
+        reason = _held_up_by(of_rank, shared, num_ranks)
+        stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks, shared))
+    most = max(
+        min(of_rank.idle_ns + lost.waited[member_of[number]].measure_ns, of_rank.window_ns)
+        for number, of_rank in known.items()
+    )
+    steps = {result.rank: steady_spans(result) for result in measured.of(breakdown)}
+    in_step = [
+        _lost_per_step(of_rank, lost.waited[member_of[number]], steps.get(number))
+        for number, of_rank in known.items()
+    ]
+    of_all = [ns for ns in in_step if ns is not None]
+    per_step = max(of_all) if len(of_all) == len(in_step) else None
+    return HostStallResult(tuple(stalled), most, per_step, unknown)
+
+
+def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | None) -> int | None:
+    """Return a rank's loss from all stalls in the mean steady step; None without steps."""
+    if of_rank.idle_per_step_ns is None or steps is None or not len(steps):
+        return None
+    waited_ns = total(covered_within(waited, steps.start_ns, steps.end_ns))
+    return of_rank.idle_per_step_ns + ceil(waited_ns / len(steps))
+
+
+def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
+    """Judge the stalls by the time that the GPUs lost."""
+    largest = max((rank.cost_ns for rank in result.ranks), default=0)
+    chosen = [rank for rank in result.ranks if rank.cost_ns >= max(_MIN_OWN * largest, 1)]
+    judged: list[Finding | NotApplicable] = []
+    for rank in chosen:
+        lost_ns = min(result.lost_ns, rank.stalls.window_ns)
+        fraction = share(lost_ns, rank.stalls.window_ns)
+        severity = severity_of_cost(fraction)
+        if severity is not None:
+            judged.append(
+                Finding(
+                    ID,
+                    severity,
+                    rank.stalls.rank,
+                    _title(rank),
+                    lost_ns,
+                    fraction,
+                    _metrics(rank, lost_ns, len(chosen)).by_name(),
+                    rank.stalls.evidence,
+                    _advice(rank),
+                    None if result.per_step_ns is None else Saving.at_most(result.per_step_ns),
+                )
+            )
+    for of_rank in result.unknown:
+        assert of_rank.unknown is not None  # noqa: S101  (they are those for which it is not)
+        why = of_rank.unknown
+        judged.append(NotApplicable(ID, why.reason, why.how_to_collect, of_rank.rank))
+    return judged
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _by_machine(
+    measured: MeasuredRun, known: Mapping[int, RankStalls]
+) -> dict[str, SharedCores | None]:
+    """Return how many ranks of each machine go on while one is stalled."""
+    ranks = measured.ranks
+    members: dict[str, list[int]] = defaultdict(list)
+    for member, machine in enumerate(ranks.machines):
+        if ranks.ranks[member] in known:
+            members[machine].append(member)
+    shared: dict[str, SharedCores | None] = {}
+    for machine, of_machine in members.items():
+        of_ranks = [known[ranks.ranks[member]] for member in of_machine]
+        on_run = [
+            Intervals(
+                ranks.clocks.to_run(rank.report, rank.stalled.start_ns),
+                ranks.clocks.to_run(rank.report, rank.stalled.end_ns),
+            )
+            for rank in of_ranks
+        ]
+        limits = [ranks.clocks.to_run(rank.report, rank.span_ns) for rank in of_ranks]
+        low, high = max(int(of[0]) for of in limits), min(int(of[1]) for of in limits)
+        shared[machine] = shared_cores(on_run, low, max(low, high))
+    return shared
+
+
+def _held_up_by(of_rank: RankStalls, shared: SharedCores | None, num_ranks: int) -> str:
+    """Return the reason for most of a rank's stalls, surest first."""
+    whole = sum(of_rank.reason_ns)
+    main = next(
+        (
+            reason
+            for reason, ns in zip(rank_stalls.REASONS, of_rank.reason_ns, strict=True)
+            if 2 * ns >= whole > 0
+        ),
+        rank_stalls.UNKNOWN,
+    )
+    if main in {rank_stalls.GARBAGE, rank_stalls.BLOCKED}:
+        return main
+    known = of_rank.cores
+    if has_quota(of_rank.end_ns) or (known is not None and known.num_throttled):
+        return QUOTA
+    if (shared is not None and shared.are_few) or (known is not None and known.lack(num_ranks)):
+        return FEW_CORES
+    if tick_of(of_rank.end_ns - of_rank.start_ns) is not None:
+        return SLICES
+    return main
+
+
+def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetrics:
+    of_rank = rank.stalls
+    return HostStallMetrics(
+        stalled_ns=of_rank.stalled_ns,
+        num_calls=len(of_rank),
+        longest_ns=of_rank.longest_ns,
+        idle_ns=of_rank.idle_ns,
+        others_wait_ns=rank.others_wait_ns,
+        lost_ns=lost_ns,
+        num_ranks=num_ranks,
+        held_up_by=rank.held_up_by,
+        num_running=None if rank.cores is None else rank.cores.num_running,
+        coverage=of_rank.coverage,
+    )
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _title(rank: StalledRank) -> str:
+    of_rank = rank.stalls
+    lost = f"its GPU idled for {duration(of_rank.idle_ns)}"
+    if rank.others_wait_ns:
+        lost += f", and the others waited {duration(rank.others_wait_ns)} for it"
+    calls, beyond = counted(len(of_rank), "call"), duration(of_rank.stalled_ns)
+    return f"{calls} of the host took {beyond} beyond the usual: {lost}; {_because(rank)}"
+
+
+def _because(rank: StalledRank) -> str:
+    """Say what held the threads up."""
+    of_rank, shared, known = rank.stalls, rank.cores, rank.stalls.cores
+    if rank.held_up_by == QUOTA and known is not None and known.num_throttled:
+        lost = "" if known.throttled_ns is None else f", for {duration(known.throttled_ns)}"
+        return (
+            f"the control group had used up its CPU quota in {known.num_throttled} of"
+            f" {known.num_periods} periods{lost}"
+        )
+    if rank.held_up_by == FEW_CORES:
+        lack = None if known is None else known.lack(rank.num_ranks)
+        few = f"too few cores on {rank.machine}: {lack}" if lack else ""
+        share_few = "" if shared is None or not shared.are_few else _running(rank.machine, shared)
+        return "; ".join(filter(None, (few, share_few)))
+    if rank.held_up_by == SLICES:
+        tick_ns = tick_of(of_rank.end_ns - of_rank.start_ns) or 0
+        return (
+            f"they last multiples of {duration(tick_ns)}, the scheduler's tick: something else"
+            " had its core"
+        )
+    if rank.held_up_by == rank_stalls.BLOCKED:
+        return f"the thread waited in {of_rank.blocked_in}"
+    return _BECAUSE[rank.held_up_by]
+
+
+def _running(machine: str, shared: SharedCores) -> str:
+    """Say how many cores ranks seem to share."""
+    return (
+        f"{shared.num_ranks} ranks of {machine} share about {counted(shared.num_running, 'core')}:"
+        f" while one stalls, {shared.num_running} ± 1 of them run in"
+        f" {percent(shared.constant_fraction)} of the time"
+    )
+
+
+_BECAUSE = {
+    rank_stalls.GARBAGE: "Python collected garbage",
+    QUOTA: (
+        f"they end on a grid of {duration(QUOTA_PERIOD_NS)}, as when a container has used"
+        " up its CPU quota"
+    ),
+    rank_stalls.OFF_CORE: "the thread was off its core",
+    rank_stalls.PROCESS: (
+        "all threads of the process were held up at once: by Python's lock, garbage collection, or"
+        " for lack of a core"
+    ),
+    rank_stalls.THREAD: (
+        "only this thread was held up while others of its process went on: by a lock, a page"
+        " fault, or for lack of a core"
+    ),
+    rank_stalls.UNKNOWN: "the report does not show what held it up",
+}
+
+
+def _advice(rank: StalledRank) -> tuple[str, ...]:
+    of_rank = rank.stalls
+    may_record = rank.held_up_by in {rank_stalls.PROCESS, rank_stalls.THREAD, rank_stalls.UNKNOWN}
+    missing = of_rank.missing if may_record else None
+    return advice(rank.held_up_by, is_pytorch=of_rank.is_pytorch, missing=missing)
+
+
+PAGE = {
+    "advice": page_advice(),
+    "factor": str(stalls.MIN_FACTOR),
+    "excess": duration(stalls.MIN_EXCESS_NS),
+    "samples": str(stalls.MIN_SAMPLES),
+    "min_own": percent(_MIN_OWN),
+    "min_ranks": str(MIN_RANKS),
+    "min_stalled": percent(MIN_STALLED),
+    "min_constant": percent(MIN_CONSTANT),
+    "max_variation": percent(MAX_VARIATION),
+    "quota": duration(QUOTA_PERIOD_NS),
+    "min_stalls": str(MIN_STALLS),
+    "ticks": ", ".join(duration(tick) for tick in TICKS_NS),
+}

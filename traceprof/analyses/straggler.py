@@ -1,0 +1,519 @@
+"""Numbers behind a straggler's cause, from other measurements of the rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from msgspec.structs import replace
+
+from traceprof import intervals
+from traceprof.analyses import breakdown, gpu_idle, uneven_kernels
+from traceprof.analyses.steps.step_means import steady_spans
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Count,
+    Evidence,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    Saving,
+    Severity,
+    Sight,
+    severity_of_cost,
+    share,
+)
+from traceprof.ranks.lateness import (
+    MORE_WORK,
+    OUTSIDE,
+    QUEUE,
+    SLOWER,
+    SLOWER_COMPUTE,
+    UNEXPLAINED,
+    Cause,
+    Causes,
+    costs_of,
+    is_habit,
+    waited_for,
+)
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.units import counted, duration, percent, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.intervals import Int64
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.lateness import Lateness
+    from traceprof.ranks.waits import GroupWaits
+
+_OF_HOST = ("launch", "host code", "waiting")
+
+
+def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
+    """Return the numbers behind a cause; empty if nothing else was measured.
+
+    Args:
+        measured: the run.
+        rank: the late one, by number.
+        cause: of the straggler.
+        lateness_ns: what all its lateness cost the others.
+    """
+    if cause in {SLOWER, MORE_WORK}:
+        metrics = uneven_kernels.run(measured).metrics
+        if metrics is not None and metrics.is_constant and metrics.rank == rank:
+            longer = percent(metrics.slower - 1)
+            return f"{longer} longer at the same places, {uneven_kernels.because(metrics)}"
+    if cause in _OF_HOST:
+        stalls = next((host for host in measured.stalls if host.rank == rank), None)
+        # A stall is the cause only where it makes up most of the lateness.
+        if stalls is not None and stalls.unknown is None and 2 * stalls.idle_ns >= lateness_ns > 0:
+            return (
+                f"{counted(len(stalls), 'call')} of its host stalled, for"
+                f" {duration(stalls.stalled_ns)} beyond the usual, and its GPU idled for"
+                f" {duration(stalls.idle_ns)}"
+            )
+    if cause == "data loading":
+        idle = next((gaps for gaps in measured.results.of(gpu_idle) if gaps.rank == rank), None)
+        loading_ns = 0 if idle is None else idle.metrics.data_loading_ns
+        if loading_ns:
+            return f"its GPU idled for {duration(loading_ns)} for it"
+    return ""
+
+
+MIN_STEPS = 6
+"""In fewer, one rank of many is the latest several times by chance."""
+
+
+class HeldUpSteps(Record, frozen=True):
+    """The steps that each rank holds up."""
+
+    # int64[ranks], in how many steps its lateness alone, after the rank before it had come, costs
+    # more than half of what all lateness does
+    num: Int64
+    num_steps: int  # in which ranks share operations; 0 if these are too few, or not known on all
+
+
+def held_up_steps(
+    ranks: RankComparison, arrivals: Sequence[Arrivals], measured: Sequence[BreakdownResult]
+) -> HeldUpSteps:
+    """Return which ranks hold up how many steps.
+
+    Args:
+        ranks: the comparison of the ranks.
+        arrivals: of the same ranks.
+        measured: where the time of each went, by step.
+    """
+    num_ranks = len(ranks.ranks)
+    steps = {result.rank: [s for s in result.steps if s.is_training] for result in measured}
+    numbers = [[step.number for step in steps.get(rank, ())] for rank in ranks.ranks]
+    if not numbers or not numbers[0] or any(own != numbers[0] for own in numbers):
+        return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
+    alone = np.zeros((len(numbers[0]), num_ranks), np.int64)
+    of_all = np.zeros((len(alone), 1), np.int64)
+    is_shared = np.zeros(len(alone), np.bool_)
+    begins = [
+        ranks.clocks.to_run(report, np.array([s.measures.window_start_ns for s in steps[rank]]))
+        for rank, report in zip(ranks.ranks, ranks.reports, strict=True)
+    ]
+    for waits in ranks.waits:
+        costs = np.where(waits.is_last, costs_of(waits, arrivals), 0)
+        # Without a rank the others would still have waited for the one before it.
+        of_one = np.minimum(costs, waits.behind_ns)
+        judged = waits.is_judged & waits.group.leaves_together
+        for column, member in enumerate(waits.group.members):
+            step = np.searchsorted(begins[member], waits.start_ns[:, column], side="right") - 1
+            known = judged & (step >= 0)
+            is_shared[step[known]] = True
+            known &= waits.last == column
+            np.add.at(alone[:, member], step[known], of_one[known, column])
+            np.add.at(of_all[:, 0], step[known], costs[known].max(axis=1))
+    if is_shared.sum() < MIN_STEPS:
+        return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
+    is_most = 2 * alone > of_all
+    return HeldUpSteps(is_most.sum(axis=0), int(is_shared.sum()))
+
+
+BECAUSE: dict[str, str] = {
+    SLOWER: "the same kernels take longer there",
+    MORE_WORK: "it runs other or more kernels than the others",
+    QUEUE: "its launch queue was full, so that the operation was launched late",
+    "launch": "its host launched late: the GPU had nothing to do",
+    "sync": "its host waited for the GPU before it launched more",
+    "blocking copy": "it was busy with a copy, or its host waited for one",
+    "data loading": "it waited for its data loader",
+    "waiting": "its launching thread slept, or was in MPI",
+    "host code": "its host ran other code before it launched more",
+    "set-up": "it set something up, or allocated memory",
+    "communication": "it spent the time in other communication",
+    "other": "its GPU waited for something that had already been launched",
+    SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
+    OUTSIDE: "it spends the time outside the ranges of instrument: the trace does not show on what",
+    UNEXPLAINED: "no single cause stands out",
+}
+
+ADVICE: dict[str, tuple[str, ...]] = {
+    SLOWER: (
+        (
+            "Compare the clocks and temperatures of its GPU with those of the others (nvidia-smi -q"
+            " -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"
+        ),
+        "Look for another process on that GPU (nvidia-smi pmon)",
+        "Run the job on another node, and see whether the straggler moves with it",
+    ),
+    MORE_WORK: (
+        (
+            "Balance the batches: sort or pack sequences by length, so that every rank gets as many"
+            " tokens"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
+    QUEUE: (
+        (
+            "Launch the communication before the kernels that fill the queue, or from a thread of"
+            " its own"
+        ),
+        "Fewer, larger launches: CUDA graphs, torch.compile, fused optimizers",
+    ),
+    "launch": (
+        (
+            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
+        ),
+        "Launch less: CUDA graphs or torch.compile take the host out of the step",
+    ),
+    "sync": (
+        "Take .item(), .cpu() and prints of tensors out of the step on that rank, or do them late",
+        "torch.cuda.set_sync_debug_mode('warn') names the lines",
+    ),
+    "blocking copy": (
+        "Pin the memory (pin_memory=True) and copy with non_blocking=True",
+        "Prefetch the next batch on a stream of its own",
+    ),
+    "data loading": (
+        "More workers, or longer lives for them: num_workers, persistent_workers, prefetch_factor",
+        "Check whether its node reads from a slower disk or a remote file system",
+    ),
+    "waiting": (
+        "Look for what the thread waits for there: a lock, a file, another process or rank",
+        "Record system calls, too: they show in which call the thread slept",
+    ),
+    "host code": (
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+        (
+            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
+        ),
+    ),
+    "set-up": (
+        "Look at steps after the first ones: set-up happens only at first use",
+        (
+            "Keep memory that will be reused: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            " (PYTORCH_HIP_ALLOC_CONF on ROCm)"
+        ),
+    ),
+    "communication": (
+        "Look at its other communicators: the wait matrix shows the ranks that it waits for",
+    ),
+    "other": ("Look at what its GPU ran before the operation, on the timeline",),
+    SLOWER_COMPUTE: (
+        (
+            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
+            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
+        ),
+        "Balance the batches: sequences sorted or packed by length",
+    ),
+    OUTSIDE: (
+        (
+            "Name what the step does besides forward, backward and optimizer, with"
+            " instrument.annotate('…') or data loading through a DataLoader, and record again"
+        ),
+        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
+    ),
+    UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
+}
+
+
+ID = "straggler"
+
+
+class StragglerMetrics(Metrics):
+    """Numbers of `straggler`."""
+
+    rank: Annotated[
+        Count,
+        "the rank at the root. A rank that was late because it waited for"
+        " another one is not the root",
+    ]
+    lateness_ns: Annotated[
+        Ns,
+        "how long after the second latest rank it came, at the median: the gain"
+        " from fixing it alone",
+    ]
+    share_last: Annotated[
+        Fraction, "the share of the operations in which it, or the rank that it holds up, came last"
+    ]
+    clock_uncertainty_ns: Annotated[
+        Ns | None,
+        "the uncertainty of its clock against the others'; null if they cannot be compared",
+    ]
+    cause: Annotated[
+        str,
+        "what took the time since the ranks' last common operation: the late"
+        " rank's compute, communication, copies and idle time by cause, each"
+        " beyond the median of the others. The cause is what makes up half of"
+        " the lateness. Without a GPU: data loading, slower compute (forward,"
+        " backward, optimizer), communication, or time outside the ranges,"
+        " about which the trace shows nothing more",
+    ]
+    num_operations: Annotated[Count, "the number of operations that it shared with others"]
+    host: Annotated[str, "the name of its machine"]
+    coverage: Annotated[
+        Fraction, "the share of these operations that could be compared across ranks"
+    ]
+
+
+FINDINGS = {
+    ID: FindingKind(
+        StragglerMetrics,
+        removed_by=("no-straggler",),
+        changes_kernels=True,
+        needs=Sight.COMMUNICATION,
+    )
+}
+
+# Operations whose causes are looked for, from the latest ones of each rank to the least late, so
+# that their median is that of all: enough for a majority.
+_MAX_CAUSES = 64
+
+
+class Straggler(Record, frozen=True):
+    """A rank that many waits go back to."""
+
+    member: int  # index of the rank, the root
+    # the lateness of the rank that came last because of it, itself or another one
+    lateness: Lateness
+    metrics: StragglerMetrics  # the numbers of its finding
+    worst: tuple[Cause, ...]  # the causes of the latest operations, all of one root and kind
+    # the share of its lateness's cost that the mean steady step holds; None without steps
+    share_per_step: float | None = None
+    details: str = ""  # the numbers behind the cause, from its other measurements; may be empty
+
+
+class StragglerResult(Record, frozen=True):
+    """The stragglers of a run."""
+
+    ranks: RankComparison  # the comparison of the ranks
+    stragglers: tuple[Straggler, ...]  # the ranks that others' waits go back to
+
+
+def run(measured: MeasuredRun) -> StragglerResult:
+    """Find the ranks that the waits of a run go back to, from the arrivals of all ranks, once."""
+    return measured.cache.get(_run, measured)
+
+
+def _run(measured: MeasuredRun) -> StragglerResult:
+    ranks = measured.ranks
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    of_rank = {result.rank: result for result in measured.of(breakdown)}
+    held = held_up_steps(ranks, arrivals, measured.of(breakdown))
+    stragglers = (
+        replace(
+            lag,
+            share_per_step=_share_per_step(
+                lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
+            ),
+            details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
+        )
+        for lag in _stragglers(ranks, arrivals, held)
+    )
+    return StragglerResult(ranks, tuple(stragglers))
+
+
+def _stragglers(
+    ranks: RankComparison, arrivals: Sequence[Arrivals], held: HeldUpSteps
+) -> list[Straggler]:
+    """Return one straggler for each root, by the rank whose lateness costs most."""
+    causes = Causes(ranks.waits, arrivals)
+    by_root: dict[int, Straggler] = {}
+    for late in sorted(ranks.lateness, key=lambda late: -late.total_ns):
+        if not late.num_last:
+            continue
+        num_ranks = _num_others(late, ranks.waits) + 1
+        if not is_habit(late.num_last, late.num_operations, num_ranks) and not is_habit(
+            int(held.num[late.member]), held.num_steps, num_ranks
+        ):
+            continue
+        straggler = _root(ranks, late, causes)
+        if straggler is not None and straggler.member not in by_root:
+            by_root[straggler.member] = straggler
+    return list(by_root.values())
+
+
+def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | None:
+    """Return which share of its cost the mean steady step holds; None without steps or a cost.
+
+    Args:
+        late: of a rank.
+        result: where the time of the same rank went; None if that was not measured.
+    """
+    steps = intervals.empty() if result is None else steady_spans(result)
+    if not len(steps) or not late.total_ns:
+        return None
+    at = np.searchsorted(steps.start_ns, late.start_ns, side="right") - 1
+    is_inside = (at >= 0) & (late.start_ns < steps.end_ns[at])
+    return int(late.cost_ns[is_inside].sum()) / late.total_ns / len(steps)
+
+
+def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
+    """Return the number of other ranks in the operations to which the rank was last."""
+    numbers = distinct_values(late.operations[:, 0]).tolist()
+    return max(len(waits[number].group.members) for number in numbers) - 1
+
+
+def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | None:
+    """Return the root and cause of most of a rank's lateness, weighted by how late it was."""
+    by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
+    last = len(late.operations) - 1
+    chosen = distinct_values(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
+    for number, row, column in late.operations[chosen].tolist():
+        cause = causes.of(number, row, column)
+        if cause is not None:
+            by_root[cause.root, cause.what].append(cause)
+    if not by_root:
+        return None
+    (member, what), alike = max(
+        by_root.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
+    )
+    metrics = StragglerMetrics(
+        rank=ranks.ranks[member],
+        lateness_ns=int(median_of([cause.late_ns for cause in alike])),
+        share_last=late.share_last,
+        clock_uncertainty_ns=late.uncertainty_ns,
+        cause=what,
+        num_operations=late.num_operations,
+        host=ranks.machines[member],
+        coverage=late.coverage,
+    )
+    return Straggler(member, late, metrics, tuple(alike[:MAX_EVIDENCE]))
+
+
+def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
+    """Judge the stragglers by what the others' waiting costs."""
+    claims: list[Finding | NotApplicable] = []
+    ranks = result.ranks
+    for straggler in result.stragglers:
+        metrics = straggler.metrics
+        impact = min(straggler.lateness.total_ns, ranks.window_ns)
+        fraction = share(impact, ranks.window_ns)
+        severity = severity_of_cost(fraction)
+        if severity is None:
+            continue
+        via = straggler.worst[0].via
+        why = ": ".join(filter(None, (BECAUSE[metrics.cause], straggler.details)))
+        held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
+        claims.append(
+            Finding(
+                ID,
+                severity,
+                metrics.rank,
+                f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
+                f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
+                f" {counted(metrics.num_operations, 'operation')}; {why}",
+                impact,
+                fraction,
+                metrics.by_name(),
+                tuple(
+                    Evidence(
+                        cause.start_ns,
+                        cause.end_ns,
+                        f"{duration(cause.late_ns)} late: {BECAUSE[cause.what]}",
+                    )
+                    for cause in straggler.worst
+                ),
+                ADVICE[metrics.cause],
+                Saving.of_step(impact, straggler.share_per_step),
+            )
+        )
+    return claims or _not_resolvable(ranks)
+
+
+def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
+    """Return where the clocks leave open whether a rank is late enough for a finding."""
+    unsure: dict[str, int | None] = {}
+    for waits in ranks.waits:
+        judged = waits.is_judged & waits.group.leaves_together
+        row = np.arange(len(waits))
+        latest = waits.late_ns[row, waits.last]
+        beneath = judged & ~waits.is_resolved
+        if not ranks.window_ns or beneath.sum() * 2 < judged.sum():
+            continue
+        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / ranks.window_ns) is None:
+            continue
+        for column in range(len(waits.group.members)):
+            host = ranks.machines[waits.group.members[column]]
+            column_ns = int(waits.uncertainty_ns[column])
+            is_known = column_ns < np.iinfo(np.int64).max
+            unsure[host] = max(unsure.get(host) or 0, column_ns) if is_known else None
+    if not unsure:
+        return []
+    known = [uncertainty_ns for uncertainty_ns in unsure.values() if uncertainty_ns is not None]
+    how_well = (
+        f"are known only to within {duration(max(known))}, and the ranks arrive closer together"
+        if known
+        else "cannot be compared"
+    )
+    return [
+        NotApplicable(
+            ID,
+            f"not resolvable: the clocks of {', '.join(sorted(unsure))} {how_well}",
+            "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"
+            " operations that all ranks take part in",
+        )
+    ]
+
+
+PAGE: dict[str, str] = {}
+
+
+_MIN_RANKS = 3  # of two ranks, one or the other is last
+_CAUSES = ("host-stall", "uneven-kernels")
+
+
+def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
+    """Say that ranks take turns at being late, with what it costs; None if that is not so.
+
+    Args:
+        measured: the run.
+        findings: of the run.
+    """
+    ranks, claims = measured.ranks, [*findings]
+    if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in claims):
+        return None
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    cost = waited_for(ranks.waits, arrivals)
+    whole_ns = int(cost.sum())
+    waited_ns = min(whole_ns, ranks.window_ns)  # groups may wait at the same time
+    severity = severity_of_cost(share(waited_ns, ranks.window_ns))
+    if severity is None or severity is Severity.INFO:
+        return None
+    worst = int(cost.argmax())
+    known = [
+        f"{id_} ({ranks_text(sorted({finding.rank for finding in claims if finding.id == id_}))})"
+        for id_ in _CAUSES
+        if any(finding.id == id_ for finding in claims)
+    ]
+    return (
+        f"no constant straggler: the rank that comes last changes. The others waited"
+        f" {duration(waited_ns)} in all, {percent(share(waited_ns, ranks.window_ns))} of the"
+        f" training, at most {percent(share(int(cost[worst]), whole_ns))} of it for one rank"
+        f" ({ranks.ranks[worst]})" + (f"; see {' and '.join(known)}" if known else "")
+    )
