@@ -17,7 +17,8 @@ from dashboards.widgets.components import answered_later, card, nothing, page
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
-from traceprof.reports.comparison.sections import sections
+from traceprof.reports.blocks import Paragraph, Table
+from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from dashboards.questions import ComparedSide, ComparedSides
     from traceprof.analysis import Analysis
     from traceprof.documents.comparison import Comparison, Parts
-    from traceprof.reports.blocks import Table
-    from traceprof.reports.comparison.sections import Section
+    from traceprof.reports.blocks import Section
 
 PATH = addresses.COMPARE
 TITLE = "Compare"
@@ -82,7 +82,7 @@ def drawn(question: PendingAnswer) -> list[Component]:
         return [card("No comparison", nothing(one_line(question.error or "")))]
     compared: ComparedSides = question.answer
     comparison = compared.comparison
-    head, *rest = sections(comparison)
+    head, *rest = comparison_sections(comparison)
     return [
         _head(head),
         _two_bars(comparison),
@@ -93,36 +93,37 @@ def drawn(question: PendingAnswer) -> list[Component]:
 
 
 def _head(section: Section) -> Component:
-    first, *others = section.lines
+    first, *others = (block.text for block in section.blocks if isinstance(block, Paragraph))
     lines = [html.P(one_line(line, 500), className="note") for line in others]
-    return html.Section(
-        [html.P(one_line(first), className="takes"), *lines], className="card headline"
-    )
+    return html.Section([html.P(first, className="takes"), *lines], className="card headline")
 
 
 def _section(section: Section) -> Component:
-    parts: list[Any] = [html.P(one_line(line, 500)) for line in section.lines]
-    if section.table is not None:
-        parts.append(_table(section.table))
-    parts += [html.P(one_line(line, 500), className="note") for line in section.after]
+    parts: list[Any] = []
+    is_below = False
+    for block in section.blocks:
+        if isinstance(block, Table):
+            parts.append(_table(block))
+            is_below = True
+        elif isinstance(block, Paragraph):
+            text = one_line(block.text, 500)
+            parts.append(html.P(text, className="note") if is_below else html.P(text))
     return card(section.title, *parts)
 
 
 def _table(table: Table) -> Component:
+    classes = ["" if column.is_text else "number" for column in table.columns]
     head = html.Tr(
         [
-            html.Th(heading, scope="col", className="" if is_left else "number")
-            for heading, is_left in zip(table.headings, table.is_left, strict=True)
+            html.Th(column.heading, scope="col", className=name)
+            for column, name in zip(table.columns, classes, strict=True)
         ]
     )
     rows = [
         html.Tr(
             [
-                html.Td(
-                    one_line(cell if isinstance(cell, str) else "", _MAX_NAME),
-                    className="" if is_left else "number",
-                )
-                for cell, is_left in zip(row, table.is_left, strict=True)
+                html.Td(one_line(cell if isinstance(cell, str) else "", _MAX_NAME), className=name)
+                for cell, name in zip(row, classes, strict=True)
             ]
         )
         for row in table.rows
@@ -237,7 +238,8 @@ def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
         for kernel in comparison.kernels
     ]
     (section,) = (section for section in rest if section.title == "Compute, by kernel")
-    lines = [html.P(one_line(line, 500), className="note") for line in section.lines[:1]]
+    texts = [block.text for block in section.blocks[:1] if isinstance(block, Paragraph)]
+    lines = [html.P(one_line(text, 500), className="note") for text in texts]
     if not rows:
         return card("Kernels side by side", nothing("No kernel ran on either side."))
     shown = table("compare-kernels", _KERNELS, rows, "comparison.csv")

@@ -28,7 +28,7 @@ from dashboards.view import View
 from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
-from traceprof.reports.findings_text import gain_text
+from traceprof.reports.claims import gain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,9 +20,15 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
-from traceprof.reports.findings_text import gain_text, no_cost
-from traceprof.reports.headline_text import beyond_gains, judged_share, limits_text, same_time
-from traceprof.reports.time_text import about_steps, where_it_went
+from traceprof.reports.claims import gain_text, no_cost
+from traceprof.reports.time_text import (
+    about_steps,
+    beyond_gains,
+    judged_share,
+    limits_text,
+    same_time,
+    where_it_went,
+)
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 

@@ -20,7 +20,7 @@ from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import Comparison, GateResult
 from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
-from traceprof.reports.comparison.sections import verdict
+from traceprof.reports.comparison_sections import verdict
 from traceprof.reports.json import render
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.store.runs import save

@@ -10,7 +10,7 @@ from tests.support.selection import known, rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options
-from traceprof.reports.comparison.sections import verdict
+from traceprof.reports.comparison_sections import verdict
 from traceprof.reports.json import render
 from traceprof.run.steps.step_ranges import StepsSource
 

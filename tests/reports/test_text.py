@@ -18,9 +18,8 @@ from traceprof.analyses.verdict.savings import Gate
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Basis, Saving
 from traceprof.reports import html, text
-from traceprof.reports.detail import MAX_LINES, Detail
-from traceprof.reports.findings_text import claim_lines
-from traceprof.reports.text import SECTIONS
+from traceprof.reports.claims import claim
+from traceprof.reports.detail import MAX_LINES
 from traceprof.units import duration, percent, ranks_text
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
@@ -228,10 +227,6 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     assert "nsys profile --trace=cuda,nvtx" in shown_text
 
 
-def test_every_field_of_the_detail_belongs_to_a_section() -> None:
-    assert {name for names in SECTIONS.values() for name in names} == {*Detail.__struct_fields__}
-
-
 @pytest.mark.long
 def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     name = "[red]\x1b[31m<script_gemm"
@@ -252,7 +247,7 @@ def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     assert isinstance(cost, int)
 
     def said(saving: Saving) -> str:
-        return "; ".join(claim_lines(result, [replace(finding, saving=saving)]))
+        return "; ".join(claim(result, [replace(finding, saving=saving)]).sentences)
 
     more = ": more than its cost, as the host then launches ahead"
     assert more in said(Saving.at_most(2 * cost, "no-sync"))
@@ -267,7 +262,7 @@ def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
     result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
     finding = next(one for one in result.findings if one.id == "gpu-idle")
     other = replace(finding, title="The other direction", impact_ns=finding.impact_ns - 1)
-    said = "; ".join(claim_lines(result, [finding, other]))
+    said = "; ".join(claim(result, [finding, other]).sentences)
     assert "lowest" not in said
     assert "also: The other direction (" in said
     assert ranks_text([one.rank for one in (finding, other)]) == "rank 0"
@@ -281,7 +276,7 @@ def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -
     why = "cost, as kernels that only move numbers become faster, too"
     for share, is_more in ((0.9, False), (1.3, True)):
         most = Saving.at_most(round(share * finding.impact_ns / 5), "half-precision")
-        said = "; ".join(claim_lines(result, [replace(finding, saving=most)]))
+        said = "; ".join(claim(result, [replace(finding, saving=most)]).sentences)
         assert (why in said) == is_more
 
 

@@ -118,10 +118,10 @@ def command(
     comparison = compared(first, second, limits, allow_different)
     _write(comparison, output_format, output)
     if annotations is not None:
-        from traceprof.reports.comparison import github
+        from traceprof.reports.junit import github_annotations
 
         is_free = output not in {None, STDOUT} or output_format in _READ_BY_PEOPLE
-        click.echo(github.render(comparison), nl=False, err=not is_free)
+        click.echo(github_annotations(comparison), nl=False, err=not is_free)
     return EXIT_DONE if comparison.is_met else EXIT_FINDINGS
 
 
@@ -143,9 +143,9 @@ def _write(comparison: Comparison, output_format: str, output: str | None) -> No
     if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
         from rich.console import Console
 
-        from traceprof.reports.comparison import text
+        from traceprof.reports import text
 
-        Console().print(text.report(comparison))
+        Console().print(text.comparison_report(comparison))
         return
-    module = import_module(f"traceprof.reports.comparison.{output_format}")
-    write_output([module.render(comparison)], output)
+    module = import_module(f"traceprof.reports.{output_format}")
+    write_output([module.render_comparison(comparison)], output)

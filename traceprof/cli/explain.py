@@ -19,7 +19,7 @@ def command(finding: str) -> None:
     from traceprof.analyses.explanations.page import explanation
     from traceprof.analyses.registry import FINDING_IDS
     from traceprof.execution.options import no_such_finding
-    from traceprof.reports.plain_text import PLAIN_WIDTH
+    from traceprof.reports.terminal import PLAIN_WIDTH
 
     if finding not in FINDING_IDS:
         raise no_such_finding(finding)

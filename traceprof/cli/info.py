@@ -34,7 +34,7 @@ def command(reports: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from traceprof.execution.memory import keep_freed_memory
-    from traceprof.reports.plain_text import plain
+    from traceprof.reports.terminal import plain
     from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
     from traceprof.run.summary import FailedReport

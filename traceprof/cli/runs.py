@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from traceprof.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.reports.blocks import Section
+    from traceprof.store.runs import StoredRun
+
+_UNKNOWN = "unknown"
+_COMMIT_DIGITS = 10
 
 
 @click.command("runs", short_help="List the runs that were saved in a store.")
@@ -36,20 +46,46 @@ def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
     if metrics:
         why = "it is a column of the csv"
         raise UsageError("cannot use --metric", why, "add --format csv")
-    from traceprof.reports import runs_list
     from traceprof.store.runs import stored_runs
 
     runs = stored_runs(store)
     if output_format == "json":
-        click.echo(runs_list.as_json(runs), nl=False)
-    elif sys.stdout.isatty():
+        import json
+
+        from msgspec.structs import asdict
+
+        click.echo(json.dumps([asdict(run) for run in runs], indent=1))
+        return
+    from traceprof.reports.terminal import plain, renderable
+
+    shown = renderable([_section(runs)])
+    if sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(runs_list.table(runs))
+        Console().print(shown)
     else:
-        from traceprof.reports.plain_text import plain
+        click.echo(plain(shown), nl=False)
 
-        click.echo(plain(runs_list.table(runs)), nl=False)
+
+def _section(runs: Sequence[StoredRun]) -> Section:
+    from traceprof.reports.blocks import MAX_NAME, section, table
+    from traceprof.units import duration
+
+    rows = []
+    for run in runs:
+        recorded = (run.recorded_utc or _UNKNOWN).rstrip("Z").replace("T", " ")
+        others = f" and {len(run.hosts) - 1} more" if len(run.hosts) > 1 else ""
+        names = (
+            run.name,
+            ", ".join(f"{key}={value}" for key, value in run.labels.items()),
+            run.git_commit[:_COMMIT_DIGITS] if run.git_commit else _UNKNOWN,
+            recorded,
+            f"{run.hosts[0]}{others}" if run.hosts else _UNKNOWN,
+        )
+        step = _UNKNOWN if run.step_ns is None else duration(run.step_ns)
+        rows.append((*(one_line(name, MAX_NAME) for name in names), str(run.num_ranks), step))
+    headings = ("run", "labels", "commit", "recorded (UTC)", "host")
+    return section("", table((*headings, "ranks", "step"), rows, text=headings))
 
 
 def _write_csv(store: str, metrics: tuple[str, ...]) -> None:

@@ -74,11 +74,11 @@ def command(
     from traceprof.documents.whatif import written
     from traceprof.replay.answers.ask import whatif
     from traceprof.replay.assumptions.assumption import parse
-    from traceprof.reports import whatif_text
-    from traceprof.reports.plain_text import plain
+    from traceprof.reports.terminal import plain, renderable
+    from traceprof.reports.whatif_text import answers_section
 
-    for text in assumed:
-        parse(text)  # report mistakes before any report is read
+    for assumption in assumed:
+        parse(assumption)  # report mistakes before any report is read
     paths = expand(reports)
     check_output(output, paths)
     with progress() as shown:
@@ -86,7 +86,9 @@ def command(
     print_failures(answers.failed)
     if output_format == "json":
         write_output([written(answers)], output)
-    elif output is None and sys.stdout.isatty():
-        Console().print(whatif_text.report(answers))
+        return
+    text = renderable([answers_section(answers)])
+    if output is None and sys.stdout.isatty():
+        Console().print(text)
     else:
-        write_output([plain(whatif_text.report(answers))], output)
+        write_output([plain(text)], output)

@@ -1,78 +1,156 @@
-"""Paragraphs and tables of the text report for formats that are no terminal."""
+"""What reports consist of: sections of neutral blocks, which each format writes in its own way.
+
+A text in a block is one line, with control characters escaped. Writers escape what is special in
+their own format.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table as RichTable
-from rich.text import Text
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from traceprof.errors import one_line
-from traceprof.reports.time_text import Bar
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Sequence
 
-    from rich.console import RenderableType
+    from traceprof.analyses.breakdown import Measures
 
-Cell = str | Bar
+MAX_NAME = 80  # characters of a name that stands in a table
+PARTS = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copy",
+    "idle_ns": "idle",
+}
+"""Parts of a window: field of `Measures`, name."""
 
 
 class Paragraph(Record, frozen=True):
     """A sentence or more."""
 
-    text: str  # in one line, with control characters escaped
+    text: str
+    style: Literal["", "title", "advice"] = ""
+    is_apart: bool = False  # whether a blank line stands before it, in a terminal
+
+
+class Bar(Record, frozen=True):
+    """A window as a bar: its parts, each as wide as its share."""
+
+    parts: tuple[tuple[str, int], ...]  # of `PARTS`, in ns
+    window_ns: int
+
+    @property
+    def shares(self) -> list[tuple[str, float]]:
+        """The share of each part, 0 to 1."""
+        return [(part, ns / self.window_ns if self.window_ns else 0.0) for part, ns in self.parts]
+
+
+def bar_of(measures: Measures) -> Bar:
+    """Return the parts of a window as a bar."""
+    return Bar(tuple((part, getattr(measures, part)) for part in PARTS), measures.window_ns)
+
+
+Cell: TypeAlias = "str | Bar"
+
+
+class Column(Record, frozen=True):
+    """A column of a table. A heading may have several lines."""
+
+    heading: str
+    is_text: bool = False  # it stands at the left, and may be wrapped; numbers are neither
+    is_cut: bool = False  # where there is no room it is cut, not wrapped
 
 
 class Table(Record, frozen=True):
-    """Rows under headings."""
+    """Rows under headings, with a cell for each column."""
 
-    headings: tuple[str, ...]  # of the columns
-    # of each column, whether it is text, which stands at the left; else numbers
-    is_left: tuple[bool, ...]
-    rows: tuple[tuple[Cell, ...], ...]  # a cell for each column, with control characters escaped
-    caption: str  # what stands below; empty if nothing does
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    is_apart: bool = False  # whether a blank line stands before it, in a terminal
 
 
-def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]:
-    """Yield what the text report would draw, one after the other.
+class SeenEvidence(Record, frozen=True):
+    """A piece of evidence of a claim."""
 
-    Args:
-        renderables: texts, tables, and groups of them.
-
-    Raises:
-        TypeError: there is something else among them.
-    """
-    for renderable in renderables:
-        if isinstance(renderable, Text):
-            yield Paragraph(one_line(renderable.plain))
-        elif isinstance(renderable, RichTable):
-            yield table(renderable)
-        elif isinstance(renderable, Group):
-            yield from blocks(renderable.renderables)
-        elif isinstance(renderable, Padding):
-            yield from blocks([renderable.renderable])
-        else:
-            raise TypeError(f"neither a text nor a table: {type(renderable).__name__}")
+    text: str
+    start_ns: int
+    end_ns: int
+    is_shown: bool  # whether it matters enough for short formats, and was not shown before
 
 
-def table(rich: RichTable) -> Table:
-    """Return a table of the text report as its cells."""
-    columns = rich.columns
-    return Table(
-        tuple(_plain(column.header) for column in columns),
-        tuple(column.justify == "left" for column in columns),
+class Claim(Record, frozen=True):
+    """What a finding claims of the ranks that have it, by the rank where it costs most."""
+
+    id: str
+    severity: str
+    ranks: str  # such as `ranks 0-7`
+    rank: int  # where it costs most, and the evidence is from
+    cost: str  # in short, with what a replay would gain; alone where there are no sentences
+    sentences: tuple[str, ...]  # the title, then what it costs in a step and would gain
+    evidence: tuple[SeenEvidence, ...] = ()
+    advice: tuple[str, ...] = ()  # the most promising first
+    num_advice: int = 0  # shown in short formats
+    more: str = ""  # says where the other advice is
+
+
+class Gap(Record, frozen=True):
+    """What could not be analysed: the findings, what is missing on which ranks, the remedy."""
+
+    findings: str
+    reason: str
+    remedy: str
+
+
+Block: TypeAlias = "Paragraph | Table | Claim | Gap"
+
+
+class Section(Record, frozen=True):
+    """A part of a report under a heading, which is empty where there is none."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+def section(title: str, *blocks: Block | str | None) -> Section:
+    """Return a section of blocks, and of sentences as paragraphs; None is left out."""
+    return Section(
+        title,
         tuple(
-            tuple(cell if isinstance(cell, Bar) else _plain(cell) for cell in row)
-            for row in zip(*(column.cells for column in columns), strict=True)
+            paragraph(block) if isinstance(block, str) else block
+            for block in blocks
+            if block is not None
         ),
-        _plain(rich.caption or ""),
     )
 
 
-def _plain(cell: RenderableType) -> str:
-    text = cell.plain if isinstance(cell, Text) else str(cell)
-    return one_line(text.replace("\n", " "))
+def paragraph(text: str, *, is_apart: bool = False) -> Paragraph:
+    """Return a paragraph of a sentence that may have names from a report in it."""
+    return Paragraph(one_line(text), is_apart=is_apart)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    text: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    is_apart: bool = False,
+) -> Table:
+    """Return a table.
+
+    Args:
+        headings: of its columns.
+        rows: the cells of each row; rows that are too short are filled up.
+        text: the headings of columns of text.
+        cut: those of columns of text that are cut where there is no room.
+        is_apart: whether a blank line stands before it, in a terminal.
+    """
+    columns = tuple(
+        Column(heading, heading in text or heading in cut, heading in cut) for heading in headings
+    )
+    cells = [
+        tuple(one_line(cell) if isinstance(cell, str) else cell for cell in row) for row in rows
+    ]
+    filled = tuple(row + ("",) * (len(columns) - len(row)) for row in cells)
+    return Table(columns, filled, is_apart)

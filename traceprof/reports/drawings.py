@@ -11,6 +11,7 @@ from traceprof.analyses import pipeline_bubble
 from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
+from traceprof.reports.blocks import PARTS
 from traceprof.reports.tracks import EventKind
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
@@ -26,19 +27,12 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.reports.tracks import Scene, Track
+from traceprof.reports.tracks import Scene, Track
 
 WIDTH, LABELS = 900, 190  # of a drawing; of it, for the names of its rows
 ROW, BAR = 20, 15  # of a row, and of what is drawn in it
 CHART_HEIGHT = 140
 MAX_COLUMNS = 160  # of steps; of more, several make a column
-PARTS = {
-    "compute_ns": "compute",
-    "exposed_communication_ns": "exposed communication",
-    "exposed_copy_ns": "exposed copy",
-    "idle_ns": "idle",
-}
-"""Parts of a window: field of `Measures`, name."""
 _CHARACTER = 6.2  # wide, at the size of the labels
 _MIN_LABEL = 24  # shorter events are not named
 _FINE = 2  # parts of a pixel that are distinguished

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: for a browser, for paper, to be forwarded.
+"""Reports as one HTML file that needs nothing else: for a browser, for paper, to be forwarded.
 
 Templates write it, and escape all that comes from a report.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec.structs import replace
 
-from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import judged_steps
 from traceprof.errors import one_line
-from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings
-from traceprof.reports.blocks import Paragraph, Table, blocks, table
+from traceprof.reports.analysis_sections import analysis_sections
+from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, Table, paragraph
+from traceprof.reports.comparison_sections import comparison_sections, verdict
+from traceprof.reports.detail import WHOLE
 from traceprof.reports.drawings import (
     PipelineDrawing,
     StepChart,
@@ -23,55 +25,47 @@ from traceprof.reports.drawings import (
     step_chart,
     timeline,
 )
-from traceprof.reports.findings_text import (
-    claim_lines,
-    evidence_text,
-    gap_lines,
-    lines_below,
-    no_finding,
-)
-from traceprof.reports.headline_text import headline_lines
-from traceprof.reports.text import communication_sections, header_lines, note_lines
-from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
-from traceprof.reports.tracks import Moment, Scene, drawn_evidence
+from traceprof.reports.tracks import MAX_DRAWN, Moment, Scene
 from traceprof.structs import Record
-from traceprof.units import ranks_text
+from traceprof.units import duration
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.findings import Finding
+    from traceprof.documents.comparison import Comparison, Parts
 
 MAX_DRAWN_BYTES = 500_000
 """Of drawings of evidence, all together: what costs most is drawn first."""
 _MAX_LINES = 60  # about the data; a large run has one for each report
 _MAX_TITLE = 80
+_ROW = 34  # of the drawing of a comparison, pixels
 
 
-class SeenEvidence(Record, frozen=True):
-    """A piece of evidence."""
+class DrawnPart(Record, frozen=True):
+    """A part of a drawn step: its class in the style, and where it is, in pixels."""
 
-    text: str  # when, and what
-    drawing: Timeline | None  # what ran then; None if that is unknown, or too much was drawn before
+    name: str
+    x: float
+    width: float
+
+
+class DrawnStep(Record, frozen=True):
+    """A mean step as a row of the drawing."""
+
+    name: str  # of the side
+    y: int  # its top
+    text: str  # how long it is
+    end: float  # where it ends, in pixels
+    parts: tuple[DrawnPart, ...]  # what it is made of
 
 
 class FindingCard(Record, frozen=True):
-    """A finding as it is shown: what it claims of several ranks."""
+    """A claim, with its evidence drawn."""
 
-    id: str  # the finding's
-    severity: str  # the highest
-    ranks: str  # which have it
-    claim: Sequence[str]  # sentences
-    evidence: Sequence[SeenEvidence]  # of the rank that it costs most
-    advice: Sequence[str]  # the most promising first
-
-
-class Section(Record, frozen=True):
-    """A part of the page: a heading, and what stands below."""
-
-    heading: str
-    content: Sequence[Paragraph | Table]
+    claim: Claim
+    evidence: tuple[tuple[str, Timeline | None], ...]  # None: not known, or too much was drawn
 
 
 def render(
@@ -87,27 +81,47 @@ def render(
         shows_kernels: whether there is a table of kernels in it.
         scenes: what ran where the evidence is, as far as it is to be drawn.
     """
-    title, *reports = header_lines(analysis)
+    report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
     names = [one_line(report.path.name) for report in analysis.run.reports[:1]]
+    findings = () if report.findings is None else report.findings.blocks
+    chart, chart_rank = _step_chart(analysis) if report.steps else (None, None)
     page = {
         "title": f"traceprof: {', '.join(names)}"[:_MAX_TITLE],
-        "version": title,
-        "reports": reports,
-        "notes": _limited(note_lines(analysis)),
-        "gaps": _limited(gap_lines(analysis.not_applicable)),
-        "parts": drawings.PARTS,
-        "drawn": drawings,
-        "has_ranks": bool(analysis.breakdown),
+        "report": report,
+        "chart": chart,
+        "chart_rank": chart_rank,
+        "pipelines": pipeline_drawings(analysis.measured) if analysis.breakdown else [],
+        "cards": _cards((block for block in findings if isinstance(block, Claim)), scenes or {}),
+        "below_findings": [block for block in findings if not isinstance(block, Claim)],
+        "max_lines": _MAX_LINES,
     }
-    if analysis.breakdown:
-        page |= _of_ranks(analysis, scenes or {}, shows_kernels=shows_kernels)
     return environment().get_template("analysis.html.jinja").render(page)
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the comparison as a self-contained HTML page."""
+    longest = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
+    head, *sections = comparison_sections(comparison)
+    sentence = verdict(comparison)
+    names = f"{comparison.before.name} → {comparison.after.name}"
+    page = {
+        "title": one_line(f"traceprof: {names}", _MAX_TITLE),
+        "version": f"traceprof {__version__}",
+        "verdict": sentence,
+        "lines": [block for block in head.blocks if block != paragraph(sentence)],
+        "steps": [
+            _drawn("before", 0, comparison.mean_before, longest),
+            _drawn("after", _ROW, comparison.mean_after, longest),
+        ],
+        "height": 2 * _ROW,
+        "sections": sections,
+    }
+    return environment().get_template("comparison.html.jinja").render(page)
 
 
 def pipeline_svg(drawing: PipelineDrawing) -> str:
     """Return a drawing of a pipeline as an SVG file."""
-    template = environment().get_template("pipeline.svg.jinja")
-    return template.render(drawing=drawing, drawn=drawings)
+    return environment().get_template("pipeline.svg.jinja").render(drawing=drawing)
 
 
 def environment() -> Environment:
@@ -120,32 +134,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["gap"] = lambda block: isinstance(block, Gap)
     environment.tests["bar"] = lambda cell: isinstance(cell, Bar)
+    environment.globals |= {"drawn": drawings, "parts": PARTS}
     return environment
-
-
-def _of_ranks(
-    analysis: RunResult, scenes: Mapping[Moment, Scene], *, shows_kernels: bool
-) -> dict[str, object]:
-    """Return what the page has where at least one rank was measured."""
-    kind = judged_kind(analysis.breakdown)
-    steps = steps_table(analysis)
-    sections = communication_sections(analysis, shows_kernels=shows_kernels)
-    chart, chart_rank = _step_chart(analysis)
-    return {
-        "kind": str(kind),
-        "headline": [one_line(line) for line in headline_lines(analysis)],
-        "ranks": table(parts_table(analysis)),
-        "below": _limited([one_line(line) for line in below_the_table(analysis)]),
-        "steps": [] if steps is None else [*blocks([steps])],
-        "chart": chart,
-        "pipelines": pipeline_drawings(analysis.measured),
-        "chart_rank": chart_rank,
-        "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
-        "cards": _cards(analysis, by_id(analysis.findings), scenes),
-        "no_finding": no_finding(kind),
-        "below_findings": lines_below(analysis, kind),
-    }
 
 
 def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
@@ -156,34 +148,27 @@ def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
     return (step_chart(steps), result.rank) if steps else (None, None)
 
 
-def _cards(
-    analysis: RunResult, groups: Sequence[list[Finding]], scenes: Mapping[Moment, Scene]
-) -> list[FindingCard]:
+def _cards(claims: Iterable[Claim], scenes: Mapping[Moment, Scene]) -> list[FindingCard]:
     cards, num_bytes = [], 0
-    for group in groups:
-        worst = worst_of(group)
+    for claim in claims:
         evidence = []
-        for item in drawn_evidence(worst):
-            scene = scenes.get(Moment(worst.rank, item.start_ns, item.end_ns))
+        for item in claim.evidence[:MAX_DRAWN]:
+            scene = scenes.get(Moment(claim.rank, item.start_ns, item.end_ns))
             drawing = None
             if scene is not None and scene.rows:
                 drawing = timeline(scene)
                 num_bytes += sum(len(path) for row in drawing.rows for _, path in row.shapes)
                 drawing = drawing if num_bytes <= MAX_DRAWN_BYTES else None
-            evidence.append(SeenEvidence(evidence_text(item), drawing))
-        cards.append(
-            FindingCard(
-                id=worst.id,
-                severity=str(worst.severity),
-                ranks=ranks_text([finding.rank for finding in group]),
-                claim=claim_lines(analysis, group),
-                evidence=evidence,
-                advice=[one_line(advice) for advice in worst.advice],
-            )
-        )
+            evidence.append((item.text, drawing))
+        cards.append(FindingCard(claim, tuple(evidence)))
     return cards
 
 
-def _limited(lines: Sequence[object]) -> list[object]:
-    """Return the first lines: a page of a thousand reports stays one that somebody reads."""
-    return [*lines[:_MAX_LINES]]
+def _drawn(name: str, y: int, mean: Parts, longest_ns: int) -> DrawnStep:
+    scale = (drawings.WIDTH - 2 * drawings.LABELS) / longest_ns
+    x, parts = float(drawings.LABELS), []
+    for part in PARTS:
+        width = scale * getattr(mean, part)
+        parts.append(DrawnPart(part, round(x, 1), round(width, 1)))
+        x += width
+    return DrawnStep(name, y, duration(mean.mean_step_ns), round(x, 1), tuple(parts))

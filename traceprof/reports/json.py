@@ -1,4 +1,4 @@
-"""An analysis as JSON, by the schema that ships beside this module."""
+"""The analysis and the comparison as JSON, by the schemas that ship beside this module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.documents.comparison import Comparison
 
 
 def render(result: RunResult) -> str:
     """Return an analysis as JSON text that ends in a newline."""
     return "".join(pieces(result))
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the document `traceprof.comparison/1`, with a line break at its end."""
+    return json.dumps(msgspec.to_builtins(comparison), indent=1, allow_nan=False) + "\n"
 
 
 def pieces(result: RunResult) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from traceprof.analyses.compute.compute_parts import peak_of_kind
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR
 from traceprof.errors import one_line
@@ -13,15 +11,13 @@ from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.categories import MAIN_COMPUTE
 from traceprof.kernel_names.titles import kernel_title
+from traceprof.reports.blocks import MAX_NAME, section, table
 from traceprof.reports.detail import WHOLE
-from traceprof.reports.tables import name_text, new_table
 from traceprof.structs import Record
 from traceprof.units import counted, duration, percent, three_digits, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Sequence
 
     from traceprof.analyses.compute.compute_parts import (
         ComputePart,
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
+    from traceprof.reports.blocks import Section, Table
     from traceprof.reports.detail import Detail
 
 _MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
@@ -160,29 +157,29 @@ def _total(parts: Sequence[ComputePart]) -> int:
 
 
 MAX_KERNELS = 20  # of one rank; the JSON has them all
-_LEFT = ("kernel", "category", "computes in")
+_BY_NAME = "Kernels, by name"
 
 
-def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
-    """Yield the table of the rank whose kernels take longest together, and what is left out."""
-    tables = [(sum(table.total_ns), table) for table in analysis.kernels]
+def kernel_section(analysis: RunResult) -> Section:
+    """Return the kernels of the rank whose kernels take longest together, and what is left out."""
+    tables = [(sum(kernels.total_ns), kernels) for kernels in analysis.kernels]
     if not any(total for total, _ in tables):
-        yield Text("No kernel ran.")
-        return
-    total, table = max(tables, key=lambda item: (item[0], -item[1].rank))
-    uses = list(table)
-    if len(tables) > 1:
-        yield Text(
-            f"rank {table.rank}, whose kernels take longest together ({duration(total)});"
-            " --format json has those of all ranks"
-        )
-    yield Text(_kernel_categories(uses, total))
-    yield _table(uses[:MAX_KERNELS], total, _reaching(analysis, table.rank, uses[:MAX_KERNELS]))
-    rest = uses[MAX_KERNELS:]
-    if rest:
-        spent = sum(use.total_ns for use in rest)
-        names, fraction = counted(len(rest), "more name"), percent(share(spent, total))
-        yield Text(f"… and {names}: {duration(spent)}, {fraction}")
+        return section(_BY_NAME, "No kernel ran.")
+    total, kernels = max(tables, key=lambda item: (item[0], -item[1].rank))
+    uses = list(kernels)
+    shown, rest = uses[:MAX_KERNELS], uses[MAX_KERNELS:]
+    spent = sum(use.total_ns for use in rest)
+    names, fraction = counted(len(rest), "more name"), percent(share(spent, total))
+    return section(
+        _BY_NAME,
+        f"rank {kernels.rank}, whose kernels take longest together ({duration(total)});"
+        " --format json has those of all ranks"
+        if len(tables) > 1
+        else None,
+        _kernel_categories(uses, total),
+        _table(shown, total, _reaching(analysis, kernels.rank, shown)),
+        f"… and {names}: {duration(spent)}, {fraction}" if rest else None,
+    )
 
 
 def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:
@@ -228,28 +225,26 @@ def _reach_text(reach: Reached | None) -> str:
     return f"{three_digits(reach.rate)} {reach.unit}{share}"
 
 
-def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> RenderableType:
+def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> Table:
     has_steps = any(use.per_step_ns is not None for use in uses)
-    per_step = ("per step",) if has_steps else ()
-    reach = ("reaches",) if reaching else ()
-    headings = (
-        "time", "share", *per_step, "count", "median", *reach, "category", "computes in", "kernel",
-    )  # fmt: skip
-    table = new_table(*headings, left=_LEFT)
-    for place, use in enumerate(uses):
-        step = () if use.per_step_ns is None else (duration(use.per_step_ns),)
-        table.add_row(
+    per_step, reach = ("per step",) * has_steps, ("reaches",) * bool(reaching)
+    rows = [
+        (
             duration(use.total_ns),
             percent(share(use.total_ns, total_ns)),
-            *step,
+            *(() if use.per_step_ns is None else (duration(use.per_step_ns),)),
             str(use.count),
             duration(use.median_ns),
             *reaching[place : place + 1],
-            Text(str(use.kind.category), no_wrap=True),
-            Text(arithmetic_text(use.kind), no_wrap=True),
-            name_text(kernel_title(use.name)),
+            str(use.kind.category),
+            arithmetic_text(use.kind),
+            one_line(kernel_title(use.name), MAX_NAME),
         )
-    return table
+        for place, use in enumerate(uses)
+    ]
+    numbers = ("time", "share", *per_step, "count", "median", *reach)
+    headings = (*numbers, "category", "computes in", "kernel")
+    return table(headings, rows, text=("kernel",), cut=("category", "computes in"))
 
 
 def arithmetic_text(kind: KernelKind) -> str:
@@ -274,27 +269,33 @@ MAX_MODULES = 30  # of one rank; the JSON has them all
 _MIN_MODULE = 0.01  # of the kernels: less is not worth a line
 
 
-def module_table(analysis: RunResult) -> Iterator[RenderableType]:
-    """Yield the modules of the rank whose modules take longest; nothing if none is known."""
+def module_section(analysis: RunResult) -> Section | None:
+    """Return the modules of the rank whose modules take longest; None if none is known."""
     ranks = [(launched.in_modules_ns, launched) for launched in analysis.launched]
     total, chosen = max(ranks, key=lambda item: (item[0], -item[1].rank), default=(0, None))
     if chosen is None or not total:
-        return
-    if len(analysis.launched) > 1:
-        yield Text(f"rank {chosen.rank}, whose modules take longest together ({duration(total)})")
-    table = new_table("time", "share", "own", "backward", "kernels", "module", left=("module",))
-    shown = [use for use in chosen.modules if use.total_ns >= _MIN_MODULE * total]
-    for use in shown[:MAX_MODULES]:
+        return None
+    shown = [use for use in chosen.modules if use.total_ns >= _MIN_MODULE * total][:MAX_MODULES]
+    rows = []
+    for use in shown:
         *around, name = use.module.split(SEPARATOR)
-        table.add_row(
-            duration(use.total_ns),
-            percent(share(use.total_ns, total)),
-            duration(use.own_ns),
-            duration(use.backward_ns),
-            str(use.num_kernels),
-            name_text(f"{'  ' * len(around)}{name}"),
+        rows.append(
+            (
+                duration(use.total_ns),
+                percent(share(use.total_ns, total)),
+                duration(use.own_ns),
+                duration(use.backward_ns),
+                str(use.num_kernels),
+                one_line(f"{'  ' * len(around)}{name}", MAX_NAME),
+            )
         )
-    yield table
-    left_out = len(chosen.modules) - len(shown[:MAX_MODULES])
-    if left_out:
-        yield Text(f"… and {counted(left_out, 'more module')}: --format json has them all")
+    headings = ("time", "share", "own", "backward", "kernels", "module")
+    more = len(chosen.modules) - len(shown)
+    return section(
+        "Kernels, by module",
+        f"rank {chosen.rank}, whose modules take longest together ({duration(total)})"
+        if len(analysis.launched) > 1
+        else None,
+        table(headings, rows, text=("module",)),
+        f"… and {counted(more, 'more module')}: --format json has them all" if more else None,
+    )

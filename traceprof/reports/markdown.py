@@ -1,35 +1,24 @@
-"""The report as Markdown, as issues and chats show it: all text of a report is text there, too."""
+"""Reports as Markdown, as issues and chats show it: text of a report is never a mark."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.breakdown import judged_kind
-from traceprof.findings import by_id, worst_of
-from traceprof.reports.blocks import Table, blocks, table
-from traceprof.reports.findings_text import (
-    MAX_EVIDENCE,
-    claim_lines,
-    evidence_text,
-    gap_lines,
-    lines_below,
-    max_advice,
-    no_finding,
-)
-from traceprof.reports.headline_text import headline_lines
-from traceprof.reports.text import communication_sections, header_lines, note_lines
-from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
-from traceprof.units import ranks_text
+from msgspec.structs import replace
+
+from traceprof.reports.analysis_sections import analysis_sections
+from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, Table, paragraph
+from traceprof.reports.comparison_sections import comparison_sections, verdict
+from traceprof.reports.detail import WHOLE
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import RenderableType
-
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.findings import Finding
-    from traceprof.run.rank import WindowKind
+    from traceprof.documents.comparison import Comparison
+    from traceprof.reports.blocks import Block, Section
 
 # What Markdown gives a meaning anywhere in a line; others have one only where a line begins.
 _SPECIAL = re.compile(
@@ -39,6 +28,7 @@ _SPECIAL = re.compile(
 )
 _AT_START = re.compile(r"^(\s*\d*)([-+=.)])(?=[-=\s]|$)")
 _MAX_LINES = 20  # about the data: more than that nobody reads in a comment
+_OPEN = ("Gates", "Where it comes from", "Findings, per step")  # of a comparison; others are folded
 
 
 def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
@@ -48,29 +38,34 @@ def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
         analysis: what was found out.
         shows_kernels: whether there is a table of kernels in it.
     """
-    title, *reports = header_lines(analysis)
-    headline = headline_lines(analysis)
-    lines = [f"### {escaped(headline[0] if headline else title)}", ""]
-    lines += [f"{escaped(line)}\n" for line in headline[1:]]
-    if analysis.breakdown:
-        kind = judged_kind(analysis.breakdown)
-        lines += [*table_lines(table(parts_table(analysis))), ""]
-        lines += [f"{escaped(line)}\n" for line in below_the_table(analysis)]
-        lines += ["#### Findings", "", *_findings(analysis, kind), ""]
-        steps = steps_table(analysis)
-        if steps is not None:
-            lines += _folded("Per training step", [steps])
-        for heading, content in communication_sections(analysis, shows_kernels=shows_kernels):
-            lines += _folded(heading, content)
-    missing = [
-        f"* **{escaped(findings)}**{escaped(reason)}  \n  → {escaped(remedy)}"
-        for findings, reason, remedy in gap_lines(analysis.not_applicable)
-    ]
-    about = [f"* {escaped(note)}" for note in note_lines(analysis)]
-    for heading, items in (("Could not be analysed", missing), ("About the data", about)):
-        if items:
-            lines += details(heading, items[:_MAX_LINES])
-    lines += [f"<sub>{escaped(' · '.join([title, *reports]))}</sub>"]
+    report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
+    title, *more = report.headline or report.header[:1]
+    lines = [f"### {escaped(title)}", "", *(f"{escaped(line)}\n" for line in more)]
+    if report.times is not None:
+        lines += _blocks(report.times.blocks)
+    if report.findings is not None:
+        lines += ["#### Findings", "", *_items(report.findings.blocks), ""]
+    for section in filter(None, (report.steps, *report.others)):
+        lines += _folded(section.title, _blocks(section.blocks))
+    for section in filter(None, (report.gaps, report.notes)):
+        lines += _folded(section.title, _items(section.blocks[:_MAX_LINES]))
+    lines.append(f"<sub>{escaped(' · '.join(report.header))}</sub>")
+    return "\n".join(lines) + "\n"
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the comparison as Markdown: what matters first, the rest folded in."""
+    head, *sections = comparison_sections(comparison)
+    sentence = verdict(comparison)
+    others = [block for block in head.blocks if block != paragraph(sentence)]
+    lines = [f"### {escaped(sentence)}", "", *_items(others), ""]
+    for section in sections:
+        content = _with_items(section)
+        if section.title in _OPEN:
+            lines += [f"#### {section.title}", "", *content]
+        elif section.blocks:
+            lines += _folded(section.title, content)
+    lines.append(f"<sub>traceprof {__version__}</sub>")
     return "\n".join(lines) + "\n"
 
 
@@ -81,58 +76,63 @@ def escaped(text: str) -> str:
     return shown.replace("@", "@\N{ZERO WIDTH SPACE}")
 
 
-def _findings(analysis: RunResult, kind: WindowKind) -> Iterator[str]:
-    if not analysis.findings:
-        yield escaped(no_finding(kind))
-    for place, group in enumerate(by_id(analysis.findings)):
-        yield from _finding(analysis, group, max_advice(place, worst_of(group)))
-    for line in lines_below(analysis, kind):
-        yield f"* {escaped(line)}"
+def _with_items(section: Section) -> Iterator[str]:
+    """Yield a section, with the sentences before its table as a list."""
+    blocks = section.blocks
+    first = next((at for at, block in enumerate(blocks) if isinstance(block, Table)), len(blocks))
+    if first:
+        yield from _items(blocks[:first])
+        yield ""
+    yield from _blocks(blocks[first:])
 
 
-def _finding(analysis: RunResult, group: list[Finding], num_advice: int) -> Iterator[str]:
-    worst = worst_of(group)
-    claim, *more = claim_lines(analysis, group)
-    ranks = ranks_text([finding.rank for finding in group])
-    yield f"* **{worst.severity}** **{escaped(worst.id)}** ({ranks}): {escaped(claim)}"
-    for line in more:
+def _items(blocks: Iterable[Block]) -> Iterator[str]:
+    """Yield claims, gaps and sentences as a list."""
+    for block in blocks:
+        if isinstance(block, Claim):
+            yield from _claim(block)
+        elif isinstance(block, Gap):
+            what = f"**{escaped(block.findings)}**{escaped(block.reason)}"
+            yield f"* {what}  \n  → {escaped(block.remedy)}"
+        elif isinstance(block, Paragraph):
+            yield f"* {escaped(block.text)}"
+
+
+def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+    """Yield tables and sentences, with an empty line after each."""
+    for block in blocks:
+        if isinstance(block, Table):
+            yield from _table(block)
+        elif isinstance(block, Paragraph):
+            yield escaped(block.text)
+        yield ""
+
+
+def _claim(claim: Claim) -> Iterator[str]:
+    title, *more = claim.sentences
+    yield f"* **{claim.severity}** **{escaped(claim.id)}** ({claim.ranks}): {escaped(title)}"
+    for line in (*more, *(item.text for item in claim.evidence if item.is_shown)):
         yield f"  * {escaped(line)}"
-    for item in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
-        yield f"  * {escaped(evidence_text(item))}"
-    for advice in worst.advice[:num_advice]:
+    for advice in claim.advice[: claim.num_advice]:
         yield f"  * → {escaped(advice)}"
 
 
-def _folded(heading: str, content: Iterable[RenderableType]) -> list[str]:
-    lines: list[str] = []
-    for block in blocks(content):
-        if isinstance(block, Table):
-            lines += [
-                *table_lines(block),
-                "",
-                *([escaped(block.caption), ""] if block.caption else []),
-            ]
-        else:
-            lines += [escaped(block.text), ""]
-    return details(heading, lines)
-
-
-def details(heading: str, lines: Iterable[str]) -> list[str]:
+def _folded(heading: str, lines: Iterable[str]) -> list[str]:
     """Return lines of Markdown folded in below a heading of ours."""
     return [f"<details><summary>{heading}</summary>", "", *lines, "", "</details>", ""]
 
 
-def table_lines(content: Table) -> Iterator[str]:
+def _table(table: Table) -> Iterator[str]:
     """Yield a table without its bars."""
     shown = [
-        column
-        for column in range(len(content.headings))
-        if not any(isinstance(row[column], Bar) for row in content.rows)
+        (place, column)
+        for place, column in enumerate(table.columns)
+        if not any(isinstance(row[place], Bar) for row in table.rows)
     ]
-    yield _row(content.headings[column] for column in shown)
-    yield _row(":--" if content.is_left[column] else "--:" for column in shown)
-    for row in content.rows:
-        yield _row(escaped(str(row[column])) for column in shown)
+    yield _row(column.heading.replace("\n", " ") for _, column in shown)
+    yield _row(":--" if column.is_text else "--:" for _, column in shown)
+    for row in table.rows:
+        yield _row(escaped(str(row[place])) for place, _ in shown)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -1,27 +1,24 @@
-"""The text report's section on several ranks: clocks, late ranks, waits."""
+"""Several ranks: clocks, late ranks, waits, what operations took, process groups, buckets."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
-
-from rich.text import Text
+from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.errors import one_line
-from traceprof.reports.detail import MAX_RANKS
-from traceprof.reports.tables import name_text, new_table
+from traceprof.reports.blocks import MAX_NAME, paragraph, section, table
+from traceprof.reports.detail import MAX_RANKS, WHOLE
 from traceprof.reports.time_text import where_all
 from traceprof.trace.grouping import median_of
-from traceprof.units import counted, duration, percent, three_digits
+from traceprof.units import counted, duration, percent, ranks_text, size_text, three_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from rich.console import RenderableType
-    from rich.table import Table
+    from collections.abc import Iterable, Iterator, Sequence
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.blocks import Block, Section, Table
+    from traceprof.reports.detail import Detail
     from traceprof.run.session_clocks import MachineClock
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
@@ -41,29 +38,32 @@ _SOURCES = {
 }
 
 
-def has_several_ranks(analysis: RunResult) -> bool:
-    """Say whether there are ranks to compare, in one report or in several.
+def rank_sections(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Section]:
+    """Yield sections on ranks against each other, and on process groups and DDP's buckets."""
+    is_one_report = len(analysis.run.reports) == 1
+    compared = analysis.ranks
+    # Ranks of one report that share no operation are not compared.
+    shares_work = not is_one_report or bool(compared.waits or compared.unmatched)
+    if len(compared.ranks) > 1 and shares_work:
+        heading = "Who waited for whom" if is_one_report else "Ranks on one clock"
+        yield section(heading, *_ranks_on_one_clock(analysis, detail.max_ranks))
+        # Of one report the JSON has it: who waited says more in less room.
+        shows_transfers = not is_one_report and detail.has_transfers
+        transferred = _transfer_table(analysis) if shows_transfers else None
+        if transferred is not None:
+            yield section(_arrived_heading(analysis), transferred)
+    if detail.has_groups:
+        yield from _groups(analysis)
+        yield from _buckets(analysis)
 
-    Ranks of one report that share no operation are not compared.
-    """
-    comparison = analysis.ranks
-    if len(comparison.ranks) < 2:
-        return False
-    return len(analysis.run.reports) > 1 or bool(comparison.waits or comparison.unmatched)
 
-
-def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Iterable[RenderableType]:
-    """Return the section: a line for each rank, and what could not be matched.
-
-    Args:
-        analysis: what was found out.
-        max_ranks: so many ranks are shown, those that made others wait longest.
-    """
+def _ranks_on_one_clock(analysis: RunResult, max_ranks: int) -> Iterator[Block]:
+    """Yield a line for each rank, those that made others wait longest, and what is unmatched."""
     comparison, matrix_ns = analysis.ranks, analysis.ranks.matrix_ns
     # Ranks of one report share a clock and a machine.
     is_one_report = len(analysis.run.reports) == 1
     of_machine = () if is_one_report else ("host", "clock", "±")
-    table = new_table("rank", *of_machine, *_HEADINGS, left=("host",))
+    rows: list[tuple[str, ...]] = []
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
@@ -78,40 +78,46 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
         waited = matrix_ns[member]
         is_matched = any(member in waits.group.members for waits in comparison.waits)
         is_unknown = comparison.are_waits_unknown(member)
-        machine = () if is_one_report else (name_text(comparison.machines[member]), *_clock(clock))
-        table.add_row(
-            str(comparison.ranks[member]),
-            *machine,
-            "-" if late_rank is None else percent(late_rank.share_last),
-            "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
-            _known(int(waited.sum()), is_unknown=is_unknown) if is_matched else "-",
-            f"rank {comparison.ranks[int(waited.argmax())]}" if waited.any() else "-",
-            _known(int(matrix_ns[:, member].sum()), is_unknown=is_unknown) if is_matched else "-",
+        host = one_line(comparison.machines[member], MAX_NAME)
+        machine = () if is_one_report else (host, *_clock(clock))
+        rows.append(
+            (
+                str(comparison.ranks[member]),
+                *machine,
+                "-" if late_rank is None else percent(late_rank.share_last),
+                "-" if late_rank is None or not late_rank.num_last else duration(late_rank.late_ns),
+                _known(int(waited.sum()), is_unknown=is_unknown) if is_matched else "-",
+                f"rank {comparison.ranks[int(waited.argmax())]}" if waited.any() else "-",
+                _known(int(matrix_ns[:, member].sum()), is_unknown=is_unknown)
+                if is_matched
+                else "-",
+            )
         )
-    yield table
+    yield table(("rank", *of_machine, *_HEADINGS), rows, text=("host",))
     if len(order) > len(shown):
-        yield Text(f"… and {counted(len(order) - len(shown), 'more rank')}{where_all(max_ranks)}")
+        more = counted(len(order) - len(shown), "more rank")
+        yield paragraph(f"… and {more}{where_all(max_ranks)}")
     if not is_one_report:
-        yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
+        yield paragraph(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):
-        yield Text(
+        yield paragraph(
             "Clocks marked UTC share no operation with the others: they are as exact as NTP."
         )
     for waits in comparison.waits:
         captured, there = len(waits.group.members), waits.group.num_ranks
         if captured < there:
             name = one_line(waits.group.name or "a communicator")
-            yield Text(
+            yield paragraph(
                 f"Of the {there} ranks of {name}, {captured} were captured: another one may have"
                 " been later still."
             )
     for group in comparison.unmatched:
         ranks = ", ".join(str(rank) for rank in sorted(group.ranks)[:MAX_RANKS])
         name = one_line(group.name) if group.name else "of no known communicator"
-        yield Text(f"Operations {name} of the ranks {ranks} were not matched: {group.reason}.")
+        yield paragraph(f"Operations {name} of the ranks {ranks} were not matched: {group.reason}.")
 
 
-def transfer_table(analysis: RunResult) -> Table | None:
+def _transfer_table(analysis: RunResult) -> Table | None:
     """Return what operations took once all ranks were there; None if none was matched.
 
     One line for each operation and communicator, the one with the longest transfers first. The
@@ -124,27 +130,29 @@ def transfer_table(analysis: RunResult) -> Table | None:
                 by_group[use.operation, use.communicator or ""].append(use)
     if not by_group:
         return None
-    table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
+    rows: list[tuple[str, ...]] = []
     by_cost = sorted(by_group.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
     for (operation, communicator), uses in by_cost[:MAX_RANKS]:
         use = uses[0]
         is_told = not use.is_lower_bound
-        table.add_row(
-            name_text(operation),
-            _short(communicator, use.description),
-            "-" if use.scope is None else _SCOPES[use.scope],
-            str(use.num_matched),
-            _median_wait(uses),
-            "-" if use.transfer_ns is None else duration(use.transfer_ns),
-            _rate(use.busbw_gb_per_s if is_told else None),
-            "-" if use.utilization is None or not is_told else percent(use.utilization),
-            "-" if use.latency_ns is None else duration(use.latency_ns),
-            _rate(use.rate_gb_per_s),
+        rows.append(
+            (
+                one_line(operation, MAX_NAME),
+                _short(communicator, use.description),
+                "-" if use.scope is None else _SCOPES[use.scope],
+                str(use.num_matched),
+                _median_wait(uses),
+                "-" if use.transfer_ns is None else duration(use.transfer_ns),
+                _rate(use.busbw_gb_per_s if is_told else None),
+                "-" if use.utilization is None or not is_told else percent(use.utilization),
+                "-" if use.latency_ns is None else duration(use.latency_ns),
+                _rate(use.rate_gb_per_s),
+            )
         )
-    return table
+    return table(_TRANSFER_HEADINGS, rows, text=("communicator",))
 
 
-def arrived_heading(analysis: RunResult) -> str:
+def _arrived_heading(analysis: RunResult) -> str:
     """Return the heading of what operations took: how many of their ranks are known to be there."""
     sizes = [
         (len(waits.group.members), max(waits.group.num_ranks, len(waits.group.members)))
@@ -166,11 +174,11 @@ def _median_wait(uses: Sequence[OperationUse]) -> str:
     return duration(int(median_of(waits))) if waits else "unknown"
 
 
-def _short(communicator: str, description: str | None) -> Text:
+def _short(communicator: str, description: str | None) -> str:
     """Return the end of NCCL's ids, which distinguishes them, and names as they are."""
     is_id = communicator.startswith("0x")
     described = "" if description is None else f" ({description})"
-    return name_text((f"…{communicator[-8:]}" if is_id else communicator) + described)
+    return one_line((f"…{communicator[-8:]}" if is_id else communicator) + described, MAX_NAME)
 
 
 def _rate(gb_per_s: float | None) -> str:
@@ -186,3 +194,101 @@ def _clock(clock: MachineClock) -> tuple[str, str]:
     if clock.source == "reference":
         return "reference", ""
     return "UTC" if clock.source == "session start" else "unknown", known
+
+
+_GROUP_HEADINGS = (
+    "group",
+    "operation",
+    "ranks",
+    "operations\nper rank",
+    "bytes\nper rank",
+    "median\noperation",
+    "mean\noperation",
+)
+_MAX_ROWS = 24  # more than that nobody reads; the JSON has them all
+
+Key = TypeVar("Key")
+Use = TypeVar("Use")
+
+
+def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, Use]]]:
+    """Put together what several ranks have alike: (rank, use) by what they are known by."""
+    by_key: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
+    for key, rank, use in uses:
+        by_key[key].append((rank, use))
+    return by_key
+
+
+def _operation(use: OperationUse) -> str:
+    if use.peer is None:
+        return use.operation
+    return f"{use.operation} {'to' if use.operation == 'Send' else 'from'} {use.peer}"
+
+
+def _groups(analysis: RunResult) -> Iterator[Section]:
+    """Yield what ranks without a GPU communicated, by process group."""
+    uses_by_key = _by_key(
+        ((use.communicator or "", _operation(use)), result.rank, use)
+        for result in analysis.measured.shown_process_groups
+        for use in result.uses
+    )
+    ordered = sorted(uses_by_key.items(), key=lambda row: -sum(use.total_ns for _, use in row[1]))
+    rows = []
+    for (_, operation), of_ranks in ordered[:_MAX_ROWS]:
+        uses = [use for _, use in of_ranks]
+        sizes = [use.bytes for use in uses if use.bytes is not None]
+        mean_ns = sum(use.total_ns for use in uses) // sum(use.count for use in uses)
+        rows.append(
+            (
+                one_line((uses[0].communicator_text or "-").removeprefix("group "), MAX_NAME),
+                one_line(operation, MAX_NAME),
+                _numbers(of_ranks),
+                _span([use.count for use in uses]),
+                size_text(max(sizes)) if len(sizes) == len(uses) else "-",
+                duration(int(median_of([use.median_ns for use in uses]))),
+                duration(mean_ns),
+            )
+        )
+    if rows:
+        shown = table(_GROUP_HEADINGS, rows, text=("group", "operation"))
+        yield section("Communication by process group", shown, _rest(len(ordered)))
+
+
+def _buckets(analysis: RunResult) -> Iterator[Section]:
+    uses_by_key = _by_key(
+        ((-1 if use.index is None else use.index, use.bytes or 0), result.rank, use)
+        for result in analysis.buckets
+        for use in result.uses
+    )
+    rows = []
+    for (index, size), of_ranks in sorted(uses_by_key.items())[:_MAX_ROWS]:
+        uses = [use for _, use in of_ranks]
+        done = [
+            use.median_ready_to_done_ns for use in uses if use.median_ready_to_done_ns is not None
+        ]
+        rows.append(
+            (
+                str(index) if index >= 0 else "-",
+                size_text(size) if size else "-",
+                _numbers(of_ranks),
+                _span([use.count for use in uses]),
+                duration(int(median_of(done))) if done else "-",
+            )
+        )
+    headings = ("bucket", "bytes", "ranks", "times\nper rank", "ready to\nreduced")
+    if rows:
+        yield section("Gradient buckets", table(headings, rows), _rest(len(uses_by_key)))
+
+
+def _numbers(of_ranks: Iterable[tuple[int, object]]) -> str:
+    return ranks_text([rank for rank, _ in of_ranks]).partition(" ")[2]
+
+
+def _span(counts: list[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(most) if least == most else f"{least}-{most}"
+
+
+def _rest(num_rows: int) -> str | None:
+    more = num_rows - _MAX_ROWS
+    return f"… and {counted(more, 'more row')}: --format json has them all" if more > 0 else None

@@ -1,36 +1,34 @@
-"""The text report's tables of time: of each rank, and of its training steps."""
+"""What a step takes and is made of, in words and as tables of each rank and of its steps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.measure import Measurement
-from rich.text import Text
-
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps, step_lengths
+from traceprof.analyses.verdict.headline import MAX_CAUSES
+from traceprof.analyses.verdict.order import limits
 from traceprof.errors import one_line
 from traceprof.findings import share
+from traceprof.reports.blocks import MAX_NAME, PARTS, bar_of, section, table
 from traceprof.reports.detail import MAX_RANKS, WHOLE
-from traceprof.reports.tables import MAX_NAME, new_table
-from traceprof.units import counted, duration, percent, ranks_text, size_text
+from traceprof.run.steps.period_steps import about_periods
+from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-
-    from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
     from traceprof.analyses.breakdown.surroundings import Surroundings
     from traceprof.analyses.steps.step_means import StepLengths
+    from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.savings import Gain, Replay, Savings
+    from traceprof.findings import Finding
+    from traceprof.reports.blocks import Cell, Section, Table
     from traceprof.reports.detail import Detail
     from traceprof.run.summary import RankInfo
 
-_BAR = 20  # characters
-_MIN_BAR = 6
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_SPOKEN = 0.005  # of the time: less is not worth a word
 _SPOKEN = {
@@ -58,32 +56,7 @@ _LEFT_OUT = {
     "opening": "slow at the beginning",
     "rare": "rare, in which something else ran",
 }
-_PARTS = (
-    # measure, heading, colour, and a character of its own for those who see no colour
-    ("compute_ns", "compute", "green", "█", "#"),
-    ("exposed_communication_ns", "exposed\ncomm", "red", "▒", "="),
-    ("exposed_copy_ns", "exposed\ncopy", "yellow", "░", "-"),
-    ("idle_ns", "idle", "bright_black", "·", "."),
-)
-
-
-def breakdown_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> RenderableType:
-    """Return the parts of the judged time by rank, and notes on the rest."""
-    below = [Text(line) for line in below_the_table(analysis, max_ranks)]
-    return Group(parts_table(analysis, max_ranks), _Legend(), *below)
-
-
-class _Legend:
-    """What the marks of the bars stand for."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
-        del console
-        yield Text("  ").join(
-            Text.assemble(
-                (plain if options.ascii_only else mark, colour), f" {heading}".replace("\n", " ")
-            )
-            for _, heading, colour, mark, plain in _PARTS
-        )
+_HEADINGS = ("compute", "exposed\ncomm", "exposed\ncopy", "idle")  # of `PARTS`
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
@@ -106,21 +79,21 @@ def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
 
 def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Table:
     """Return the parts of the judged time: a line for each rank."""
-    headings = [part[1] for part in _PARTS]
     kind = str(judged_kind(analysis.breakdown))
-    table = new_table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    for result in _shown(analysis, max_ranks):
-        whole, rank = result.judged, ranks[result.rank]
-        table.add_row(
+    rows: list[tuple[Cell, ...]] = [
+        (
             str(result.rank),
-            Text(_device(rank), no_wrap=True, overflow="ellipsis"),
-            duration(whole.window_ns),
-            Bar(whole),
-            *(_share_of_window(whole, part[0]) for part in _PARTS),
-            _hidden(whole),
+            _device(ranks[result.rank]),
+            duration(result.judged.window_ns),
+            bar_of(result.judged),
+            *(_share_of_window(result.judged, part) for part in PARTS),
+            _hidden(result.judged),
         )
-    return table
+        for result in _shown(analysis, max_ranks)
+    ]
+    headings = ("rank", "GPU", kind, "", *_HEADINGS, "comm\nhidden")
+    return table(headings, rows, text=("",), cut=("GPU",))
 
 
 def below_the_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
@@ -183,13 +156,13 @@ def _made_of(part: Measures, around: Surroundings | None) -> str:
         (part.compute_ns, f"compute ({part.num_kernels} kernel{'s' * (part.num_kernels != 1)})"),
         (part.exposed_communication_ns, "communication"),
         (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
-        (part.idle_ns, f"idle{_causes(part, around)}"),
+        (part.idle_ns, f"idle{_idle_causes(part, around)}"),
     ]
     shares.sort(key=lambda item: -item[0])
     return ", ".join(f"{duration(ns)} {what}" for ns, what in shares if ns)
 
 
-def _causes(part: Measures, around: Surroundings | None) -> str:
+def _idle_causes(part: Measures, around: Surroundings | None) -> str:
     """Return the causes of idle time outside the training that take a tenth of it or more."""
     causes = {} if around is None else around.idle_by_cause
     by_size = sorted(causes.items(), key=lambda item: -item[1])
@@ -218,61 +191,35 @@ def _hidden(measures: Measures) -> str:
     return percent(measures.overlapped_communication_ns / measures.communication_ns)
 
 
-class Bar:
-    """The identity as a bar: the parts of the window, each as wide as its share."""
-
-    def __init__(self, measures: Measures) -> None:
-        self._measures = measures
-
-    @property
-    def shares(self) -> list[tuple[str, float]]:
-        """The fields of `Measures` that the window is made of, and the share of each, 0 to 1."""
-        return [(measure, self._measures.fraction(measure)) for measure, *_ in _PARTS]
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        del console
-        return Measurement(min(_MIN_BAR, options.max_width), min(_BAR, options.max_width))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
-        del console
-        width, window = min(_BAR, options.max_width), self._measures.window_ns
-        bar = Text(no_wrap=True)
-        drawn, seen = 0, 0
-        for measure, _, colour, mark, plain_mark in _PARTS:
-            seen += int(getattr(self._measures, measure))
-            until = round(width * seen / window) if window else 0
-            bar.append((plain_mark if options.ascii_only else mark) * (until - drawn), colour)
-            drawn = until
-        yield bar
-
-
-def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType | None:
+def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None:
     """Return what the steady steps take on average; None if no rank has steps."""
     if not any(result.steps for result in analysis.breakdown):
         return None
     results = _shown(analysis, detail.max_ranks)
     if not detail.has_all_steps and analysis.headline is not None:
         results = [analysis.headline.breakdown]
-    table = new_table(
-        "rank", "steps", "step\n(mean)", "median", *(part[1] for part in _PARTS), "slowest\nstep"
-    )
+    rows: list[tuple[str, ...]] = []
     notes: list[str] = []
     for result in results:
         lengths = step_lengths(result)
         if lengths is None:
-            table.add_row(str(result.rank), "0")
+            rows.append((str(result.rank), "0"))
             continue
-        slowest = f"{lengths.slowest.number} ({duration(lengths.slowest.measures.window_ns)})"
-        table.add_row(
-            str(result.rank),
-            str(lengths.num_steps),
-            duration(lengths.mean_ns),
-            duration(lengths.median_ns),
-            *_means(counted_steps(result)),
-            slowest,
+        steps = [step.measures for step in counted_steps(result)]
+        means = [sum(getattr(step, part) for step in steps) / len(steps) for part in PARTS]
+        rows.append(
+            (
+                str(result.rank),
+                str(lengths.num_steps),
+                duration(lengths.mean_ns),
+                duration(lengths.median_ns),
+                *(duration(round(mean)) for mean in means),
+                f"{lengths.slowest.number} ({duration(lengths.slowest.measures.window_ns)})",
+            )
         )
         notes = notes or about_steps(result, lengths)
-    return Group(table, *map(Text, notes))
+    headings = ("rank", "steps", "step\n(mean)", "median", *_HEADINGS, "slowest\nstep")
+    return section("Per training step", table(headings, rows), *notes)
 
 
 def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
@@ -292,16 +239,156 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
     return notes
 
 
-def _means(steps: Sequence[StepMeasures]) -> list[str]:
-    sums = [sum(getattr(step.measures, name) for step in steps) for name, *_ in _PARTS]
-    return [duration(round(whole / len(steps))) for whole in sums]
-
-
 def where_it_went(measures: Measures) -> str:
     """Return the parts of a time, such as `75 % idle`, in the order of the tables."""
     parts = [
         f"{percent(getattr(measures, name) / measures.window_ns)} {_SPOKEN[name]}"
-        for name, *_ in _PARTS
+        for name in PARTS
         if measures.window_ns and getattr(measures, name) / measures.window_ns >= _MIN_SPOKEN
     ]
     return ", ".join(parts)
+
+
+_FAR_MORE = 2
+_NEARLY_ALL = 0.95  # of the recorded GPU time
+
+
+def headline_lines(analysis: RunResult) -> list[str]:
+    """Return the headline: one line of what a step takes, one of what to act on first."""
+    headline = analysis.headline
+    if headline is None:
+        return []
+    kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
+    # Steps that are left out may be made of something else.
+    made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
+    lines = [f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
+    if headline.breakdown.periods:
+        lines[0] += f" {about_periods(headline.breakdown.periods)}"
+    if headline.causes:
+        named = headline.causes
+        causes = "; ".join(
+            _cause(finding, headline.breakdown.rank) + same_time(finding, named[:place])
+            for place, finding in enumerate(named)
+        )
+        lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
+    if headline.savings.replay is not None:
+        if_none = limits_text(analysis.findings, headline.step_ns)
+        could_take = _what_it_could_take(headline.savings, headline.savings.replay, if_none)
+        beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
+        lines.append(could_take + beyond)
+    return lines
+
+
+def judged_share(headline: Headline) -> str:
+    """Say what share of the recorded GPU time is judged, after a space; nothing if nearly all."""
+    share = headline.judged_fraction
+    if share is None or share >= _NEARLY_ALL:
+        return ""
+    return f" The {headline.breakdown.judged_kind} holds {percent(share)} of the recorded GPU time."
+
+
+def _what_it_takes(headline: Headline) -> str:
+    result, lengths = headline.breakdown, headline.lengths
+    where = f" on rank {result.rank}"
+    if lengths is None:
+        return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
+    steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
+    if len(lengths.kinds) > 1:
+        steps += ": " + ", ".join(
+            f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds
+        )
+    if lengths.left_out:
+        steps += f"; {sum(kind.num_steps for kind in lengths.left_out)} left out"
+    return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
+
+
+def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
+    if savings.possible_step_ns is None:
+        how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
+        return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
+    whole = "all of it" if replay.num_steps == 1 else f"{replay.num_steps} steps"
+    source = f"a replay of {whole}"
+    if replay.misfit is not None:
+        source += f", {percent(replay.misfit)} off"
+    if not savings.gains:
+        return f"{if_none} ({source})."
+    gains = ", then ".join(
+        f"{duration(gain.gain_ns)} less without {gain.finding}"
+        for gain in savings.gains[:MAX_CAUSES]
+    )
+    if len(savings.gains) > MAX_CAUSES:
+        gains += f", then {len(savings.gains) - MAX_CAUSES} more"
+    possible = duration(savings.possible_step_ns)
+    interval = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
+    span = "" if interval == possible else f" ({interval})"
+    return f"It could take {possible}{span}: {gains} ({source})."
+
+
+def same_time(finding: Finding, named: Sequence[Finding]) -> str:
+    """Say that a finding is about time that one named before it is about, too.
+
+    Args:
+        finding: the finding.
+        named: those before it.
+    """
+    shared = [item.id for item in named if finding.part_of == item.id or item.part_of == finding.id]
+    return f" (in {shared[0]}, too)" if shared else ""
+
+
+def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
+    """Say what a step could take where no finding has a gain that a replay could estimate.
+
+    Args:
+        findings: of the run, in the order in which to act.
+        step_ns: what a step takes.
+    """
+    by_limit = limits(findings, step_ns)
+    by_replay = next((pair for pair in by_limit if pair[1].assume is not None), None)
+    if by_replay is None:
+        return "A replay shows no finding whose removal surely makes it 1 % shorter"
+    (first, largest), (limit, saving) = by_limit[0], by_replay
+    most_ns, removed_ns = largest.high_ns or 0, saving.high_ns or 0
+    what = limit.id if saving.share is None else f"{percent(saving.share)} of {limit.id}"
+    # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
+    removed = (
+        f"of what a replay can remove, {what} comes first:"
+        f" at most {duration(removed_ns)} less by {saving.assume}"
+    )
+    if most_ns <= removed_ns:
+        return removed[0].upper() + removed[1:]
+    at_most = f"At most {duration(most_ns)} less without {first.id}"
+    return f"{at_most}, which no replay can remove here; {removed}"
+
+
+def beyond_gains(findings: Sequence[Finding], step_ns: int, gains: Sequence[Gain]) -> str:
+    """Name the first limit, where it is far more than all gains that a replay estimates.
+
+    Args:
+        findings: of the run, in the order in which to act.
+        step_ns: what a step takes.
+        gains: the estimates.
+
+    Returns:
+        A sentence after a space, or nothing: no gain is estimated, or no limit is larger.
+    """
+    by_limit = limits(findings, step_ns)
+    gained_ns = sum(gain.gain_ns for gain in gains)
+    if not gains or not by_limit or (by_limit[0][1].high_ns or 0) <= _FAR_MORE * gained_ns:
+        return ""
+    finding, saving = by_limit[0]
+    return f" Far beyond that: at most {duration(saving.high_ns or 0)} less without {finding.id}."
+
+
+def _cause(finding: Finding, rank: int) -> str:
+    # Shares of different ranks do not add up, nor are they of the step in the headline.
+    where = "" if finding.rank in (rank, None) else f" on rank {finding.rank}"
+    share = f"{percent(finding.impact_fraction)}{where}"
+    parts = {
+        name: value
+        for name in CAUSE_WORDS
+        if isinstance(value := finding.metrics.get(name), int) and value > 0
+    }
+    if finding.id != "gpu-idle" or not parts:
+        return f"{finding.id} {share}"
+    largest = max(parts, key=lambda name: parts[name])
+    return f"{finding.id} {share}, most of it {CAUSE_WORDS[largest]}"

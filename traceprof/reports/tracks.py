@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
-    from traceprof.findings import Evidence, Finding
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
 
@@ -245,11 +244,6 @@ class Scene(Record, frozen=True):
     rows: tuple[Track, ...]  # from the top: threads, then streams; those where something ran
 
 
-def drawn_evidence(finding: Finding) -> Sequence[Evidence]:
-    """Return the evidence of a finding that is drawn."""
-    return finding.evidence[:MAX_DRAWN]
-
-
 def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     """Read once more what ran where the costliest findings are.
 
@@ -264,7 +258,7 @@ def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     wanted: dict[int, list[Moment]] = {}
     for group in by_id(analysis.findings):
         worst = worst_of(group)
-        for item in drawn_evidence(worst):
+        for item in worst.evidence[:MAX_DRAWN]:
             wanted.setdefault(worst.rank, []).append(Moment(worst.rank, item.start_ns, item.end_ns))
     by_report: dict[int, list[int]] = {}
     for index, rank in enumerate(analysis.run.ranks):

@@ -5,95 +5,21 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.text import Text
-
 from traceprof.errors import one_line
-from traceprof.reports.tables import new_table
+from traceprof.reports.blocks import Paragraph, paragraph, section, table
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator, Sequence
 
     from traceprof.replay.answers.answers import Answer, WhatIf
     from traceprof.replay.answers.ask import Asked
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.answers.critical_path import StepPath
     from traceprof.replay.assumptions.run_change import StreamOrder as Order
+    from traceprof.reports.blocks import Block, Section, Table
 
-_MAX_SHOWN = 5
-
-
-def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
-    """Say what the stages of a pipeline would take in each order of their passes."""
-    if not whatif.schedules:
-        return []
-    table = new_table(
-        "passes in the order", "take", "without slowdown beside communication",
-        left=("passes in the order",),
-    )  # fmt: skip
-    for order in whatif.schedules:
-        table.add_row(order.order, _time(order.step_ns), _time(order.naive_ns))
-    return [Text(""), Text("A step of these stages, passes only:"), table]
-
-
-def _time(time_ns: int | None) -> str:
-    return "waits for ever" if time_ns is None else duration(time_ns)
-
-
-def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
-    """Say which sends waited behind which, and which stage waited for them."""
-    if whatif.unknown_sends is not None:
-        why = one_line(whatif.unknown_sends)
-        return [Text(f"Which sends wait behind others of their stream is unknown: {why}")]
-    if not whatif.blocked_sends:
-        return []
-    table = new_table(
-        "of rank", "this", "waits behind", "so that waits", "in a step",
-        left=("this", "waits behind", "so that waits"),
-    )  # fmt: skip
-    for blocked in whatif.blocked_sends[:_MAX_SHOWN]:
-        table.add_row(
-            str(blocked.rank), Text(str(blocked.blocked)), Text(str(blocked.behind)),
-            f"rank {blocked.stage}", duration(blocked.blocked_ns),
-        )  # fmt: skip
-    more = len(whatif.blocked_sends) - _MAX_SHOWN
-    lines: list[RenderableType] = [
-        Text(""),
-        Text("Sends and receives that wait on their stream although both sides are ready:"),
-        table,
-    ]
-    if more > 0:
-        lines.append(Text(f"… {more} more: --format json has them"))
-    return lines
-
-
-def order_lines(answers: list[Answer]) -> list[RenderableType]:
-    """Say in which order streams would run their sends, once for orders that are the same."""
-    lines: list[RenderableType] = []
-    seen: dict[tuple[Order, ...], str] = {}
-    for answer in answers:
-        if not answer.orders:
-            continue
-        if answer.orders in seen:
-            lines.append(Text(f"{answer.assume}: the order of {seen[answer.orders]}"))
-            continue
-        seen[answer.orders] = answer.assume
-        lines.append(Text(f"{answer.assume}: the order of micro-batches in every step"))
-        lines += [Text(f"  rank {order.rank}: {_in_turns(order)}") for order in answer.orders]
-    return lines
-
-
-def _in_turns(order: Order) -> str:
-    """Return an order with the micro-batches that go the same way one after the other together."""
-    turns = groupby(order.sends, key=lambda send: send.way)
-    return "; ".join(
-        f"{way}: {', '.join(str(send.micro_batch) for send in sends)}" for way, sends in turns
-    )
-
-
+_MAX_SHOWN = 5  # sends that wait behind others
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
@@ -108,82 +34,178 @@ GATES = {
 }
 
 
-def report(answers: Asked) -> RenderableType:
-    """Return the answers for a rich console."""
+def answers_section(answers: Asked) -> Section:
+    """Return the answers to what-if questions, below the checks of the replay."""
+    return section("", *_blocks(answers))
+
+
+def _blocks(answers: Asked) -> Iterator[Block]:
     whatif, reports = answers.whatif, answers.run.reports
-    parts: list[RenderableType] = [Text(one_line(report.path)) for report in reports[:3]]
+    yield from (paragraph(str(report.path)) for report in reports[:3])
     if len(reports) > 3:
-        parts.append(Text(f"… and {counted(len(reports) - 3, 'more report')}"))
+        yield paragraph(f"… and {counted(len(reports) - 3, 'more report')}")
     if whatif.baseline is not None:
-        parts += _checks(whatif.baseline)
+        yield from _checks(whatif.baseline)
     if whatif.refused is not None:
-        parts.append(Text(f"This report cannot answer it: {one_line(whatif.refused)}"))
+        yield paragraph(f"This report cannot answer it: {whatif.refused}")
         if whatif.how_to_collect:
-            parts.append(Text(f"→ {one_line(whatif.how_to_collect)}", "italic"))
-        return Group(*parts)
+            yield _remedy(whatif.how_to_collect)
+        return
+    yield from _refused(whatif.answers)
+    yield from _answered(whatif)
+    yield from _blocked_sends(whatif)
+    yield from _schedules(whatif)
+    shares = ", ".join(f"{percent(part)} {name}" for name, part in path_shares(whatif).items())
+    if shares:
+        yield paragraph(f"The critical path of what was replayed is {shares}.")
+    for path in answers.paths:
+        yield from _step_path(path)
+
+
+def _answered(whatif: WhatIf) -> Iterator[Block]:
+    """Yield the answers, their notes, and the orders of sends that they need."""
     shown = [
         answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
     ]
-    parts += _refused(whatif.answers)
     same = [answer.assume for answer in whatif.answers if answer.is_too_small]
     if shown:
         subject = "a step" if whatif.baseline is None else whatif.baseline.subject
-        parts += [Text(""), _answers(shown, subject)]
+        yield _answers(shown, subject)
     by_note: dict[str, list[str]] = {}
     for answer in shown:
         by_note.setdefault(answer.note, []).append(answer.assume)
-    parts += [Text(f"{', '.join(names)}: {note}") for note, names in by_note.items() if note]
+    for note, names in by_note.items():
+        if note:
+            yield paragraph(f"{', '.join(names)}: {note}")
     if same:
-        parts.append(Text(f"No significant change: {', '.join(same)}"))
-    parts += order_lines(shown)
-    parts += blocked_lines(whatif)
-    parts += schedule_lines(whatif)
-    parts += _path(whatif)
-    parts += [line for path in answers.paths for line in _step_path(path)]
-    return Group(*parts)
+        yield paragraph(f"No significant change: {', '.join(same)}")
+    yield from _orders(shown)
 
 
-def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
-    """Say which answers are refused, each reason once, and what to record for them."""
+def _remedy(how_to_collect: str) -> Paragraph:
+    return Paragraph(f"→ {one_line(how_to_collect)}", "advice")
+
+
+def _refused(answers: Sequence[Answer]) -> Iterator[Block]:
+    """Yield which answers are refused, each reason once, and what to record for them."""
     refused = [answer for answer in answers if answer.refused is not None]
     by_reason: dict[str, list[str]] = {}
     for answer in refused:
         by_reason.setdefault(answer.refused or "", []).append(answer.assume)
-    lines: list[RenderableType] = [
-        Text(f"{', '.join(names)} {'have' if names[1:] else 'has'} no answer: {one_line(reason)}")
-        for reason, names in by_reason.items()
-    ]
-    hows = dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
-    return [*lines, *(Text(f"→ {one_line(how)}", "italic") for how in hows)]
+    for reason, names in by_reason.items():
+        have = "have" if names[1:] else "has"
+        yield paragraph(f"{', '.join(names)} {have} no answer: {reason}")
+    yield from map(
+        _remedy, dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
+    )
 
 
-def _checks(baseline: Baseline) -> list[RenderableType]:
-    steps = steps_text(baseline)
-    lines: list[RenderableType] = [
-        Text(
-            f"{baseline.subject.capitalize()} takes {duration(baseline.step_ns)} ({steps})."
-            " Checks of the replay:"
-        )
-    ]
+def _checks(baseline: Baseline) -> Iterator[Block]:
+    step = f"{duration(baseline.step_ns)} ({steps_text(baseline)})"
+    yield paragraph(f"{baseline.subject.capitalize()} takes {step}. Checks of the replay:")
     for gate in baseline.gates:
         value = "unknown" if gate.value is None else percent(abs(gate.value))
         mark = "holds" if gate.holds else "FAILS"
-        text = f"  {mark}  {gate.name}: {GATES[gate.name]} {value} (limit {percent(gate.limit)})"
-        lines.append(Text(text))
-    return lines
+        limit = f"(limit {percent(gate.limit)})"
+        yield paragraph(f"  {mark}  {gate.name}: {GATES[gate.name]} {value} {limit}")
 
 
-def _answers(answers: list[Answer], subject: str) -> RenderableType:
-    table = new_table("if", f"{subject} takes", "from", "to", "change", left=("if",))
-    for answer in sorted(answers, key=lambda answer: answer.change_ns or 0):
-        table.add_row(
-            Text(one_line(answer.assume)),
+def _answers(answers: list[Answer], subject: str) -> Table:
+    rows = [
+        (
+            answer.assume,
             step_text(answer),
             "" if answer.is_bound else duration(answer.low_ns or 0),
             "" if answer.is_bound else duration(answer.high_ns or 0),
             change_text(answer),
         )
-    return table
+        for answer in sorted(answers, key=lambda answer: answer.change_ns or 0)
+    ]
+    headings = ("if", f"{subject} takes", "from", "to", "change")
+    return table(headings, rows, text=("if",), is_apart=True)
+
+
+def _orders(answers: list[Answer]) -> Iterator[Block]:
+    """Yield in which order streams would run their sends, equal orders once."""
+    seen: dict[tuple[Order, ...], str] = {}
+    for answer in answers:
+        if not answer.orders:
+            continue
+        if answer.orders in seen:
+            yield paragraph(f"{answer.assume}: the order of {seen[answer.orders]}")
+            continue
+        seen[answer.orders] = answer.assume
+        yield paragraph(f"{answer.assume}: the order of micro-batches in every step")
+        for order in answer.orders:
+            turns = "; ".join(
+                f"{way}: {', '.join(str(send.micro_batch) for send in sends)}"
+                for way, sends in groupby(order.sends, key=lambda send: send.way)
+            )
+            yield paragraph(f"  rank {order.rank}: {turns}")
+
+
+def _blocked_sends(whatif: WhatIf) -> Iterator[Block]:
+    """Yield which sends waited behind which, and which stage waited for them."""
+    if whatif.unknown_sends is not None:
+        why = whatif.unknown_sends
+        yield paragraph(f"Which sends wait behind others of their stream is unknown: {why}")
+    elif whatif.blocked_sends:
+        what = "Sends and receives that wait on their stream although both sides are ready:"
+        yield paragraph(what, is_apart=True)
+        rows = [
+            (
+                str(blocked.rank),
+                str(blocked.blocked),
+                str(blocked.behind),
+                f"rank {blocked.stage}",
+                duration(blocked.blocked_ns),
+            )
+            for blocked in whatif.blocked_sends[:_MAX_SHOWN]
+        ]
+        words = ("this", "waits behind", "so that waits")
+        yield table(("of rank", *words, "in a step"), rows, text=words)
+        more = len(whatif.blocked_sends) - _MAX_SHOWN
+        if more > 0:
+            yield paragraph(f"… {more} more: --format json has them")
+
+
+def _schedules(whatif: WhatIf) -> Iterator[Block]:
+    """Yield what the stages of a pipeline would take in each order of their passes."""
+    if whatif.schedules:
+        yield paragraph("A step of these stages, passes only:", is_apart=True)
+        rows = [
+            (order.order, _time(order.step_ns), _time(order.naive_ns)) for order in whatif.schedules
+        ]
+        first = "passes in the order"
+        yield table((first, "take", "without slowdown beside communication"), rows, text=(first,))
+
+
+def _time(time_ns: int | None) -> str:
+    return "waits for ever" if time_ns is None else duration(time_ns)
+
+
+def _step_path(path: StepPath) -> Iterator[Block]:
+    """Yield the longest parts of a step's critical path, in the order of time."""
+    shown = sorted(path.parts, key=lambda part: part.start_ns - part.end_ns)[:_MAX_PARTS]
+    num, length = len(path.parts), duration(path.length_ns)
+    rest = "" if num <= _MAX_PARTS else f", the {_MAX_PARTS} longest of them"
+    yield paragraph(
+        f"Critical path of step {path.step}, {length} on rank {path.rank}:"
+        f" {counted(num, 'part')}{rest}",
+        is_apart=True,
+    )
+    rows = [
+        (
+            str(part.rank),
+            f"{part.start_ns / 1e9:.6f}",
+            duration(part.end_ns - part.start_ns),
+            part.kind,
+            part.name,
+        )
+        for part in path.parts
+        if part in shown
+    ]
+    yield table(("rank", "at s", "for", "kind", "what"), rows, text=("kind", "what"))
 
 
 def steps_text(baseline: Baseline) -> str:
@@ -210,26 +232,6 @@ def change_text(answer: Answer) -> str:
     return f"{most}{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
 
 
-def _step_path(path: StepPath) -> list[RenderableType]:
-    """Show the longest parts of a step's critical path, in the order of time."""
-    shown = sorted(path.parts, key=lambda part: part.start_ns - part.end_ns)[:_MAX_PARTS]
-    table = new_table("rank", "at s", "for", "kind", "what", left=("kind", "what"))
-    for part in [part for part in path.parts if part in shown]:
-        table.add_row(
-            str(part.rank),
-            f"{part.start_ns / 1e9:.6f}",
-            duration(part.end_ns - part.start_ns),
-            part.kind,
-            Text(one_line(part.name)),
-        )
-    num, length = len(path.parts), duration(path.length_ns)
-    heading = (
-        f"Critical path of step {path.step}, {length} on rank {path.rank}: {counted(num, 'part')}"
-    )
-    rest = "" if num <= _MAX_PARTS else f", the {_MAX_PARTS} longest of them"
-    return [Text(""), Text(f"{heading}{rest}"), table]
-
-
 def path_shares(whatif: WhatIf) -> dict[str, float]:
     """Return the parts of the critical path by name, as shares; very small ones are left out."""
     parts = {
@@ -241,8 +243,3 @@ def path_shares(whatif: WhatIf) -> dict[str, float]:
     }
     total = sum(parts.values())
     return {name: part / total for name, part in parts.items() if part > _MIN_SHARE * total}
-
-
-def _path(whatif: WhatIf) -> list[RenderableType]:
-    parts = [f"{percent(part)} {name}" for name, part in path_shares(whatif).items()]
-    return [Text(f"The critical path of what was replayed is {', '.join(parts)}.")] if parts else []

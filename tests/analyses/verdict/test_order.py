@@ -15,7 +15,7 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gain
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
-from traceprof.reports.headline_text import beyond_gains, limits_text
+from traceprof.reports.time_text import beyond_gains, limits_text
 
 STEP_NS = 1000
 

@@ -32,7 +32,7 @@ from tests.support.traces import SAMPLE
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.comparison.ask import compare as compare_sides
-from traceprof.reports.comparison.sections import verdict
+from traceprof.reports.comparison_sections import verdict
 from traceprof.units import duration
 
 BEFORE, AFTER = SAMPLE, SAMPLE.with_stem("overlap-slowdown")

@@ -25,7 +25,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
-from traceprof.reports.headline_text import beyond_gains
+from traceprof.reports.time_text import beyond_gains
 from traceprof.units import duration
 
 

@@ -40,8 +40,8 @@ from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_pieces
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
-from traceprof.reports.plain_text import plain
-from traceprof.reports.whatif_text import report
+from traceprof.reports.terminal import plain, renderable
+from traceprof.reports.whatif_text import answers_section
 from traceprof.run.opening import Rank
 
 _MS = 1_000_000
@@ -218,9 +218,9 @@ def test_a_sample_of_a_long_run_answers_as_all_steps_do(
     assert before.num_steps == before.num_measured
     assert after.num_steps < after.num_measured
     assert after.step_ns == before.step_ns
-    text = plain(report(some))
+    text = plain(renderable([answers_section(some)]))
     assert f"mean of {after.num_measured}, {after.num_steps} of them replayed" in text
-    assert "replayed)" not in plain(report(whole))
+    assert "replayed)" not in plain(renderable([answers_section(whole)]))
     for all_steps, of_sample in zip(whole.whatif.answers, some.whatif.answers, strict=True):
         assert all_steps.refused is None
         assert of_sample.step_ns == pytest.approx(all_steps.step_ns, abs=0.01 * before.step_ns)

@@ -1,4 +1,4 @@
-"""The gates of a comparison as JUnit XML: a test case for each."""
+"""The gates of a comparison for continuous integration: JUnit XML, and GitHub's annotations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from traceprof.errors import one_line
-from traceprof.reports.comparison.sections import verdict
+from traceprof.reports.comparison_sections import verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from traceprof.documents.comparison import Comparison
 
 SUITE = "traceprof compare"
 
 
-def render(comparison: Comparison) -> str:
-    """Return a test suite; a gate that is not met, or inconclusive, is a failure."""
+def render_comparison(comparison: Comparison) -> str:
+    """Return JUnit XML: a test case for each gate, which fails where the gate is not met."""
     failed = [gate for gate in comparison.gates if gate.outcome != "met"]
     counts = {"tests": str(len(comparison.gates)), "failures": str(len(failed)), "errors": "0"}
     suites = Element("testsuites", counts)
@@ -37,3 +39,27 @@ def render(comparison: Comparison) -> str:
     indent(suites)
     written: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
     return f"{written.decode()}\n"
+
+
+def github_annotations(comparison: Comparison) -> str:
+    """Return workflow commands of GitHub, one a line; a notice if all gates are met."""
+    return "".join(f"{line}\n" for line in _commands(comparison))
+
+
+def _commands(comparison: Comparison) -> Iterator[str]:
+    for reason in comparison.comparable.reasons:
+        yield _command("warning", "traceprof: not comparable", reason)
+    failed = [gate for gate in comparison.gates if gate.outcome != "met"]
+    for gate in failed:
+        yield _command("error", f"traceprof: {gate.gate} {gate.outcome}", gate.reason)
+    if not failed:
+        yield _command("notice", "traceprof", verdict(comparison))
+
+
+def _command(kind: str, title: str, message: str) -> str:
+    escaped = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={escaped}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return one_line(text).replace("%", "%25")

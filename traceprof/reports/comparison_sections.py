@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.comparison.statistics import LEVEL
-from traceprof.errors import one_line
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
-from traceprof.reports.blocks import Table
-from traceprof.structs import Record
+from traceprof.reports.blocks import section, table
 from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from traceprof.documents.comparison import (
         CommunicationChange,
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
         KernelChange,
         Side,
     )
+    from traceprof.reports.blocks import Section
 
 _LEVEL = f"{LEVEL * 100:.0f} %"
 MAX_KERNELS = 15  # in a table; the JSON has them all
@@ -33,18 +32,9 @@ _MAX_NAMED = 3  # reports
 MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
-class Section(Record, frozen=True):
-    """A part of what is said."""
-
-    title: str  # empty of the first
-    lines: Sequence[str] = ()  # sentences, before the table
-    table: Table | None = None  # as formats other than text have it, too; None if there is none
-    after: Sequence[str] = ()  # sentences after the table
-
-
-def sections(comparison: Comparison) -> Iterator[Section]:
+def comparison_sections(comparison: Comparison) -> Iterator[Section]:
     """Yield what a comparison says: first whether it may be made at all."""
-    yield Section("", [one_line(line) for line in _head(comparison)])
+    yield section("", *_head(comparison))
     if comparison.gates:
         yield _gates(comparison)
     yield _parts(comparison)
@@ -56,7 +46,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         yield _communication(comparison.communication)
     if comparison.findings:
         yield _findings(comparison.findings)
-    yield Section("About these numbers", comparison.notes)
+    yield section("About these numbers", *comparison.notes)
 
 
 def verdict(comparison: Comparison) -> str:
@@ -87,12 +77,6 @@ def _span(change: float, low: float, high: float) -> str:
 def change_text(change_ns: int) -> str:
     """Write a change of time with its sign: `-774 µs`."""
     return "0 ns" if not change_ns else f"{'-' if change_ns < 0 else '+'}{duration(abs(change_ns))}"
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str]) -> Table:
-    """Return a table of one-line cells; columns of words are those named in `left`."""
-    cells = tuple(tuple(map(one_line, row)) for row in rows)
-    return Table(tuple(headings), tuple(heading in left for heading in headings), cells, "")
 
 
 def _exact(length_ns: int) -> str:
@@ -145,7 +129,7 @@ def _gates(comparison: Comparison) -> Section:
     rows = [
         (MARKS[gate.outcome], gate.gate, gate.outcome, gate.reason) for gate in comparison.gates
     ]
-    return Section("Gates", table=_table(headings, rows, headings))
+    return section("Gates", table(headings, rows, text=headings))
 
 
 def _parts(comparison: Comparison) -> Section:
@@ -172,7 +156,7 @@ def _parts(comparison: Comparison) -> Section:
         )
     )
     headings = ("part", "before", "after", "change", _LEVEL)
-    return Section("Where it comes from", table=_table(headings, rows, ("part",)))
+    return section("Where it comes from", table(headings, rows, text=("part",)))
 
 
 def _idle(comparison: Comparison) -> Section:
@@ -186,7 +170,7 @@ def _idle(comparison: Comparison) -> Section:
         for cause in comparison.idle
     ]
     headings = ("cause", "before", "after", "change")
-    return Section("Idle, by cause", table=_table(headings, rows, ("cause",)))
+    return section("Idle, by cause", table(headings, rows, text=("cause",)))
 
 
 def _kernels(comparison: Comparison) -> Section:
@@ -213,10 +197,10 @@ def _kernels(comparison: Comparison) -> Section:
         )
     if not shown:
         lines.append("No kernel changed significantly.")
-        return Section("Compute, by kernel", [*lines, *after])
+        return section("Compute, by kernel", *lines, *after)
     headings = ("change", "before", "after", "matched by", "category", "kernel")
-    table = _table(headings, map(_kernel, shown), headings[3:])
-    return Section("Compute, by kernel", lines, table, after)
+    shown_table = table(headings, map(_kernel, shown), text=headings[3:])
+    return section("Compute, by kernel", *lines, shown_table, *after)
 
 
 def _modules(comparison: Comparison) -> Iterator[Section]:
@@ -230,7 +214,7 @@ def _modules(comparison: Comparison) -> Iterator[Section]:
     if not comparison.modules:
         return
     if not changed:
-        yield Section("Compute, by module", ["No module changed significantly."])
+        yield section("Compute, by module", "No module changed significantly.")
         return
     rows = [
         (
@@ -241,14 +225,14 @@ def _modules(comparison: Comparison) -> Iterator[Section]:
         )
         for module in changed[:MAX_MODULES]
     ]
-    table = _table(("change", "before", "after", "module"), rows, ("module",))
     left_out = len(changed) - len(rows)
-    after = (
-        [f"… and {counted(left_out, 'more module')}: --format json has them all."]
+    yield section(
+        "Compute, by module",
+        table(("change", "before", "after", "module"), rows, text=("module",)),
+        f"… and {counted(left_out, 'more module')}: --format json has them all."
         if left_out
-        else []
+        else None,
     )
-    yield Section("Compute, by module", table=table, after=after)
 
 
 _RUNGS = {
@@ -286,10 +270,10 @@ def _communication(changes: Sequence[CommunicationChange]) -> Section:
     rest = changes[MAX_COMMUNICATION:]
     total = change_text(sum(change.change_ns for change in rest))
     headings = ("operation", "communicator", "count", "time", "waiting", "transfer", "change")
-    return Section(
+    return section(
         "Communication, per step",
-        table=_table(headings, rows, headings[:2]),
-        after=[f"… and {len(rest)} more: {total}"] if rest else [],
+        table(headings, rows, text=headings[:2]),
+        f"… and {len(rest)} more: {total}" if rest else None,
     )
 
 
@@ -311,7 +295,7 @@ def _findings(changes: Sequence[FindingChange]) -> Section:
         for change in changes
     ]
     headings = ("finding", "", "before", "after", "predicted gain", "gain")
-    return Section("Findings, per step", table=_table(headings, rows, headings[:2]))
+    return section("Findings, per step", table(headings, rows, text=headings[:2]))
 
 
 def _gain(change: FindingChange) -> str:

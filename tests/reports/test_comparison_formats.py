@@ -15,8 +15,9 @@ from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.documents.comparison import Comparison
-from traceprof.reports.comparison import github, html, json, junit, markdown, text
-from traceprof.reports.comparison.sections import MARKS, sections, verdict
+from traceprof.reports import html, json, junit, markdown, text
+from traceprof.reports.blocks import Table
+from traceprof.reports.comparison_sections import MARKS, comparison_sections, verdict
 
 HOSTILE = "<script>alert(1)</script> [x](y) **b** | `c` @all &amp; ::error::\x1b[31m\x00\n::x"
 GATES = ["step:-32.2%", "finding:late-allreduce", "step:-50%"]
@@ -60,20 +61,26 @@ def hostile(comparison: Comparison) -> Comparison:
     return changed
 
 
-@pytest.mark.parametrize("render", [text.render, markdown.render, html.render])
+@pytest.mark.parametrize(
+    "render", [text.render_comparison, markdown.render_comparison, html.render_comparison]
+)
 def test_all_that_is_said_is_in_each_format(
     comparison: Comparison, render: Callable[[Comparison], str]
 ) -> None:
     written = re.sub(r"\s+", " ", re.sub(r"\\(.)", r"\1", render(comparison)))
     assert written.count(verdict(comparison)) == 1
-    for section in sections(comparison):
+    num_cells = 0
+    for section in comparison_sections(comparison):
         assert section.title in written
-        for row in () if section.table is None else section.table.rows:
-            assert all(str(cell) in written for cell in row)
+        for block in section.blocks:
+            for row in block.rows if isinstance(block, Table) else ():
+                assert all(str(cell) in written for cell in row)
+                num_cells += len(row)
+    assert num_cells > 50
 
 
 def test_junit_has_a_case_for_each_gate(comparison: Comparison) -> None:
-    suite = parsed(junit.render(comparison)).find("testsuite")
+    suite = parsed(junit.render_comparison(comparison)).find("testsuite")
     assert suite is not None
     cases = {case.get("name"): case.find("failure") for case in suite.findall("testcase")}
     assert list(cases) == GATES
@@ -85,21 +92,23 @@ def test_junit_has_a_case_for_each_gate(comparison: Comparison) -> None:
 
 
 def test_annotations_are_errors_or_a_notice(comparison: Comparison) -> None:
-    lines = github.render(comparison).splitlines()
+    lines = junit.github_annotations(comparison).splitlines()
     failed = [gate for gate in comparison.gates if gate.outcome != "met"]
     assert len(lines) == len(failed)
     assert all(re.fullmatch(r"::error title=[^:,]+::.+", line) for line in lines)
-    assert re.fullmatch(r"::notice title=traceprof::A step takes .+\n", github.render(made([])))
+    assert re.fullmatch(
+        r"::notice title=traceprof::A step takes .+\n", junit.github_annotations(made([]))
+    )
 
 
 def test_no_text_of_a_report_is_a_mark(hostile: Comparison) -> None:
-    page = html.render(hostile)
+    page = html.render_comparison(hostile)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert page.count("<title>") == 1
     assert "<svg" in page
     assert not re.search(r"""(?:src|href|url)\s*[=(]""", page)
-    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render(hostile))
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown.render_comparison(hostile))
     ours = {"details", "summary", "sub"}
     for token in tokens:
         tags = re.findall(r"</?(\w+)", token.content) if token.type == "html_block" else []
@@ -108,10 +117,10 @@ def test_no_text_of_a_report_is_a_mark(hostile: Comparison) -> None:
             assert child.type not in {"strong_open", "em_open", "code_inline", "link_open"}, child
             if child.type == "html_inline":
                 assert re.fullmatch(r"</?(?:sub|summary|details)>", child.content)
-    parsed(junit.render(hostile))
-    for line in github.render(hostile).splitlines():
+    parsed(junit.render_comparison(hostile))
+    for line in junit.github_annotations(hostile).splitlines():
         assert re.match(r"::(?:error|warning) title=", line)
-    shown = text.render(hostile)
+    shown = text.render_comparison(hostile)
     assert "\x1b" not in shown
     assert "\x00" not in shown
 
@@ -120,9 +129,15 @@ def test_paths_that_are_no_utf8_are_written() -> None:
     odd = msgspec.convert(msgspec.to_builtins(analysis("ddp")), Document)
     odd.reports[0].path = "a\udcff.sqlite"
     comparison = compare(odd, odd, gates=["step:+2%"])
-    for render in (text.render, markdown.render, html.render, junit.render, github.render):
+    for render in (
+        text.render_comparison,
+        markdown.render_comparison,
+        html.render_comparison,
+        junit.render_comparison,
+        junit.github_annotations,
+    ):
         render(comparison).encode()
-    assert "\\udcff" in json.render(comparison)
+    assert "\\udcff" in json.render_comparison(comparison)
 
 
 def test_marks_tell_what_became_of_gates(comparison: Comparison) -> None:

@@ -1,0 +1,116 @@
+"""What a report of an analysis says, in sections for all formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.errors import one_line
+from traceprof.reports.blocks import Paragraph, Section, paragraph, section
+from traceprof.reports.claims import finding_blocks, gaps
+from traceprof.reports.detail import WHOLE
+from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
+from traceprof.reports.ranks_text import rank_sections
+from traceprof.reports.time_text import below_the_table, headline_lines, parts_table, steps_section
+from traceprof.structs import Record
+from traceprof.units import counted
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.detail import Detail
+
+_MAX_NAMED = 3  # reports, each on a line of its own
+
+
+class AnalysisSections(Record, frozen=True):
+    """The parts of a report; without a rank only header, gaps and notes."""
+
+    header: tuple[str, ...]  # the version, then what was read
+    headline: tuple[str, ...] = ()  # what a step takes, what to act on first, what it could take
+    times: Section | None = None
+    steps: Section | None = None
+    others: tuple[Section, ...] = ()  # ranks against each other, communication, compute, kernels
+    findings: Section | None = None
+    gaps: Section | None = None  # what could not be analysed
+    notes: Section | None = None  # about the data
+
+    @property
+    def in_order(self) -> list[Section]:
+        """All of it, in the order of the text report."""
+        title, *lines = self.header
+        return [
+            section("", Paragraph(title, "title"), *lines),
+            section("", *self.headline),
+            *filter(None, (self.times, self.steps)),
+            *self.others,
+            *filter(None, (self.findings, self.gaps, self.notes)),
+        ]
+
+
+def analysis_sections(analysis: RunResult, detail: Detail = WHOLE) -> AnalysisSections:
+    """Return the report of an analysis, with as much detail as is asked for."""
+    header, missing, notes = _header(analysis), _gaps(analysis, detail), _notes(analysis, detail)
+    if not analysis.breakdown:
+        return AnalysisSections(header, gaps=missing, notes=notes)
+    below = below_the_table(analysis, detail.max_ranks)
+    return AnalysisSections(
+        header,
+        headline=tuple(map(one_line, headline_lines(analysis))),
+        times=section("Where the time went", parts_table(analysis, detail.max_ranks), *below),
+        steps=steps_section(analysis, detail) if detail.has_steps else None,
+        others=(*rank_sections(analysis, detail), *_compute(analysis, detail)),
+        findings=section("Findings", *finding_blocks(analysis, detail)),
+        gaps=missing,
+        notes=notes,
+    )
+
+
+def _header(analysis: RunResult) -> tuple[str, ...]:
+    """Return the version, and what was read: a line for each report, or one for many."""
+    reports, version = analysis.run.reports, f"traceprof {__version__}"
+    if len(reports) <= _MAX_NAMED:
+        lines = (f"{one_line(one.path)}  exported by {one_line(one.origin)}" for one in reports)
+        return version, *lines
+    folders = sorted({str(report.path.parent) for report in reports})
+    where = folders[0] if len(folders) == 1 else f"{len(folders)} folders"
+    names = f"{one_line(reports[0].path.name)} to {one_line(reports[-1].path.name)}"
+    origins = " and ".join(sorted({one_line(report.origin) for report in reports}))
+    count = f"{len(reports)} reports, {names}, in {one_line(where)}"
+    return version, f"{count}  exported by {origins}"
+
+
+def _compute(analysis: RunResult, detail: Detail) -> Iterator[Section]:
+    compute = compute_lines(analysis, detail) if detail.has_compute else []
+    if compute:
+        yield section("What compute consists of", *compute)
+    if detail.shows_kernels:
+        yield kernel_section(analysis)
+        modules = module_section(analysis)
+        if modules is not None:
+            yield modules
+
+
+def _gaps(analysis: RunResult, detail: Detail) -> Section | None:
+    """Return what could not be analysed: with reasons, or those that matter and a list."""
+    explained, others = gaps(analysis.not_applicable, detail)
+    names = ", ".join(others)
+    if explained:
+        also = f"Nor could {names} be analysed." if others else None
+        return section("Could not be analysed", *explained, also)
+    if others:
+        return section("", paragraph(f"Could not be analysed: {names}.", is_apart=True))
+    return None
+
+
+def _notes(analysis: RunResult, detail: Detail) -> Section | None:
+    """Return what to know about the reports' data, and which reports were left out."""
+    notes = []
+    for report_index, note in analysis.notes:
+        name = analysis.run.reports[report_index].path.name
+        notes.append(f"{name}: {note}" if len(analysis.run.reports) > 1 else note)
+    notes += [f"left out: {report.error}" for report in analysis.failed]
+    more = len(notes) - detail.max_notes
+    notes[detail.max_notes :] = [f"… and {counted(more, 'more note')}"] if more > 0 else []
+    return section("About the data", *notes) if notes else None

@@ -1,0 +1,213 @@
+"""Findings in words: a claim of each, the time that none accounts for, what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.steps.step_means import counted_steps
+from traceprof.errors import one_line
+from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph
+from traceprof.reports.detail import WHOLE
+from traceprof.units import between, duration, percent, ranks_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.findings import Finding, NotApplicable, Saving
+    from traceprof.reports.detail import Detail
+    from traceprof.run.rank import WindowKind
+
+_MAX_UNEXPLAINED = 6
+# Pieces of evidence and of advice that short formats show; explain and the JSON have the rest.
+_MAX_SHOWN = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
+_PACE = "this wait may set the pace: anything else that becomes faster then only waits longer"
+_MIN_ADVISED = 3  # findings, of whatever severity
+_CLOCKS = (
+    "Times of evidence are on the clock of the rank's own report; the dashboard shows them on"
+    " that of the first report, with these beside them."
+)
+_GAINS_BESIDE = {
+    "communication=0": "kernels beside communication become faster, too",
+    "copies-hidden": "the calls that make the copies go, too",
+    "half-precision": "kernels that only move numbers become faster, too",
+    "launch=0": "what the host runs between launches goes, too",
+    "no-sync": "the host then launches ahead, which hides other time of its own, too",
+}
+_MUCH_MORE = 1.05  # a step of another rank may be as much longer
+_MANY = 4  # findings that one gap hides: it matters, and not all need a name
+
+
+def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Block]:
+    """Yield the findings in the order in which to act, and what of the time no finding owns."""
+    kind = judged_kind(analysis.breakdown)
+    if not analysis.findings:
+        yield Paragraph(f"No finding reaches 1 % of the {kind}.")
+    groups = by_id(analysis.findings)
+    num_full = len(groups) if detail.is_whole else detail.num_first
+    seen: set[tuple[int, int, int]] = set()  # rank, start and end of evidence shown so far
+    for place, group in enumerate(groups[:num_full]):
+        yield _with_evidence(claim(analysis, group), group, place, detail, seen)
+    later = [claim(analysis, group) for group in groups[num_full:]]
+    if detail.later == "list" and later:
+        costs = [
+            f"{one.id} {_cost(worst_of(group), kind)}"
+            for one, group in zip(later, groups[num_full:], strict=True)
+        ]
+        yield Paragraph(f"Also: {', '.join(costs)}.", is_apart=True)
+    elif detail.later == "cost":
+        yield from (replace(one, sentences=()) for one in later)
+    else:
+        yield from later
+    left = [part for part in analysis.attributions if part.finding is None]
+    for part in left[:_MAX_UNEXPLAINED]:
+        yield paragraph(
+            f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
+            f" no finding accounts for: {part.sentence or ''}"
+        )
+    if len(analysis.run.reports) > 1 and any(item.evidence for item in analysis.findings):
+        yield Paragraph(_CLOCKS)
+
+
+def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
+    """Return what a finding claims of the ranks that have it, without evidence and advice."""
+    worst, kind = worst_of(group), judged_kind(analysis.breakdown)
+    headline, saving = analysis.headline, worst.saving
+    has_steps = headline is not None and headline.lengths is not None
+    gain = gain_text(saving, "a step" if has_steps else f"the {kind}")
+    most = "at most " if len(group) > 1 and worst.impact_ns else ""
+    replayed = f"; {gain}" if gain and saving is not None and saving.assume is not None else ""
+    # A share that is of none of the times in the title is read as one of the last of them.
+    cost = duration(worst.impact_ns)
+    of_what = f"it costs {cost}, " if worst.impact_ns and cost not in worst.title else ""
+    sentences = [f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"]
+    per_step = worst.metrics.get("per_step_ns")
+    if isinstance(per_step, int):
+        sentences.append(f"{duration(per_step)} in the mean step")
+    if gain:
+        sentences.append(gain + _beyond(analysis, worst))
+    least = min(group, key=lambda finding: finding.impact_fraction)
+    if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
+        others = (one for one in group if one is not worst and one.rank == worst.rank)
+        sentences += [f"also: {one_line(one.title)} ({_cost(one, kind)})" for one in others]
+    elif _cost(least, kind) != _cost(worst, kind):
+        sentences.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
+    return Claim(
+        id=worst.id,
+        severity=str(worst.severity),
+        ranks=ranks_text([finding.rank for finding in group]),
+        rank=worst.rank,
+        cost=f"{most}{_cost(worst, kind)}{replayed}",
+        sentences=tuple(sentences),
+    )
+
+
+def _with_evidence(
+    claimed: Claim,
+    group: Sequence[Finding],
+    place: int,
+    detail: Detail,
+    seen: set[tuple[int, int, int]],
+) -> Claim:
+    """Return the claim of the finding at a place in the order, with evidence and advice."""
+    worst, evidence = worst_of(group), []
+    for number, item in enumerate(worst.evidence):
+        interval = worst.rank, item.start_ns, item.end_ns
+        matters = number < min(_MAX_SHOWN[worst.severity], detail.num_evidence)
+        length = duration(item.end_ns - item.start_ns)
+        text = f"at {item.start_ns / 1e9:.6f} s for {length}: {one_line(item.label)}"
+        is_shown = matters and interval not in seen
+        evidence.append(SeenEvidence(text, item.start_ns, item.end_ns, is_shown))
+        if matters:
+            seen.add(interval)
+    is_first = place < _MIN_ADVISED and worst.impact_ns > 0
+    num_advice = min(max(_MAX_SHOWN[worst.severity], is_first), detail.num_advice)
+    more = len(worst.advice) - num_advice
+    return replace(
+        claimed,
+        evidence=tuple(evidence),
+        advice=tuple(map(one_line, worst.advice)),
+        num_advice=num_advice,
+        more=f"… {more} more: traceprof explain {worst.id}"
+        if detail.is_whole and num_advice and more > 0
+        else "",
+    )
+
+
+def _beyond(analysis: RunResult, finding: Finding) -> str:
+    """Say that what was replayed takes out more than the finding costs in the mean step."""
+    saving, per_step = finding.saving, finding.metrics.get("per_step_ns")
+    if saving is None or saving.assume is None or saving.sets_pace:
+        return ""
+    if not isinstance(per_step, int):
+        (result,) = (rank for rank in analysis.breakdown if rank.rank == finding.rank)
+        per_step = finding.impact_ns // max(len(counted_steps(result)), 1)
+    gained = saving.high_ns if saving.step_ns is None else saving.step_ns
+    why = _GAINS_BESIDE.get(saving.assume, "it changes more than this finding counts")
+    return f": more than its cost, as {why}" if (gained or 0) > _MUCH_MORE * per_step else ""
+
+
+def gain_text(saving: Saving | None, subject: str) -> str:
+    """Say what would be gained, from a replay or else from all time that the finding involves.
+
+    Args:
+        saving: of a finding.
+        subject: what would be shorter, such as `a step`.
+
+    Returns:
+        `without it a step takes 1.2 ms less (no-sync)`; empty if nothing is known, or where a
+        finding that no replay takes out costs nothing.
+    """
+    if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
+        return ""
+    source = saving.assume or saving.limited_by or "all time it involves"
+    without = "without it" if saving.share is None else f"without {percent(saving.share)} of it"
+    if not saving.high_ns:
+        return f"{without} {subject} takes as long ({source})"
+    if not saving.low_ns:  # a limit, or an interval that begins at zero: nothing is promised
+        at_most = f"{without} {subject} takes at most {duration(saving.high_ns)} less ({source})"
+        return f"{at_most}; {_PACE}" if saving.sets_pace else at_most
+    limits, gain = between(saving.low_ns, saving.high_ns), duration(saving.step_ns or 0)
+    span = "" if limits == gain else f"{limits}; "
+    return f"{without} {subject} takes {gain} less ({span}{saving.assume})"
+
+
+def no_cost(finding: Finding) -> str:
+    """Say that a finding costs nothing, or nothing unless something else changes as well."""
+    gains = finding.saving is not None and finding.saving.low_ns
+    return "costs nothing by itself" if gains else "costs nothing"
+
+
+def _cost(finding: Finding, kind: WindowKind) -> str:
+    if not finding.impact_ns:
+        return no_cost(finding)
+    return f"{percent(finding.impact_fraction)} of the {kind}"
+
+
+def gaps(missing: Sequence[NotApplicable], detail: Detail = WHOLE) -> tuple[list[Gap], list[str]]:
+    """Return what could not be analysed, once for several findings or ranks.
+
+    Returns:
+        Gaps with reasons, and the ids of the findings whose reasons are left out.
+    """
+    explained: list[Gap] = []
+    others: dict[str, None] = {}
+    for group in by_reason(missing):
+        known = {gap.rank for gap in group if gap.rank is not None}
+        where = f" on {ranks_text(known)}" if known else ""
+        names = [*dict.fromkeys(gap.id for gap in group)]
+        if not detail.has_reasons and len(names) <= _MANY:
+            others |= dict.fromkeys(names)
+            continue
+        findings = ", ".join(names)
+        if len(names) > _MANY and not detail.is_whole:
+            findings = f"{', '.join(names[:_MANY])} and {len(names) - _MANY} more"
+        differs = any(gap.reason != group[0].reason for gap in group)
+        of_rank = f" (rank {group[0].rank})" if differs else ""
+        reason = f"{where}: {one_line(group[0].reason)}{of_rank}"
+        explained.append(Gap(findings, reason, one_line(group[0].how_to_collect)))
+    return explained, [*others]

@@ -1,1 +1,0 @@
-"""A comparison as text, JSON, Markdown, JUnit XML, HTML and annotations."""
