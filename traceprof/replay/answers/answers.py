@@ -19,6 +19,7 @@ from traceprof.replay.assumptions.other_schedule import pipeline_model
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.sends import sends_of
+from traceprof.replay.graph.process_facts import BRINGING
 from traceprof.replay.graph.sample import sample_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import quantiles_of
@@ -182,13 +183,13 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         assumption: to answer.
     """
     limit, text = replay.limit_ns(place, assumption), assumption.text
-    condition = assumption.condition(replay.analysis)
+    condition, now = assumption.condition(replay.analysis), replay.baseline.step_ns
     if limit is not None:
-        at, now = min(round(limit), replay.baseline.step_ns), replay.baseline.step_ns
-        note = "; ".join(filter(None, (condition, _PACED)))
-        return Answer(text, True, at, at, at, at - now, is_too_small=at == now, note=note)
+        at = min(round(limit), now)
+        return _limit(text, at, now, at == now, condition, _PACED)
     under, before = replay.of(place, assumption), replay.as_it_is
     is_bound, ways = assumption.is_bound_of(replay.analysis), ways_of(assumption)
+    is_bound = is_bound or replay.brings_batches
     if isinstance(under, CannotChange):
         how = under.how_to_collect
         return Answer(text, is_bound, refused=under.why, how_to_collect=how)
@@ -217,11 +218,11 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     if is_bound:  # whatever is not known of the run, no change gains more
         if assumption.only_removes and min(changes) >= 0:  # steps that take longer then are noise
             changes.append(float(share @ np.minimum(lengths - before, 0.0)[:, Way.PLAIN]))
-        at = max(round(step + min(changes) - off), round(floor), 0)
-        return Answer(
-            text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
-            is_too_small=abs(min(changes)) <= misfit, note=condition,
-        )  # fmt: skip
+        least = max(floor, min(replay.loader_ns(assumption), step))
+        at = max(round(step + min(changes) - off), round(least), 0)
+        at = now if replay.brings_batches and replay.changes_nothing(assumption) else at
+        is_too_small = min(abs(min(changes)), abs(now - at)) <= misfit
+        return _limit(text, at, now, is_too_small, condition, BRINGING * replay.brings_batches)
     spreads = [
         np.minimum(_spreads(some, share), _spreads(some - before, share))
         for some in (lengths, *paced, *others)
@@ -236,14 +237,7 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
-        why = (
-            f"the replay gives {duration(round(step + change))}, less than the"
-            f" {duration(round(least))} that the remaining work takes on the GPU: it overlaps"
-            " kernels that ran one after the other"
-        )
-        missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
-        how = None if missing is None else missing.how_to_collect
-        return Answer(text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
+        return _below_floor(replay, text, step + change, least, below)
     change, low, high = max(change, least - step), max(low, floor), max(high, least)
     low = max(round(low), 0)
     at = low if is_open else max(round(step + change), 0)
@@ -252,6 +246,23 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         change_ns=at - round(step), is_too_small=abs(min(changes) if is_open else change) <= misfit,
         note=_note(condition, under.note, changes, off), orders=under.orders,
     )  # fmt: skip
+
+
+def _below_floor(
+    replay: CheckedReplay, text: str, at_ns: float, least_ns: float, below: float
+) -> Answer:
+    why = (
+        f"the replay gives {duration(round(at_ns))}, less than the {duration(round(least_ns))} that"
+        " the remaining work takes on the GPU: it overlaps kernels that ran one after the other"
+    )
+    missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
+    how = None if missing is None else missing.how_to_collect
+    return Answer(text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
+
+
+def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Answer:
+    note = "; ".join(filter(None, notes))
+    return Answer(text, True, at, at, at, at - now, is_too_small=is_too_small, note=note)
 
 
 def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> str:

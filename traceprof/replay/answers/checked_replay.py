@@ -17,7 +17,7 @@ from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_
 from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.process_facts import AHEAD, LOADING, unknown_queue, unseen_pace
+from traceprof.replay.graph.process_facts import LOADING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process, lacks_calls, reweighed, run_graph
 from traceprof.replay.graph.step_lengths import (
     by_number,
@@ -149,6 +149,21 @@ class CheckedReplay(Record, frozen=True):
             return self.baseline.step_ns
         return self.least_ns(place, assumption)[0]
 
+    @property
+    def brings_batches(self) -> bool:
+        """Whether other threads than those that train bring batches: then answers are limits."""
+        return any(part.brings_batches for part in self.graph.facts)
+
+    def changes_nothing(self, assumption: Assumption) -> bool:
+        """Return whether it is about communication, and nothing communicates."""
+        return assumption.of_communication and not self.communication.any()
+
+    def loader_ns(self, assumption: Assumption) -> float:
+        """Return what no step goes below because a loader takes as long for a batch."""
+        if not assumption.keeps_loading:
+            return 0.0
+        return max(part.loader_ns for part in self.graph.facts)
+
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
         under: StepsUnder | CannotChange | None = assumption.refusal(self.analysis)
@@ -157,9 +172,6 @@ class CheckedReplay(Record, frozen=True):
         gate = failed(self.baseline.gates, assumption)
         if gate is not None and not isinstance(under, CannotChange):
             under = CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
-        queue = unknown_queue(self.graph.facts) if assumption.keeps_loading else None
-        if queue is not None and "waits" in assumption.changed:
-            under = under or CannotChange(queue, None)
         under = under or self._steps(place, assumption)
         if isinstance(under, CannotChange):
             return under
@@ -178,10 +190,8 @@ class CheckedReplay(Record, frozen=True):
         facts, otherwise = self.graph.facts, under.otherwise
         unseen = unseen_pace(facts)
         doubt = assumption.doubt(self.analysis) or unseen
-        doubt = doubt or (unknown_queue(facts) if assumption.keeps_loading else None)
         ran = max(part.workers_ran for part in facts) * self.baseline.step_ns
-        ahead = max(part.pace_ns if part.ahead else 0.0 for part in facts)
-        loading = ran or max(part.may_load for part in facts) * self.baseline.step_ns or ahead
+        loading = ran or max(part.may_load for part in facts) * self.baseline.step_ns
         loading = loading if assumption.keeps_loading else 0.0
         if unseen is not None and "waits" in assumption.changed:
             # Who asks for a batch earlier may get it earlier, and sleep no more.
@@ -194,8 +204,7 @@ class CheckedReplay(Record, frozen=True):
             paced = np.maximum(under.steps, paced)
             most = np.maximum(self.share @ under.steps, self.share @ self.as_it_is)
             paced -= np.maximum(self.share @ paced - most, 0)
-            note = AHEAD if loading == ahead else LOADING
-            return replace(under, otherwise=otherwise, paced=paced, note=note)
+            return replace(under, otherwise=otherwise, paced=paced, note=LOADING)
         return replace(under, otherwise=otherwise)
 
     def _impossible(self, assumption: Assumption) -> CannotChange | None:

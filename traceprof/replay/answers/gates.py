@@ -222,8 +222,7 @@ def _off_floor(
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
     of the threads that launch; or as long as another thread takes by itself for what it hands over.
-    With a loader that varies, a mean step takes at least as long as the slower of both, less what
-    the loader was ahead at first, and at most as long as one after the other.
+    Where other threads bring the batches, it is anything from that to the step as it was.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -235,15 +234,11 @@ def _off_floor(
         return None
     # A rank that waits for others in between is as slow as the slowest of them.
     own = by_number(graph.steps, needed)[:, 0]
-    pace = max(process.pace_ns for process in graph.facts)
-    if pace == np.inf:
-        return None
-    if pace:
-        floor, mean = float(share @ without), float(share @ own)
-        least = max(process.pace_ns * (1 - process.ahead) for process in graph.facts)
-        return (floor - min(max(floor, least, mean), pace + mean)) / step
-    if unseen_pace(graph.facts) is not None:  # who waits for it may do so with a quicker GPU, too
+    brings_batches = any(process.brings_batches for process in graph.facts)
+    if brings_batches or unseen_pace(graph.facts) is not None:
+        # Who waits for a loader may do so with a quicker GPU, too.
         floor, low, high = (float(share @ ns) for ns in (without, own, measured))
+        low = 0.0 if brings_batches else low  # the loader's thread may wait for the GPU instead
         return (floor - min(max(floor, low), high)) / step
     low = float(median_of(own))
     high = max(low, *(float(median_of(of_rank)) for of_rank in needed))

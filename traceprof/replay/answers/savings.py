@@ -18,7 +18,7 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.answers.answers import answered, with_floor
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
-from traceprof.replay.graph.process_facts import unseen_pace
+from traceprof.replay.graph.process_facts import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
@@ -82,6 +82,7 @@ def with_savings(
                 answers[assumed[finding.id]],
                 shares[finding.id],
                 costs=finding.id in costs,
+                limits_only=replay.brings_batches,
                 sets_pace=is_paced and BY_CAUSE[IdleCause.DATA_LOADING] in assumed[finding.id],
             ),
         )
@@ -192,7 +193,13 @@ def _without_answer(bound: Saving | None, why: str) -> Saving | None:
 
 
 def _saving_of(
-    finding: Finding, answer: Answer, share: float | None, *, costs: bool, sets_pace: bool
+    finding: Finding,
+    answer: Answer,
+    share: float | None,
+    *,
+    costs: bool,
+    sets_pace: bool,
+    limits_only: bool,
 ) -> Saving | None:
     """Return the gain of a step without a finding; if the answer is refused, its bound, and why.
 
@@ -203,6 +210,9 @@ def _saving_of(
     saving = _saving(answer)
     if saving.high_ns and not costs:
         return None
+    bound = finding.saving
+    if limits_only and bound is not None and (bound.high_ns or 0) <= (saving.high_ns or 0):
+        return _without_answer(bound, BRINGING)
     return structs.replace(saving, share=share, sets_pace=sets_pace)
 
 

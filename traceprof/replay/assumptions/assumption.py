@@ -12,7 +12,11 @@ from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import EXCHANGE, EXCHANGES
 from traceprof.errors import UsageError, closest
-from traceprof.replay.assumptions.one_process import without_data_loading, without_launch_time
+from traceprof.replay.assumptions.one_process import (
+    without_data_loading,
+    without_launch_time,
+    without_silences,
+)
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
@@ -167,11 +171,16 @@ class Assumption(Record, frozen=True):
         return Assumption(tuple(atom.prepared(analysis) for atom in self.atoms))
 
     def change(self, process: Process, durations: Durations) -> Durations:
-        """Return the durations of a process's actions under the assumption."""
+        """Return the durations of a process's actions under the assumption.
+
+        Where other threads bring batches, these are always there: the answer is a limit.
+        """
+        if len(process.loading_threads) and self.keeps_loading:
+            durations = without_data_loading(process, durations)
         for atom in sorted(self.atoms, key=lambda atom: atom.entry.comes_last):
             if atom.entry.change is not None:
                 durations = atom.entry.change(process, durations, *atom.value, *atom.of_run)
-        return durations
+        return without_silences(process, durations) if len(process.loading_threads) else durations
 
     def run_changes(
         self, analysis: OpenAnalysis, graph: RunGraph

@@ -26,8 +26,8 @@ from traceprof.replay.assumptions.slowdown import (
 )
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.replay.graph.stream_waits import behind_communication
-from traceprof.replay.graph.thread_waits import training_threads
-from traceprof.trace.grouping import distinct_values, is_in, without
+from traceprof.replay.graph.thread_waits import MIN_HAND_OVER_NS, loading_threads
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -129,14 +129,8 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     """
     before = durations.before_call_ns.copy()
     calls, work = process.calls, process.work
-    has_call = work.call >= 0
-    copying, communicating = (
-        calls.thread[work.call[has_call & chosen]]
-        for chosen in (work.is_to_device, work.kind == COMMUNICATION)
-    )
-    others = distinct_values(np.append(training_threads(calls, work), communicating))
-    is_loading = is_in(calls.thread, without(copying, others))
-    brings = work.is_to_device | (has_call & is_loading[work.call])
+    is_loading = is_in(calls.thread, loading_threads(calls, work))
+    brings = work.is_to_device | ((work.call >= 0) & is_loading[work.call])
     durations = faster(durations, brings, 0.0)
     if is_loading.any():
         beside = np.flatnonzero((work.group == 0) & brings)
@@ -167,6 +161,17 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
     freed = free_of(process, durations, work.is_to_device[process.host_waits.operation])
     return replace(durations, before_call_ns=before, in_call_ns=in_call, is_free_of_wait=freed)
+
+
+def without_silences(process: Process, durations: Durations) -> Durations:
+    """Let threads that train take no time between calls where they may have waited for a batch."""
+    calls, before = process.calls, durations.before_call_ns.copy()
+    outer = np.flatnonzero(calls.is_outer & ~is_in(calls.thread, process.loading_threads))
+    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
+    gap = calls.start_ns[outer[follows]] - calls.end_ns[outer[follows - 1]]
+    is_silent = gap > MIN_HAND_OVER_NS
+    before[outer[follows[is_silent]]] = gap[is_silent]
+    return replace(durations, before_call_ns=before)
 
 
 def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:

@@ -148,6 +148,7 @@ ASSUMPTIONS = (
         " extends from no gain, because each operation may need the one before it, to what there"
         " is if none does.",
         change=without_serialization,
+        of_communication=True,
         others=(without_serialization, partial(without_serialization, is_apart=True)),
         condition="two transfers at a time are assumed to be as fast as one",
         doubt=may_be_in_line,

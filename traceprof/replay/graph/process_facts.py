@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.host.evidence_names import LOADER_STAGE
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
@@ -24,26 +25,21 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.process_graph import Process
-    from traceprof.replay.graph.queues.loader_queues import QueueWaits
     from traceprof.run.opening import Rank
 
 LOADING = (
     "threads or processes that launch nothing run alongside: if they load the data, a step takes"
     " at least as long as they need for it"
 )
-AHEAD = (
-    "a thread that brings batches may be some of them ahead: in a longer run, a step takes at least"
-    " as long as that thread needs for a batch"
-)
 _UNSEEN = (
     "a thread that launches nothing, such as a data loader's, may have woken the threads that"
     " train: if it sets the pace, nothing is gained"
 )
-_UNKNOWN_QUEUE = (
+BRINGING = (
     "a thread that trains nothing copies batches to the GPU, and nothing shows when it waits for"
     " room in its queue: it may set the pace"
 )
-_MIN_BRINGING = 0.25  # of the steps: who copies less often brings no batches
+_MAX_AHEAD = 4  # batches, of a loader of two stages with two in each queue, as DALI's by default
 _MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
 
@@ -61,8 +57,8 @@ class ProcessFacts(Record, frozen=True):
             were not over when the host launched the first step.
         num_operations: how many were not over then.
         has_event_records: whether the report shows which streams waited for which.
-        host_waits: when a thread that launches to the busiest stream waited for the GPU, for
-            room in its queue, or for a loader's.
+        host_waits: when a thread that launches to the busiest stream waited for the GPU, or for
+            room in the launch queue.
         lost_records: the share of calls that record an event whose record is lost; 0 if no stream
             waits for one.
         span_ns: how long the steps of the process take together.
@@ -70,16 +66,14 @@ class ProcessFacts(Record, frozen=True):
         hidden_stream_ns: how much its streams waited for each other by none.
         paced_ns: how long by itself a thread takes for what it hands over in a step to one that
             trains, the longest of them; 0 if none is known to.
-        pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
-            if it is unknown what a loader's stages wait for.
-        ahead: for which share of its steps the batches may be there before the first of them.
+        brings_batches: whether other threads than those that train copy batches to the GPU.
+        loader_ns: how long a loader works on the CPU for a batch, as its ranges show, less what it
+            may be ahead: no step takes less in the mean; 0 if that is unknown.
         late_ns: by rank, how much operations began late for no known reason.
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
         workers_ran: for which share of the time processes that may load its data were on a CPU, the
             mean; 0 if none are known.
         may_load: for which share of it a thread without calls may load data, at most.
-        has_unknown_queue: whether another thread than those that train copies batches to the GPU in
-            a quarter of the steps or more, and nothing shows when it waits for room.
     """
 
     ranks: tuple[int, ...]
@@ -96,13 +90,12 @@ class ProcessFacts(Record, frozen=True):
     hidden_host_ns: int
     hidden_stream_ns: int
     paced_ns: float
-    pace_ns: float
-    ahead: float
+    brings_batches: bool
+    loader_ns: float
     late_ns: Mapping[int, int]
     unseen_pace_ns: int
     workers_ran: float
     may_load: float
-    has_unknown_queue: bool
 
 
 def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
@@ -113,18 +106,6 @@ def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
     """
     is_unseen = any(process.unseen_pace_ns > MIN_UNSEEN * process.span_ns for process in facts)
     return _UNSEEN if is_unseen else None
-
-
-def unknown_queue(facts: Collection[ProcessFacts]) -> str | None:
-    """Return why a thread that brings batches may set the pace; None if it is known what it does.
-
-    Where one not seen may set it, that is the reason.
-
-    Args:
-        facts: about the run's processes.
-    """
-    is_unknown = any(process.has_unknown_queue for process in facts)
-    return _UNKNOWN_QUEUE if is_unknown and unseen_pace(facts) is None else None
 
 
 def facts_of(
@@ -160,8 +141,7 @@ def facts_of(
     in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
     is_unlaunched = in_steps & (work.call < 0)
     is_unlaunched[work.cut] = False
-    is_taken = is_in(calls.thread[overs.call], training) & (overs.own_ns >= 0)
-    taking, own_ns = overs.call[is_taken], overs.own_ns[is_taken]
+    brings_batches = len(process.loading_threads) > 0
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
         host_node=process.host_node,
@@ -172,38 +152,26 @@ def facts_of(
         num_operations=int(in_steps.sum()),
         has_event_records=process.stream_waits.is_recorded,
         host_waits=intervals.union(
-            np.append(
-                calls.start_ns[call] + waits.own_ns[waiting],
-                calls.end_ns[calls.outer[taking - 1]] + own_ns,
-            ),
-            np.append(calls.end_ns[call], calls.start_ns[taking]),
+            calls.start_ns[call] + waits.own_ns[waiting], calls.end_ns[call]
         ),
         lost_records=process.lost_records,
         span_ns=max(limits_ns[1] - limits_ns[0], 1),
         hidden_host_ns=seen_ns(process.hidden_waits, calls, limits_ns),
         hidden_stream_ns=covered_ns(*hidden, limits_ns),
         paced_ns=_paced_ns(process, training, step_limits_ns),
-        pace_ns=_pace_ns(overs.queues, step_limits_ns),
-        ahead=min(overs.queues.ahead / max(len(step_limits_ns) - 1, 1), 1.0),
+        brings_batches=brings_batches,
+        loader_ns=_loader_ns(process, step_limits_ns - shift_ns) if brings_batches else 0.0,
         late_ns=late_ns,
-        unseen_pace_ns=unseen_pace_ns(
-            process.ranks, calls, work, training, overs, shift_ns, limits_ns
-        ),
+        unseen_pace_ns=0
+        if process.ranks[0][1].program.uses_dali  # its threads are known
+        else unseen_pace_ns(process.ranks, calls, work, training, overs, shift_ns, limits_ns),
         workers_ran=_workers_ran(
             process.ranks[0][1], limits_ns[0] - shift_ns, limits_ns[1] - shift_ns
         ),
-        may_load=loading_share(
-            process.ranks[0][1], calls, training, overs, step_limits_ns, shift_ns
-        ),
-        has_unknown_queue=_share_of_steps(calls.start_ns[overs.queues.unknown], step_limits_ns)
-        >= _MIN_BRINGING,
+        may_load=0.0
+        if brings_batches
+        else loading_share(process.ranks[0][1], calls, training, overs, step_limits_ns, shift_ns),
     )
-
-
-def _share_of_steps(times_ns: Int64, limits_ns: Int64) -> float:
-    """Return the share of steps in which one of the times lies."""
-    step, num = np.searchsorted(limits_ns, times_ns, side="right"), len(limits_ns) - 1
-    return len(distinct_values(step[(step > 0) & (step <= num)])) / max(num, 1)
 
 
 def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
@@ -217,12 +185,27 @@ def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
     return float(ran_ns.mean()) / (end_ns - start_ns) if len(ran_ns) and end_ns > start_ns else 0.0
 
 
-def _pace_ns(queues: QueueWaits, limits_ns: Int64) -> float:
-    """Return how long a loader's first stage works in a mean step."""
-    if not queues.is_known:
-        return np.inf
-    num = max(len(limits_ns) - 1, 1)
-    return intervals.clip(queues.busy, int(limits_ns[0]), int(limits_ns[-1])).measure_ns / num
+def _loader_ns(process: Process, limits_ns: Int64) -> float:
+    """Return how long the first stage of a loader works in a mean step, less what it may be ahead.
+
+    Args:
+        process: its ranks are open.
+        limits_ns: int64[s + 1], when steps begin, and the last one ends, in the report's own time.
+    """
+    rank = process.ranks[0][1]
+    ranges = rank.trace.ranges(LOADER_STAGE, rank.process).get(rank.process)
+    if ranges is None:
+        return 0.0
+    kinds = [LOADER_STAGE.search(name) for name in ranges.names]
+    is_first = np.array([kind is not None and kind[1] == "CPU" for kind in kinds], np.bool_)
+    num, longest = max(len(limits_ns) - 1, 1), 0
+    for thread in distinct_values(ranges.end_thread[is_first]).tolist():
+        own = is_first & (ranges.end_thread == thread) & (ranges.end_ns < intervals.BEYOND_NS)
+        busy = intervals.union(ranges.start_ns[own], ranges.end_ns[own])
+        longest = max(
+            longest, intervals.clip(busy, int(limits_ns[0]), int(limits_ns[-1])).measure_ns
+        )
+    return longest / num * max(1 - _MAX_AHEAD / num, 0.0)
 
 
 def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
@@ -231,7 +214,7 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
     to_training = is_in(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]
     longest = 0.0
-    for thread in without(giver[to_training], np.append(training, overs.queues.threads)).tolist():
+    for thread in without(giver[to_training], training).tolist():
         own = overs.own[calls.thread[overs.own] == thread]
         slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
         rows = np.flatnonzero(calls.is_outer & (calls.thread == thread))

@@ -20,7 +20,6 @@ from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_wait
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT
-from traceprof.replay.graph.queues.loader_queues import queue_waits
 from traceprof.replay.graph.stream_waits import (
     NO_STREAM_WAITS,
     behind_communication,
@@ -28,7 +27,7 @@ from traceprof.replay.graph.stream_waits import (
     queued_communication,
     stream_waits,
 )
-from traceprof.replay.graph.thread_waits import hand_overs, lock_waits, training_threads
+from traceprof.replay.graph.thread_waits import hand_overs, loading_threads, lock_waits
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
@@ -116,6 +115,7 @@ class Process(Observed, frozen=True):
         gpu_node: the node at which the first piece of a stream begins; each has two.
         limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if unknown.
         is_steady: bool[s], which of them are.
+        loading_threads: int64[t], those that bring batches in many of the steps.
     """
 
     latencies: Latencies
@@ -128,6 +128,7 @@ class Process(Observed, frozen=True):
     gpu_node: int
     limits_ns: Int64
     is_steady: Mask
+    loading_threads: Int64
 
     @property
     def is_launched_on_return(self) -> Mask:
@@ -209,9 +210,8 @@ def observe(
         between = inferred_waits(first, late, calls, work)
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
     begin_ns = earliest_ns if span is None else span[0] + shift_ns
-    training = training_threads(calls, work)
-    queues = queue_waits(first, calls, work, waits, between, training, events, shift_ns)
-    overs = hand_overs(calls, work, begin_ns, api_names(first, calls), queues)
+    overs = hand_overs(calls, work, begin_ns, api_names(first, calls))
+    loading = np.flatnonzero(is_in(calls.thread, loading_threads(calls, work)))
     return Observed(
         ranks=tuple(ranks),
         calls=calls,
@@ -221,7 +221,9 @@ def observe(
         hand_overs=overs,
         stream_waits=between,
         lost_records=lost,
-        hidden_waits=hidden_host_waits(ranks, calls, work, overs.call, shift_ns),
+        hidden_waits=hidden_host_waits(
+            ranks, calls, work, np.append(overs.call, loading), shift_ns
+        ),
     )
 
 
@@ -257,6 +259,7 @@ def in_pieces(
         host_node=host_node, gpu_node=host_node + 2 * len(first_call),
         limits_ns=limits_ns,
         is_steady=np.ones(len(limits_ns) - 1, np.bool_) if is_steady is None else is_steady,
+        loading_threads=loading_threads(calls, work, limits_ns),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.evidence_names import OVER_BY_ITSELF
 from traceprof.host.thread_evidence import host_evidence
-from traceprof.replay.graph.columns import COMPUTE
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_host_waits import api_names, numbered
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, without
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
+    from traceprof.intervals import Float64, Int64, Intervals
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.replay.graph.queues.loader_queues import QueueWaits
     from traceprof.run.opening import Rank
     from traceprof.trace.model.trace import Trace
 
@@ -37,6 +36,7 @@ MAX_UNLOCKING_NS = 250_000
 MIN_UNSEEN = 0.01
 """So much of the training threads may sleep until another one wakes them, which paces them less."""
 _MIN_SILENCE_NS, _MUCH = 1_000_000, 0.05  # Python between two calls takes less
+_MIN_BRINGING = 0.25  # of the steps: who copies less often brings no batches
 _MAX_SLEEPS = 500  # the longest ones
 
 
@@ -58,27 +58,16 @@ class HandOvers(Record, frozen=True):
     Attributes:
         call: int64[m], the call that the thread makes then, an index into `HostCalls`; ascending.
         after: int64[m], the other thread's call.
-        gap_ns: int64[m], how long after that one's return.
-        own_ns: int64[m], and at least how long after that of its own call before; -1 if nothing
-            shows that it waited for both.
-        is_sure: bool[m], whether it waited for the other one; else it may have.
         own: int64[k], calls before which a thread slept or worked by itself: another thread's call
             returned meanwhile, and was not what it waited for.
-        queues: of a loader.
     """
 
     call: Int64
     after: Int64
-    gap_ns: Int64
-    own_ns: Int64
-    is_sure: Mask
     own: Int64
-    queues: QueueWaits
 
 
-def hand_overs(
-    calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64, queues: QueueWaits
-) -> HandOvers:
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     A thread that sleeps or works by itself takes as long whenever another one's call returns
@@ -91,42 +80,12 @@ def hand_overs(
         begin_ns: when what is replayed begins: a thread that makes its first call later waited as
             one does that made a call before.
         name: int64[calls], a number for what each is.
-        queues: what the threads of a loader wait for, and others for them.
     """
-    call, after, own = _by_silence(calls, work, begin_ns, name, queues.threads)
-    is_other = ~is_in(call, queues.call)
-    call, after = call[is_other], after[is_other]
-    num, gap_ns = len(call), calls.start_ns[call] - calls.end_ns[after]
-    call = np.append(queues.call, call)
-    order = np.argsort(call, kind="stable")
-    return HandOvers(
-        call=call[order],
-        after=np.append(queues.after, after)[order],
-        gap_ns=np.append(queues.gap_ns, gap_ns)[order],
-        own_ns=np.append(queues.own_ns, np.full(num, -1))[order],
-        is_sure=np.append(queues.is_sure, np.ones(num, np.bool_))[order],
-        own=own,
-        queues=queues,
-    )
-
-
-def _by_silence(
-    calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64, known: Int64
-) -> tuple[Int64, Int64, Int64]:
-    """Return calls after silences, the others' calls that ended these, and those after own ones.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        begin_ns: as in `hand_overs`.
-        name: as there.
-        known: int64[t], threads of which it is known what they wait for.
-    """
-    launches = without(calls.thread[work.call[work.call >= 0]], known)
+    launches = distinct_values(calls.thread[work.call[work.call >= 0]])
     chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
-        return nothing, nothing, nothing
+        return HandOvers(nothing, nothing, nothing)
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
     since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
     is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
@@ -144,7 +103,9 @@ def _by_silence(
     own_ns = (calls.start_ns[after] - since_ns)[rows]
     handed_ns = (calls.start_ns[after] - calls.end_ns[other])[rows]
     is_own = _variance(handed_ns, place[rows]) > _variance(own_ns, place[rows])
-    return after[rows[~is_own]], other[rows[~is_own]], after[rows[is_own]]
+    call, given_by = after[rows[~is_own]], other[rows[~is_own]]
+    order = np.argsort(call, kind="stable")
+    return HandOvers(call[order], given_by[order], after[rows[is_own]])
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
@@ -169,6 +130,30 @@ def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
     spent = np.bincount(work.chain[computes], work.length_ns[computes])
     busiest = computes & (work.chain == int(np.argmax(spent)))
     return distinct_values(calls.thread[work.call[busiest]])
+
+
+def loading_threads(calls: HostCalls, work: GpuWork, limits_ns: Int64 | None = None) -> Int64:
+    """Return the threads that bring batches: they copy to the GPU, and neither train nor send.
+
+    When such a thread waits for room in its queue, and which batch a step takes, is not recorded.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        limits_ns: int64[s + 1], when steps begin, and the last one ends: without copies in a
+            quarter of these, none brings batches.
+    """
+    copying = work.call[(work.call >= 0) & work.is_to_device]
+    communicating = work.call[(work.call >= 0) & (work.kind == COMMUNICATION)]
+    others = np.append(training_threads(calls, work), calls.thread[communicating])
+    copying = copying[~is_in(calls.thread[copying], others)]
+    threads = distinct_values(calls.thread[copying])
+    if limits_ns is None:
+        return threads
+    step = np.searchsorted(limits_ns, calls.start_ns[copying], side="right")
+    num = len(limits_ns) - 1
+    num_with = len(distinct_values(step[(step > 0) & (step <= num)]))
+    return threads if num_with >= max(_MIN_BRINGING * num, 1) else threads[:0]
 
 
 def unseen_pace_ns(
@@ -198,7 +183,7 @@ def unseen_pace_ns(
         limits_ns: the time to look at, by the run's clock.
     """
     rank, evidence = ranks[0][1], host_evidence(ranks[0][1])
-    launching = without(calls.thread[work.call[work.call >= 0]], overs.queues.threads)
+    launching = distinct_values(calls.thread[work.call[work.call >= 0]])
     outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
     if evidence is None or not len(follows):
@@ -252,7 +237,7 @@ def loading_share(
         shift_ns: what was added to times of the report.
     """
     evidence = host_evidence(rank)
-    if evidence is None or len(overs.queues.threads):
+    if evidence is None:
         return 0.0
     quiet = rank.trace.quiet_switches(rank.process)
     if not len(quiet.thread):

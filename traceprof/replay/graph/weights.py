@@ -38,7 +38,7 @@ class Durations(Record, frozen=True):
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
         possible_waits: whether streams wait for all that they may have waited for, without event
-            records, and threads for batches that they may have waited for.
+            records.
         hidden_waits: whether silences that may be waits for the GPU are.
         frees_hidden_waits: whether what frees the host of its waits frees it of these, too, and of
             the calls that wait: else these take what they take without a wait.
@@ -125,7 +125,7 @@ _BY_SWITCHES = {
 }  # fmt: skip
 """The edges whose weights depend on more than the durations of actions."""
 _BY_SWITCH = {
-    "possible_waits": {EdgeKind.STREAM_WAIT, EdgeKind.HAND_OVER},
+    "possible_waits": {EdgeKind.STREAM_WAIT},
     "whole_streams": {EdgeKind.STREAM_END},
     "hidden_waits": {EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT},
     "frees_hidden_waits": {EdgeKind.HIDDEN_WAIT, EdgeKind.OWN_TIME},
@@ -332,11 +332,8 @@ class Weigher:
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls
-        before = self._durations.before_call_ns[edges.at]
-        overs = self._process.hand_overs
-        times = overs.gap_ns - before + self._until_return(edges.other)
-        if not self._durations.possible_waits:
-            times[~overs.is_sure] = NEVER
+        gap = calls.start_ns[edges.at] - calls.end_ns[edges.other]
+        times = gap - self._durations.before_call_ns[edges.at] + self._until_return(edges.other)
         # A thread's first call has nothing else before it.
         follows = calls.thread[edges.at] == calls.thread[edges.at - 1]
         return np.where(self._is_there(edges.at, edges.other) & follows, NEVER, times)
@@ -345,10 +342,10 @@ class Weigher:
         """Return at most what threads still spend where they need not wait for another one."""
         process, overs, at = self._process, self._process.hand_overs, edges.at
         row = np.searchsorted(overs.call, at)
-        other, own = overs.after[row], overs.own_ns[row]
+        other = overs.after[row]
         since = process.calls.start_ns[at] - process.calls.end_ns[other]
-        times = np.clip(self._between_calls(edges), 0, np.where(own < 0, since, own))
-        return np.where((own >= 0) | self._is_there(at, other), times, NEVER)
+        times = np.clip(self._between_calls(edges), 0, since)
+        return np.where(self._is_there(at, other), times, NEVER)
 
     def _until_return(self, call: Int64) -> Float64:
         """Return how long after their node (see `_return_node`) calls return."""

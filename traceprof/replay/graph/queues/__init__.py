@@ -1,1 +1,0 @@
-"""Queues between threads: the stages of a loader, and threads that bring batches."""
