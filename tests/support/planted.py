@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -19,12 +19,9 @@ from sample_traces.simulator.event_model.actions import Call
 from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios import stalls as planted
 from sample_traces.simulator.scenarios.setup import Setup
-from tests.reference.gpu_machine import Machine
 from tests.support.traces import closed_analysis
-from traceprof.analysis import Analysis, Options, analyze
+from traceprof.analysis import Analysis
 from traceprof.comparison.mean_change import mean_change
-from traceprof.host.launch_stalls import find_stalls
-from traceprof.replay.graph.process_graph import Observed, observe
 
 if TYPE_CHECKING:
     from traceprof.comparison.mean_change import MeanChange
@@ -201,25 +198,6 @@ def _as_programs_do(host: Host, habits: dict[str, float], rng: np.random.Generat
                 host.item(host.compute)
             else:
                 host.call(name, int(rng.integers(1, 8)) * MS)
-
-
-def observed(machine: Machine, folder: Path) -> Observed:
-    """Write what a machine did, and read it again."""
-    path = machine.write(folder / "run.sqlite")
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        ranks = list(enumerate(analysis.run.ranks))
-        return observe(ranks, 0, find_stalls(ranks[0][1]))
-
-
-def assert_begun_when_allowed(process: Observed) -> None:
-    """Assert that calls begin when the later of what they wait for allows it."""
-    calls, overs = process.calls, process.hand_overs
-    earliest = np.zeros(len(calls), np.int64)
-    np.maximum.at(earliest, overs.call, calls.end_ns[overs.after] + overs.gap_ns)
-    both = overs.own_ns >= 0
-    own = calls.end_ns[overs.call[both] - 1] + overs.own_ns[both]
-    np.maximum.at(earliest, overs.call[both], own)
-    assert earliest[overs.call].tolist() == calls.start_ns[overs.call].tolist()
 
 
 def drawn(num: int, num_names: int, seed: int = 0, first: int = 0) -> list[int]:

@@ -20,7 +20,7 @@ REPORT = "{report}"
 """In arguments, the damaged file; `{out}` is a name beside the folder that it lies in."""
 
 _ASSUMPTIONS = (
-    *("no-serialization", "no-sync", "no-straggler", "send-order=best", "bucket-cap-mb=100"),
+    *("no-serialization", "no-sync", "no-straggler", "send-order=ready-first", "bucket-cap-mb=100"),
     *("launch=0", "link=2x", "kernel:.*=0.5x", "communication=0", "perfect-overlap"),
 )
 _OF_REPORTS = (

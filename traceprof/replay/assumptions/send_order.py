@@ -1,4 +1,4 @@
-"""Other orders of the sends on a stream: as they become ready, or the best that is found."""
+"""Another order of the sends on a stream: as they become ready."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import SendName, Sends
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 
 # Orders by readiness change what is ready when: they settle in two or three rounds, or never.
 _MAX_ROUNDS = 8
-# How many orders are tried, and how many levels and edges of the graph may be taken for it all
-# together: some seconds.
-_MAX_TRIALS, _MAX_LEVELS, _MAX_EDGES = 400, 100_000, 40_000_000
-_MIN_GAIN = 1e-4  # of a step, below which an order is no better
 
 
 def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
@@ -49,22 +43,8 @@ def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
     return orders if isinstance(orders, CannotChange) else orders.change(orders.by_readiness())
 
 
-def best_order(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
-    """Let each stream run its sends in the best order that is found, the same in every step.
-
-    From the better of the order that was measured and the one by readiness, one send at a time is
-    moved as long as that makes steps shorter.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run.
-    """
-    orders = _Orders.of(analysis, graph)
-    return orders if isinstance(orders, CannotChange) else orders.change(orders.searched())
-
-
 class _Orders(Record, frozen=True):
-    """The sends of a run, in the orders that are tried.
+    """The sends of a run, and their order.
 
     Attributes:
         graph: of the run, with one set of weights.
@@ -201,48 +181,6 @@ class _Orders(Record, frozen=True):
                 best_sequence, best_ns = sequence, step_ns
         return best_sequence
 
-    def searched(self) -> Int64:
-        """Return the rows in the best order that is found, the same in every step."""
-        num_levels = len(self.graph.plan.level_start)
-        trials = min(_MAX_TRIALS, _MAX_LEVELS // num_levels, _MAX_EDGES // len(self.edges.source))
-        patterns = list(self.measured)
-        least = self._step_ns(patterns)
-        ready = list(self.typical(self.by_readiness()))
-        if (step_ns := self._step_ns(ready)) < least:
-            patterns, least = ready, step_ns
-        is_better = True
-        while is_better and trials > 0:
-            is_better = False
-            for tried in _moved(patterns):
-                trials -= 1
-                step_ns = self._step_ns(tried)
-                if step_ns < least * (1 - _MIN_GAIN):
-                    patterns, least, is_better = tried, step_ns, True
-                    break
-                if trials <= 0:
-                    break
-        return self.of_patterns(patterns)
-
-    def _step_ns(self, patterns: Sequence[StreamOrder]) -> float:
-        try:
-            graph = changed(self.graph, (0,), [self.change(self.of_patterns(patterns))])
-        except CircularError:
-            return np.inf
-        return float(median_of(replayed_steps(graph)[1][:, 0]))
-
-    def of_patterns(self, patterns: Sequence[StreamOrder]) -> Int64:
-        """Return the rows in the order of patterns, one for each stream that was measured."""
-        places = [
-            [measured.sends.index(name) for name in pattern.sends]
-            for measured, pattern in zip(self.measured, patterns, strict=True)
-        ]
-        return np.concatenate(
-            [
-                rows if pattern < 0 else rows[places[pattern]]
-                for rows, pattern in zip(self.units, self.pattern_of, strict=True)
-            ]
-        )
-
     def typical(self, sequence: Int64) -> tuple[StreamOrder, ...]:
         """Return the order of each stream, as most of the steps have it."""
         counts: list[dict[tuple[SendName, ...], int]] = [{} for _ in self.measured]
@@ -257,19 +195,3 @@ class _Orders(Record, frozen=True):
             StreamOrder(measured.rank, max(count, key=lambda names: count[names]))
             for measured, count in zip(self.measured, counts, strict=True)
         )
-
-
-def _moved(patterns: list[StreamOrder]) -> Iterator[list[StreamOrder]]:
-    """Yield the orders in which one send comes earlier or later, near moves first."""
-    longest = max((len(pattern.sends) for pattern in patterns), default=0)
-    for distance in range(1, longest):
-        for stream, pattern in enumerate(patterns):
-            for place in range(len(pattern.sends) - distance):
-                for low, high in ((place, place + distance), (place + distance, place)):
-                    if distance == 1 and low > high:
-                        continue  # the same swap
-                    names = list(pattern.sends)
-                    names.insert(high, names.pop(low))
-                    moved = list(patterns)
-                    moved[stream] = StreamOrder(pattern.rank, tuple(names))
-                    yield moved

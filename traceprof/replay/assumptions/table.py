@@ -40,7 +40,7 @@ from traceprof.replay.assumptions.one_process import (
     without_stalls,
 )
 from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
-from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
+from traceprof.replay.assumptions.send_order import order_of_readiness
 from traceprof.replay.assumptions.slowdown import unlike_kernels, without_slowdown
 from traceprof.replay.assumptions.values import bucket_size, multiple, pattern_and_factor, speed_up
 from traceprof.structs import Record
@@ -285,14 +285,6 @@ ASSUMPTIONS = (
         changed=_ORDER,
         details="A send or receive is ready when both sides are.",
         run_change=order_of_readiness,
-        condition="sends are launched at the same times as before",
-    ),
-    Entry(
-        form="send-order=best",
-        meaning="sends are in the best order that was found",
-        changed=_ORDER,
-        details="The order is the same in every step.",
-        run_change=best_order,
         condition="sends are launched at the same times as before",
     ),
     Entry(
