@@ -14,7 +14,7 @@ from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.components import answered_later, card, nothing, page
-from dashboards.widgets.tables import Column, table
+from dashboards.widgets.tables import Column, record, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.blocks import Paragraph, Table
@@ -41,9 +41,9 @@ _KERNELS = (
     Column("before", "kernel before"),
     Column("after", "kernel after"),
     Column("category", "category", None, 100, has_filter=True),
-    Column("ns_before", "before (µs)", 1, 90, "in the mean step"),
-    Column("ns_after", "after (µs)", 1, 90, "in the mean step"),
-    Column("change", "change (µs)", 1, 90),
+    Column("before_ns", "before (µs)", 1, 90, "in the mean step"),
+    Column("after_ns", "after (µs)", 1, 90, "in the mean step"),
+    Column("change_ns", "change (µs)", 1, 90),
     Column("sure", "is it sure", None, 100, "adjusted for the number of kernels, at 5 %"),
     Column("rung", "matched by", None, 130),
 )
@@ -225,16 +225,13 @@ def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
 
 def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
     rows = [
-        {
-            "before": _name(kernel.before),
-            "after": _name(kernel.after),
-            "category": kernel.category,
-            "ns_before": kernel.before_ns / 1e3,
-            "ns_after": kernel.after_ns / 1e3,
-            "change": kernel.change_ns / 1e3,
-            "sure": sure(kernel.p_adjusted, is_significant=kernel.is_significant),
-            "rung": kernel.rung,
-        }
+        record(
+            _KERNELS,
+            kernel,
+            before=_name(kernel.before),
+            after=_name(kernel.after),
+            sure=sure(kernel.p_adjusted, is_significant=kernel.is_significant),
+        )
         for kernel in comparison.kernels
     ]
     (section,) = (section for section in rest if section.title == "Compute, by kernel")

@@ -14,7 +14,7 @@ from dashboards.timeline.events import OPERATION
 from dashboards.view import View
 from dashboards.widgets.charts import CATEGORIES
 from dashboards.widgets.components import answered_later, card, nothing, page
-from dashboards.widgets.tables import Column, table
+from dashboards.widgets.tables import Column, record, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
 from traceprof.errors import one_line
@@ -46,20 +46,20 @@ _NOT_COMPARED = "one of the recordings has no modules to compare"
 
 _MODULES = (
     Column("module", "module", tip="inside the module above that stands further left"),
-    Column("time", "time (ms)", 3, 90, "of its kernels, with those of the modules inside it"),
+    Column("total_ns", "time (ms)", 3, 90, "of its kernels, with those of the modules inside it"),
     Column("share", "of all (%)", 1, 80, "of the kernels of all modules"),
-    Column("own", "own (ms)", 3, 90, "without the modules inside it"),
-    Column("backward", "backward (ms)", 3, 90, "the part that the backward of its operators is"),
-    Column("step", "in a step (ms)", 3, 90, "the mean over the steady steps"),
-    Column("count", "kernels", 0, 80),
+    Column("own_ns", "own (ms)", 3, 90, "without the modules inside it"),
+    Column("backward_ns", "backward (ms)", 3, 90, "the part that the backward of its operators is"),
+    Column("step_ns", "in a step (ms)", 3, 90, "the mean over the steady steps"),
+    Column("num_kernels", "kernels", 0, 80),
     Column("path", "path", is_hidden=True),
 )
 
 
 _COMPARED = (
-    Column("before", "before (ms)", 3, 90, "in the mean step, over all ranks, as on Compare"),
-    Column("after", "after (ms)", 3, 90, "the same of this recording"),
-    Column("change", "change (ms)", 3, 90),
+    Column("before_ns", "before (ms)", 3, 90, "in the mean step, over all ranks, as on Compare"),
+    Column("after_ns", "after (ms)", 3, 90, "the same of this recording"),
+    Column("change_ns", "change (ms)", 3, 90),
     Column("sure", "significant", None, 90),
 )
 
@@ -115,30 +115,21 @@ def modules_card(view: View, question: PendingAnswer | None = None) -> Component
 
 def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
     *around, name = use.module.split(SEPARATOR)
-    steady = use.in_steady_step
-    return {
-        "module": f"{_INDENT * len(around)}{one_line(name, _MAX_MODULE)}",
-        "time": use.total_ns / 1e6,
-        "share": 100 * share(use.total_ns, whole_ns),
-        "own": use.own_ns / 1e6,
-        "backward": use.backward_ns / 1e6,
-        "step": None if steady is None else steady.ns / 1e6,
-        "count": use.num_kernels,
-        "path": one_line(use.module, 1000),
-    }
+    return record(
+        _MODULES,
+        use,
+        module=f"{_INDENT * len(around)}{one_line(name, _MAX_MODULE)}",
+        share=share(use.total_ns, whole_ns),
+        step_ns=None if use.in_steady_step is None else use.in_steady_step.ns,
+        path=one_line(use.module, 1000),
+    )
 
 
 def _change(change: ModuleChange | None) -> dict[str, Any]:
     if change is None:
         return {}
-    spent = (change.before_ns, change.after_ns)
-    before, after = (None if ns is None else ns / 1e6 for ns in spent)
-    return {
-        "before": before,
-        "after": after,
-        "change": change.change_ns / 1e6,
-        "sure": sure(change.p_adjusted, is_significant=change.is_significant),
-    }
+    is_sure = sure(change.p_adjusted, is_significant=change.is_significant)
+    return record(_COMPARED, change, sure=is_sure)
 
 
 def _gone(change: ModuleChange) -> dict[str, Any]:
@@ -155,42 +146,80 @@ _MAX_ROWS = 1000  # names; the rest is added up
 _MAX_NAME = 300  # characters: templates can have thousands
 
 _KERNELS = (
-    Column("title", "kernel", tip="its function, and what it does where the function says"
-                                  " little; links to the first one on the timeline, from where O"
-                                  " goes to the next", leads=True),
+    Column(
+        "title",
+        "kernel",
+        tip="its function, and what it does where the function says"
+        " little; links to the first one on the timeline, from where O"
+        " goes to the next",
+        leads=True,
+    ),
     Column("category", "category", None, 110, "by its name", has_filter=True),
     Column("precision", "computes in", None, 90, "by its name", has_filter=True, may_be_cut=True),
-    Column("operator", "operator", None, 140, "the innermost that launched most of its time",
-           has_filter=True, may_be_cut=True),
-    Column("module", "module", None, 160, "the module that launched most of its time",
-           has_filter=True, may_be_cut=True),
-    Column("time", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
-    Column("reach", "of peak (%)", 1, 80, "in all that was recorded, on the rank where it takes"
-           " longest: of the GPU's arithmetic in this format, else of its memory, by shapes"),
+    Column(
+        "operator",
+        "operator",
+        None,
+        140,
+        "the innermost that launched most of its time",
+        has_filter=True,
+        may_be_cut=True,
+    ),
+    Column(
+        "module",
+        "module",
+        None,
+        160,
+        "the module that launched most of its time",
+        has_filter=True,
+        may_be_cut=True,
+    ),
+    Column("total_ns", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
+    Column(
+        "reach",
+        "of peak (%)",
+        1,
+        80,
+        "in all that was recorded, on the rank where it takes"
+        " longest: of the GPU's arithmetic in this format, else of its memory, by shapes",
+    ),
     Column("share", "of all (%)", 1, 80, "of the time in all kernels"),
-    Column("step", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
+    Column("per_step_ns", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
     Column("count", "count", 0, 80, "of all ranks"),
-    Column("median", "median (µs)", 1, 90, "on the rank where it takes longest"),
-    Column("beside", "beside comm. (ms)", 3, 90, "ran while something communicated, compared with"
-           " the same kernel alone; the mean over the ranks"),
+    Column("median_ns", "median (µs)", 1, 90, "on the rank where it takes longest"),
+    Column(
+        "beside_ns",
+        "beside comm. (ms)",
+        3,
+        90,
+        "ran while something communicated, compared with"
+        " the same kernel alone; the mean over the ranks",
+    ),
     Column("slowdown", "slower there (×)", 2, 80, "time taken beside communication ÷ alone"),
-)  # fmt: skip
+)
 _BY_RANK = (
-    Column("most", "most (ms)", 3, 80, "on the rank where it takes longest"),
+    Column("most_ns", "most (ms)", 3, 80, "on the rank where it takes longest"),
     Column("rank", "on rank", 0, 70),
 )
 
 _COMPUTE = (
-    Column("category", "category", None, 110, "by names; graph: kernels inside CUDA graphs that"
-           " were traced as a whole"),
+    Column(
+        "category",
+        "category",
+        None,
+        110,
+        "by names; graph: kernels inside CUDA graphs that were traced as a whole",
+    ),
     Column("precision", "computes in", None, 110, "by names"),
     Column("unit", "on tensor cores", None, 110, "by names"),
-    Column("time", "time (ms)", 3, 90, "the mean over the ranks"),
+    Column("total_ns", "time (ms)", 3, 90, "the mean over the ranks"),
     Column("share", "of compute (%)", 1, 90),
-    Column("count", "kernels", 0, 80, "of all ranks"),
-    Column("rate", "TFLOP/s", 1, 80, "multiplications and additions by the shapes of operators"),
-    Column("peak", "peak TFLOP/s", 1, 80, "of the GPU, in this format and unit"),
-)  # fmt: skip
+    Column("num_kernels", "kernels", 0, 80, "of all ranks"),
+    Column(
+        "flops_per_s", "TFLOP/s", 1, 80, "multiplications and additions by the shapes of operators"
+    ),
+    Column("peak_flops_per_s", "peak TFLOP/s", 1, 80, "of the GPU, in this format and unit"),
+)
 
 
 class KernelSum(NamedTuple):
@@ -346,14 +375,14 @@ def _compute(view: View) -> Component:
                 "category": category,
                 "precision": precision,
                 "unit": unit,
-                "time": total_ns / len(ranks) / 1e6,
-                "share": 100 * share(total_ns, all_ns),
-                "count": sum(counts) if counts else None,
-                "rate": sum(flops) / total_ns / 1e3 if is_known else None,
-                "peak": None if peak is None else peak / 1e12,
+                "total_ns": total_ns / len(ranks),
+                "share": share(total_ns, all_ns),
+                "num_kernels": sum(counts) if counts else None,
+                "flops_per_s": 1e9 * sum(flops) / total_ns if is_known else None,
+                "peak_flops_per_s": peak,
             }
         )
-    rows.sort(key=lambda row: -row["time"])
+    rows.sort(key=lambda row: -row["total_ns"])
     note = (
         "of kernels that run at the same time, the one that began first counts: the rows add up"
         " to all compute"
@@ -393,8 +422,9 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
     columns = [
         column
         for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
-        if column.field not in {"beside", "slowdown"} or beside
-        if column.field != "step" or any(entry.per_step_ns is not None for entry in _all_uses(uses))
+        if column.field not in {"beside_ns", "slowdown"} or beside
+        if column.field != "per_step_ns"
+        or any(entry.per_step_ns is not None for entry in _all_uses(uses))
         if column.field not in {"operator", "module", "reach"}
         or any(row[column.field] for row in rows)
     ]
@@ -412,7 +442,7 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
 
 def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> float | None:
     reach = None if of_all is None else reached(launcher, of_all, gpu)
-    return None if reach is None or reach.share is None else 100 * reach.share
+    return None if reach is None else reach.share
 
 
 def _all_uses(uses: Sequence[KernelSum]) -> Iterable[KernelUse]:
@@ -430,14 +460,14 @@ def _row(
         "title": one_line(kernel_title(use.name), _MAX_NAME),
         "category": str(kind.category) if kind.is_known else "not known",
         "precision": arithmetic_text(kind).strip("-"),
-        "time": use.total_ns / num_ranks / 1e6,
-        "share": 100 * share(use.total_ns, total_ns),
-        "step": sum(per_step) / num_ranks / 1e6 if per_step else None,
+        "total_ns": use.total_ns / num_ranks,
+        "share": share(use.total_ns, total_ns),
+        "per_step_ns": sum(per_step) / num_ranks if per_step else None,
         "count": sum(entry.count for _, entry in use.of_ranks),
-        "median": worst.median_ns / 1e3,
-        "beside": None if beside is None else beside.taken_ns / num_ranks / 1e6,
+        "median_ns": worst.median_ns,
+        "beside_ns": None if beside is None else beside.taken_ns / num_ranks,
         "slowdown": beside.taken_ns / expected if beside is not None and expected > 0 else None,
-        "most": worst.total_ns / 1e6,
+        "most_ns": worst.total_ns,
         "rank": number,
     }
 

@@ -32,10 +32,9 @@ from dashboards.widgets.components import (
     with_table,
     worst_first,
 )
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof import intervals
 from traceprof.analyses import launch_queue
-from traceprof.errors import one_line
 from traceprof.findings import Evidence
 from traceprof.intervals import even_limits
 from traceprof.trace.model.parts import Part
@@ -121,20 +120,22 @@ _MAX_HOLDERS = 5  # of a rank
 
 _QUEUES = (
     Column("rank", "rank", IDENTIFIER, 70),
-    Column("depth", "most pending", 0, 110, "launches pending at once"),
-    Column("cap", "limit", 0, 90, "pending launches at which a launch blocks, learned"),
-    Column("scope", "limit of", None, 100),
-    Column("stalls", "stalls", 0, 90, "launches that were blocked"),
-    Column("blocked", "host blocked (ms)", 3, 130, "the union of the stalls"),
-    Column("late", "late launches", 0, 110, "operations that started late because of it"),
-    Column("costly", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
+    Column("max_queue_depth", "most pending", 0, 110, "launches pending at once"),
+    Column("queue_cap", "limit", 0, 90, "pending launches at which a launch blocks, learned"),
+    Column("queue_cap_scope", "limit of", None, 100),
+    Column("num_stalls", "stalls", 0, 90, "launches that were blocked"),
+    Column("blocked_ns", "host blocked (ms)", 3, 130, "the union of the stalls"),
+    Column(
+        "num_late_launches", "late launches", 0, 110, "operations that started late because of it"
+    ),
+    Column("cost_ns", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
     Column("source", "stalls from", None, 170, "CUPTI's records, or inferred from the launches"),
     Column("holder", "mostly filled by"),
 )
 _HOLDERS = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("name", "operation"),
-    Column("held", "time (ms)", 3, 130, "a sum: operations that overlap count more than once"),
+    Column("held_ns", "time (ms)", 3, 130, "a sum: operations that overlap count more than once"),
     Column("share", "of the stalls (%)", 1, 130),
 )
 _lock = threading.Lock()
@@ -230,28 +231,24 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
 
 def _row(result: LaunchQueueResult) -> dict[str, Any]:
     metrics = result.metrics
-    return {
-        "rank": result.rank,
-        "depth": metrics.max_queue_depth,
-        "cap": metrics.queue_cap,
-        "scope": f"a {metrics.queue_cap_scope}" if metrics.queue_cap_scope else None,
-        "stalls": metrics.num_stalls,
-        "blocked": metrics.blocked_ns / 1e6,
-        "late": metrics.num_late_launches,
-        "costly": result.costly.measure_ns / 1e6,
-        "source": metrics.source if metrics.num_stalls else None,
-        "holder": None if metrics.holder is None else one_line(metrics.holder),
-    }
+    return record(
+        _QUEUES,
+        metrics,
+        rank=result.rank,
+        queue_cap_scope=f"a {metrics.queue_cap_scope}" if metrics.queue_cap_scope else None,
+        cost_ns=result.costly.measure_ns,
+        source=metrics.source if metrics.num_stalls else None,
+    )
 
 
 def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
     rows = [
-        {
-            "rank": result.rank,
-            "name": one_line(holder.name),
-            "held": holder.held_ns / 1e6,
-            "share": 100 * holder.held_ns / blocked_ns if blocked_ns else None,
-        }
+        record(
+            _HOLDERS,
+            holder,
+            rank=result.rank,
+            share=holder.held_ns / blocked_ns if blocked_ns else None,
+        )
         for result in results
         for blocked_ns in (result.metrics.blocked_ns,)
         for holder in result.holders[:_MAX_HOLDERS]

@@ -19,7 +19,7 @@ from dashboards.widgets.charts import (
     rounded,
 )
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import link_limits, pageable_copy, peer_transfers
 from traceprof.analyses.links.link_counters import link_rates
 from traceprof.errors import one_line
@@ -151,21 +151,25 @@ _USES = (
     Column("way", "link and direction"),
     Column("source", "source", None, 120, "copies, or sampled counters of the GPU or the NIC"),
     Column("bytes", "bytes", 0, 140),
-    Column("busy", "busy (ms)", 3, 120, "the union of the copies, or of the samples with traffic"),
-    Column("rate", "rate while busy (GB/s)", 3, 130),
-    Column("peak", "peak (GB/s)", 1, 110, "of the link in this direction"),
+    Column(
+        "busy_ns", "busy (ms)", 3, 120, "the union of the copies, or of the samples with traffic"
+    ),
+    Column("gb_per_s", "rate while busy (GB/s)", 3, 130),
+    Column("peak_gb_per_s", "peak (GB/s)", 1, 110, "of the link in this direction"),
     Column("utilization", "of the peak (%)", 1, 120),
-    Column("copies", "copies", 0, 100),
+    Column("num_copies", "copies", 0, 100),
 )
 _COUNTERS = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("way", "link and direction"),
-    Column("samples", "samples", 0, 100),
-    Column("period", "period (µs)", 1, 110),
+    Column("num_samples", "samples", 0, 100),
+    Column("sample_ns", "period (µs)", 1, 110),
     Column("utilization", "mean of the peak (%)", 1, 130),
-    Column("at_peak", "samples at the peak (%)", 1, 140, "with 90 % of it or more"),
-    Column("communication", "while communicating (%)", 1, 150, "mean of the peak"),
-    Column("spikes", "samples left out", 0, 120, "idle NVLinks may read as if they were full"),
+    Column("share_at_peak", "samples at the peak (%)", 1, 140, "with 90 % of it or more"),
+    Column("utilization_in_communication", "while communicating (%)", 1, 150, "mean of the peak"),
+    Column(
+        "num_idle_spikes", "samples left out", 0, 120, "idle NVLinks may read as if they were full"
+    ),
 )
 
 
@@ -284,17 +288,12 @@ def _uses(rows: Sequence[tuple[int, LinkUse]]) -> Component | None:
     if not rows:
         return None
     entries = [
-        {
-            "rank": rank,
-            "way": one_line(way_text(use.link, use.direction, use.peer, use.name)),
-            "source": use.source,
-            "bytes": use.bytes,
-            "busy": use.busy_ns / 1e6,
-            "rate": use.gb_per_s,
-            "peak": use.peak_gb_per_s,
-            "utilization": None if use.utilization is None else 100 * use.utilization,
-            "copies": use.num_copies,
-        }
+        record(
+            _USES,
+            use,
+            rank=rank,
+            way=one_line(way_text(use.link, use.direction, use.peer, use.name)),
+        )
         for rank, use in rows
     ]
     return card("What each link carried", table("link-uses", _USES, entries, "links.csv"))
@@ -304,20 +303,13 @@ def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
     if not rows:
         return None
 
-    def percent(share: float | None) -> float | None:
-        return None if share is None else 100 * share
-
-    entries: list[dict[str, Any]] = [
-        {
-            "rank": rank,
-            "way": one_line(way_text(use.link, use.direction, None, use.name)),
-            "samples": use.num_samples,
-            "period": use.sample_ns / 1e3,
-            "utilization": percent(use.utilization),
-            "at_peak": percent(use.share_at_peak),
-            "communication": percent(use.utilization_in_communication),
-            "spikes": use.num_idle_spikes,
-        }
+    entries = [
+        record(
+            _COUNTERS,
+            use,
+            rank=rank,
+            way=one_line(way_text(use.link, use.direction, None, use.name)),
+        )
         for rank, use in rows
     ]
     return card("Sampled counters", table("link-counters", _COUNTERS, entries))

@@ -31,7 +31,7 @@ from dashboards.widgets.components import (
     with_table,
     worst_first,
 )
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
 from traceprof.units import counted, duration
@@ -172,17 +172,19 @@ _OPERATIONS = (
     Column("communicator", "communicator", None, 170),
     Column("count", "operations", 0, 110),
     Column("bytes", "bytes", 0, 140, "of the messages, as NCCL counts them"),
-    Column("total", "time (ms)", 3, 110, "the sum of the kernels' durations, waiting included"),
-    Column("median", "median (µs)", 1, 110),
+    Column("total_ns", "time (ms)", 3, 110, "the sum of the kernels' durations, waiting included"),
+    Column("median_ns", "median (µs)", 1, 110),
     Column(
-        "algbw",
+        "algbw_gb_per_s",
         "algbw (GB/s)",
         2,
         110,
         "bytes over time, once all ranks had come where that is known; else a lower bound",
     ),
-    Column("busbw", "busbw (GB/s)", 2, 110, "the same with nccl-tests' factor"),
-    Column("peak", "peak (GB/s)", 1, 110, "of the link in one direction, by the GPU's name"),
+    Column("busbw_gb_per_s", "busbw (GB/s)", 2, 110, "the same with nccl-tests' factor"),
+    Column(
+        "peak_gb_per_s", "peak (GB/s)", 1, 110, "of the link in one direction, by the GPU's name"
+    ),
     Column("utilization", "of the peak (%)", 1, 110),
 )
 _WAITS = (
@@ -190,12 +192,18 @@ _WAITS = (
     Column("num_operations", "operations", 0, 110),
     Column("num_judged", "with launch", 0, 110, "whose launch is in the capture"),
     Column("num_blocked", "waited", 0, 100, "behind the one before on their stream"),
-    Column("blocked", "waited in all (ms)", 3, 130, "a sum over operations"),
-    Column("longest", "longest wait (ms)", 3, 130),
-    Column("independent", "behind independent ones (ms)", 3, 150),
-    Column("queued", "something waited (ms)", 3, 140, "the union of the waits"),
-    Column("avoidable", "avoidable and exposed (ms)", 3, 150, "what the finding costs"),
-    Column("streams", "on compute streams", 0, 120, "operations that can never overlap compute"),
+    Column("blocked_ns", "waited in all (ms)", 3, 130, "a sum over operations"),
+    Column("max_blocked_ns", "longest wait (ms)", 3, 130),
+    Column("independent_blocked_ns", "behind independent ones (ms)", 3, 150),
+    Column("waited_ns", "something waited (ms)", 3, 140, "the union of the waits"),
+    Column("avoidable_ns", "avoidable and exposed (ms)", 3, 150, "what the finding costs"),
+    Column(
+        "num_on_compute_stream",
+        "on compute streams",
+        0,
+        120,
+        "operations that can never overlap compute",
+    ),
 )
 
 
@@ -266,19 +274,12 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
 
 def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
     rows = [
-        {
-            "rank": rank,
-            "operation": one_line(use.operation),
-            "communicator": use.communicator_text and one_line(use.communicator_text),
-            "count": use.count,
-            "bytes": use.bytes,
-            "total": use.total_ns / 1e6,
-            "median": use.median_ns / 1e3,
-            "algbw": use.algbw_gb_per_s,
-            "busbw": use.busbw_gb_per_s,
-            "peak": use.peak_gb_per_s,
-            "utilization": None if use.utilization is None else 100 * use.utilization,
-        }
+        record(
+            _OPERATIONS,
+            use,
+            rank=rank,
+            communicator=use.communicator_text and one_line(use.communicator_text),
+        )
         for rank, use in sorted_worst_first(uses, lambda row: row[1].total_ns)
     ]
     return card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
@@ -286,22 +287,14 @@ def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
 
 def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
     rows = [
-        {
-            "rank": result.rank,
-            "num_operations": result.metrics.num_operations,
-            "num_judged": result.num_judged,
-            "num_blocked": result.metrics.num_blocked,
-            "blocked": result.metrics.blocked_ns / 1e6,
-            "longest": result.metrics.max_blocked_ns / 1e6,
-            "independent": (
-                (result.metrics.independent_blocked_ns or 0) / 1e6
-                if result.metrics.known_blocked_ns
-                else None
-            ),
-            "queued": result.waited_ns / 1e6,
-            "avoidable": result.avoidable_ns / 1e6,
-            "streams": result.metrics.num_on_compute_stream,
-        }
+        record(
+            _WAITS,
+            result,
+            result.metrics,
+            independent_blocked_ns=(result.metrics.independent_blocked_ns or 0)
+            if result.metrics.known_blocked_ns
+            else None,
+        )
         for result in sorted_worst_first(results, lambda result: result.avoidable_ns)
     ]
     parts: list[Any] = [with_table(table("nccl-waits", _WAITS, rows), len(rows))]

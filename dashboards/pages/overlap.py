@@ -29,7 +29,7 @@ from dashboards.widgets.components import (
     with_table,
     worst_first,
 )
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
@@ -133,25 +133,37 @@ _MAX_ROWS = 2000  # of the table; the costliest
 
 _BY_RANK = (
     Column("rank", "rank", IDENTIFIER, 70),
-    Column("hidden", "hidden (ms)", 3, 120, "communication that compute hides"),
-    Column("cost", "cost (ms)", 3, 120, "wall time that kernels take longer beside communication"),
-    Column("gain", "net gain (ms)", 3, 120, "hidden less cost"),
+    Column("hidden_ns", "hidden (ms)", 3, 120, "communication that compute hides"),
+    Column(
+        "wall_excess_ns",
+        "cost (ms)",
+        3,
+        120,
+        "wall time that kernels take longer beside communication",
+    ),
+    Column("net_gain_ns", "net gain (ms)", 3, 120, "hidden less cost"),
     Column("slowdown", "slowdown (×)", 3, 120, "time taken ÷ time expected alone"),
-    Column("compared", "kernels compared", 0, 120),
-    Column("matched", "time compared (%)", 1, 120, "of the kernels beside communication"),
-    Column("sms", "SMs that communication takes", 0, 150, "the median grid of its kernels"),
+    Column("num_overlapped", "kernels compared", 0, 120),
+    Column("matched_fraction", "time compared (%)", 1, 120, "of the kernels beside communication"),
+    Column(
+        "num_sms_taken", "SMs that communication takes", 0, 150, "the median grid of its kernels"
+    ),
     Column("num_sms", "SMs of the GPU", 0, 120),
 )
 _BY_KERNEL = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("name", "kernel"),
     Column("shape", "grid · block", None, 190),
-    Column("excess", "excess (ms)", 3, 110, "how much longer than expected all of them took"),
+    Column("excess_ns", "excess (ms)", 3, 110, "how much longer than expected all of them took"),
     Column("slowdown", "slowdown (×)", 2, 110),
     Column(
-        "alone", "expected alone (µs)", 2, 130, "the mean of what overlapped kernels take alone"
+        "mean_alone_ns",
+        "expected alone (µs)",
+        2,
+        130,
+        "the mean of what overlapped kernels take alone",
     ),
-    Column("overlapped", "mean overlapped (µs)", 2, 130),
+    Column("mean_overlapped_ns", "mean overlapped (µs)", 2, 130),
     Column("num_alone", "runs alone", 0, 90, "kernels during which nothing communicated"),
     Column(
         "num_overlapped", "runs overlapped", 0, 120, "kernels beside communication for half of it"
@@ -214,17 +226,12 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
 
 def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
     rows = [
-        {
-            "rank": result.rank,
-            "hidden": result.hidden_ns / 1e6,
-            "cost": result.wall_excess_ns / 1e6 if is_cost_known(result) else None,
-            "gain": result.net_gain_ns / 1e6 if is_cost_known(result) else None,
-            "slowdown": result.comparison.slowdown,
-            "compared": result.comparison.num_overlapped,
-            "matched": 100 * result.matched_fraction,
-            "sms": result.num_sms_taken,
-            "num_sms": result.num_sms,
-        }
+        record(
+            _BY_RANK,
+            result,
+            result.comparison,
+            **({} if is_cost_known(result) else {"wall_excess_ns": None, "net_gain_ns": None}),
+        )
         for result in sorted_worst_first(results, lambda result: -result.net_gain_ns)
     ]
     split = worst_first(results, lambda result: -result.net_gain_ns)
@@ -289,14 +296,11 @@ def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
         else "not known"
     )
     alone, overlapped = signature.mean_alone_ns, signature.mean_overlapped_ns
-    return {
-        "rank": rank,
-        "name": one_line(function_name(signature.name)),
-        "shape": shape,
-        "excess": signature.excess_ns / 1e6,
-        "slowdown": overlapped / alone if alone else None,
-        "alone": alone / 1e3,
-        "overlapped": overlapped / 1e3,
-        "num_alone": signature.num_alone,
-        "num_overlapped": signature.num_overlapped,
-    }
+    return record(
+        _BY_KERNEL,
+        signature,
+        rank=rank,
+        name=one_line(function_name(signature.name)),
+        shape=shape,
+        slowdown=overlapped / alone if alone else None,
+    )

@@ -12,7 +12,7 @@ from dashboards.view import View, device_text
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.components import MAX_DRAWN, UNKNOWN, card, folded, missing, nothing, page
 from dashboards.widgets.findings import PART_MEANINGS, attribution_card, finding_card, headline_card
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
@@ -168,9 +168,9 @@ def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
         Column("rank", "rank", IDENTIFIER, 60, leads=True),
         Column("gpu", "GPU", None, 150, may_be_cut=True),
         Column("report", "report", None, 150, is_hidden=not several, may_be_cut=True),
-        Column("window", f"{kind} (ms)", 3, 90),
-        *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
-        Column("hidden", _HIDDEN, 1, 80),
+        Column("window_ns", f"{kind} (ms)", 3, 90),
+        *(Column(fraction_of(measure), f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
+        Column("hidden_fraction", _HIDDEN, 1, 80),
     )
     rows = [_values(view, result) for result in results]
     return table("breakdown", columns, rows, "breakdown.csv")
@@ -178,15 +178,14 @@ def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
     rank, judged = view.rank(result.rank), result.judged
-    hidden = judged.hidden_fraction
     return {
         "rank": rank.rank,
         "href": view.rank_address(rank.rank).href(),
         "gpu": device_text(rank.device, rank.gpu),
         "report": view.report_name(rank.report),
-        "window": judged.window_ns / 1e6,
-        **{measure: 100 * judged.fraction(measure) for measure, *_ in PARTS},
-        "hidden": None if hidden is None else 100 * hidden,
+        "window_ns": judged.window_ns,
+        **fractions(judged),
+        "hidden_fraction": judged.hidden_fraction,
     }
 
 

@@ -19,7 +19,7 @@ from dashboards.widgets.components import (
     sorted_worst_first,
     with_table,
 )
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import step_lengths
 from traceprof.errors import one_line
@@ -140,22 +140,28 @@ _TIME = (
     Column("rank", "rank", IDENTIFIER, 60),
     Column("report", "report", None, 150, may_be_cut=True),
     Column("gpu", "GPU", None, 150, may_be_cut=True),
-    Column("window", "training (ms)", 3, 90, "what findings are about; all of a chosen time"),
-    *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
-    Column("hidden", "comm. hidden (%)", 1, 80, "the share of communication that compute hides"),
-    Column("step", "step (ms)", 3, 90),
+    Column("window_ns", "training (ms)", 3, 90, "what findings are about; all of a chosen time"),
+    *(Column(fraction_of(measure), f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
+    Column(
+        "hidden_fraction",
+        "comm. hidden (%)",
+        1,
+        80,
+        "the share of communication that compute hides",
+    ),
+    Column("step_ns", "step (ms)", 3, 90),
     Column("findings", "findings", None, 150, "how many of each severity"),
 )
 _WORK = (
     Column("rank", "rank", IDENTIFIER, 60),
     Column("machine", "machine", None, 150),
     Column("pid", "process", IDENTIFIER, 80, "the operating system's id"),
-    Column("communication", "communication (ms)", 3, 100),
-    Column("kernels", "kernels", 0, 80, "compute kernels"),
-    Column("communications", "communications", 0, 100, "kernels and peer copies"),
-    Column("copies", "copies", 0, 80),
-    Column("steps", "steps", 0, 70),
-    Column("slowest", "slowest step (ms)", 3, 90),
+    Column("communication_ns", "communication (ms)", 3, 100),
+    Column("num_kernels", "kernels", 0, 80, "compute kernels"),
+    Column("num_communication", "communications", 0, 100, "kernels and peer copies"),
+    Column("num_copies", "copies", 0, 80),
+    Column("num_steps", "steps", 0, 70),
+    Column("slowest_ns", "slowest step (ms)", 3, 90),
 )
 _HIDDEN = tuple(replace(column, is_hidden=True) for column in _WORK[1:])
 
@@ -178,7 +184,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     columns = [
         replace(
             column,
-            head=f"{kind} (ms)" if column.field == "window" else column.head,
+            head=f"{kind} (ms)" if column.field == "window_ns" else column.head,
             is_hidden=column.field == "report" and len(view.analysis.run.traces) == 1,
         )
         for column in _TIME
@@ -268,21 +274,16 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     }
     if result is None:
         return row
-    whole = result.judged
     lengths = step_lengths(result)
-    hidden = whole.hidden_fraction
-    return row | {
-        "window": whole.window_ns / 1e6,
-        **{measure: 100 * whole.fraction(measure) for measure, *_ in PARTS},
-        "hidden": None if hidden is None else 100 * hidden,
-        "communication": whole.communication_ns / 1e6,
-        "kernels": whole.num_kernels,
-        "communications": whole.num_communication,
-        "copies": whole.num_copies,
-        "steps": 0 if lengths is None else lengths.num_steps,
-        "step": None if lengths is None else lengths.mean_ns / 1e6,
-        "slowest": None if lengths is None else lengths.slowest.measures.window_ns / 1e6,
-    }
+    return record(
+        (*_TIME, *_WORK),
+        result.judged,
+        **row,
+        **fractions(result.judged),
+        num_steps=0 if lengths is None else lengths.num_steps,
+        step_ns=None if lengths is None else lengths.mean_ns,
+        slowest_ns=None if lengths is None else lengths.slowest.measures.window_ns,
+    )
 
 
 def _findings(view: View, rank: int) -> str:

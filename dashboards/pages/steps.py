@@ -301,10 +301,10 @@ TITLE = "Steps"
 _MAX_STACKS = 5  # of many ranks
 _COLUMNS = (
     Column("rank", "rank", IDENTIFIER, 60),
-    Column("steps", "steps", 0, 60),
+    Column("num_steps", "steps", 0, 60),
     Column("window_ns", "step (ms)", 3, 90),
     *(Column(measure, f"{name} (ms)", 3, 90) for measure, name, _ in PARTS),
-    Column("slowest", "slowest step (ms)", 3, 90),
+    Column("slowest_ns", "slowest step (ms)", 3, 90),
     Column("number", "its number", IDENTIFIER, 70, "leads to it on the timeline", leads=True),
 )
 
@@ -415,12 +415,12 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
     place = next(at for at, step in enumerate(result.steps) if step is slowest)
     return {
         "rank": result.rank,
-        "steps": len(steady),
+        "num_steps": len(steady),
         **{
-            measure: mean(getattr(step.measures, measure) for step in steady) / 1e6
+            measure: mean(getattr(step.measures, measure) for step in steady)
             for measure in ("window_ns", *(part[0] for part in PARTS))
         },
-        "slowest": slowest.measures.window_ns / 1e6,
+        "slowest_ns": slowest.measures.window_ns,
         "number": slowest.number,
         "href": _place(view, result, place, place).href(),
     }

@@ -1,4 +1,8 @@
-"""Sortable tables: AG Grid with numbers at the right, units in the heads, and text as text."""
+"""Sortable tables: AG Grid with numbers at the right, units in the heads, and text as text.
+
+Rows carry the values of the analysis under their own names and in their own units. A column's head
+names the unit that is shown and saved, and the browser converts.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 from dash_ag_grid import AgGrid
 
+from dashboards.widgets.charts import PARTS
 from dashboards.widgets.components import UNKNOWN, part_id
+from traceprof.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dash.development.base_component import Component
+
+    from traceprof.analyses.breakdown import Measures
 
     Row = dict[str, Any]
 
@@ -31,6 +39,14 @@ _MIN_WRAPPED = 200  # of a column of long names, which take several lines
 _MAX_TEXT = 330  # pixels that text is given before it is cut; its tooltip has all of it
 _MAX_NAME = 280  # pixels that a long name is given at least, where there is room
 _FILTER = 22  # of the button in the head
+_CONVERTED = {
+    "(ms)": lambda value: value / 1e6,
+    "(µs)": lambda value: value / 1e3,
+    "(%)": lambda value: 100 * value,
+    "TFLOP/s": lambda value: value / 1e12,
+}
+_IN_BROWSER = {"(ms)": "{} / 1e6", "(µs)": "{} / 1e3", "(%)": "100 * {}", "TFLOP/s": "{} / 1e12"}
+"""Conversions by the last word of a head: of ns, of shares from 0 to 1, of operations a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +95,19 @@ class Column:
         options["type"] = "rightAligned"
         if self.decimals == IDENTIFIER:
             return options
+        if self.unit in _IN_BROWSER:
+            value = f"params.data.{self.field}"
+            converted = _IN_BROWSER[self.unit].format(value)
+            options["valueGetter"] = {"function": f"{value} == null ? null : {converted}"}
         shown = f"d3.format(',.{self.decimals}f')(params.value)"
         return options | {
             "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
         }
+
+    @property
+    def unit(self) -> str:
+        """The last word of its head, which is the unit if it has one."""
+        return self.head.rpartition(" ")[2]
 
     @property
     def is_filtered(self) -> bool:
@@ -113,6 +138,8 @@ class Column:
             return "" if value is None else str(value)
         if value is None:
             return UNKNOWN
+        if self.unit in _CONVERTED:
+            value = _CONVERTED[self.unit](value)
         return str(value) if self.decimals == IDENTIFIER else f"{value:,.{self.decimals}f}"
 
 
@@ -131,6 +158,29 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
             widths[place] -= gain
             over -= gain
     return widths
+
+
+def record(columns: Sequence[Column], *sources: object, **values: Any) -> Row:  # noqa: ANN401
+    """Return a row: these values, and for other columns the attribute of that name of a source."""
+    row: Row = {}
+    for column in columns:
+        if column.field in values:
+            row[column.field] = values[column.field]
+            continue
+        name = column.field
+        value = next((getattr(source, name) for source in sources if hasattr(source, name)), None)
+        row[column.field] = one_line(value) if isinstance(value, str) else value
+    return values | row
+
+
+def fraction_of(measure: str) -> str:
+    """Return the field of a part's share of a window."""
+    return f"{measure.removesuffix('_ns')}_fraction"
+
+
+def fractions(measures: Measures) -> dict[str, float]:
+    """Return the parts of a window as shares of it, by field."""
+    return {fraction_of(measure): measures.fraction(measure) for measure, *_ in PARTS}
 
 
 def _width(text: str) -> float:

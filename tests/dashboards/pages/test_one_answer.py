@@ -17,6 +17,7 @@ from dashboards.questions import (
     replayed,
 )
 from dashboards.widgets.charts import PARTS
+from dashboards.widgets.tables import fraction_of
 from tests.support.dashboard import components, named, text
 from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
@@ -169,25 +170,25 @@ def collect_others(found: Quantities, analysis: Analysis) -> None:
     headline = known(analysis.result.headline)
     tree = ranks.layout(analysis, Address("/ranks"))
     for row in grid(tree, "ranks"):
-        found.exact("ranks", ("training", row["rank"]), row["window"] * 1e6)
+        found.exact("ranks", ("training", row["rank"]), row["window_ns"])
         for measure, name in NAMES.items():
-            found.exact("ranks", ("share", row["rank"], name), row[measure] / 100)
-        found.exact("ranks", ("hidden", row["rank"]), row["hidden"] and row["hidden"] / 100)
-        found.exact("ranks", ("rank step", row["rank"]), row["step"] and row["step"] * 1e6)
+            found.exact("ranks", ("share", row["rank"], name), row[fraction_of(measure)])
+        found.exact("ranks", ("hidden", row["rank"]), row["hidden_fraction"])
+        found.exact("ranks", ("rank step", row["rank"]), row["step_ns"])
         if row["rank"] == headline.breakdown.rank and headline.lengths:
-            found.exact("ranks", ("step",), row["step"] * 1e6)
+            found.exact("ranks", ("step",), row["step_ns"])
     for row in named(steps.layout(analysis, Address("/steps")), "Tbody"):
         for line in row.children:
             number = int(cells(line)[0].removeprefix("rank "))
             found.text("steps", ("rank step", number), f"{cells(line)[2]} ms")
     for row in grid(launch_queue.layout(analysis, Address("/launch-queue")), "queues"):
         key = "launch-queue-stall", row["rank"]
-        found.exact("launch queue", (*key, "stall_ns"), row["blocked"] * 1e6)
-        found.exact("launch queue", (*key, "num_stalls"), row["stalls"])
-        found.exact("launch queue", (*key, "max_queue_depth"), row["depth"])
+        found.exact("launch queue", (*key, "stall_ns"), row["blocked_ns"])
+        found.exact("launch queue", (*key, "num_stalls"), row["num_stalls"])
+        found.exact("launch queue", (*key, "max_queue_depth"), row["max_queue_depth"])
     for row in grid(nccl.layout(analysis, Address("/nccl")), "nccl-waits"):
         key = "nccl-serialization", row["rank"]
-        found.exact("nccl", (*key, "blocked_ns"), row["blocked"] * 1e6)
+        found.exact("nccl", (*key, "blocked_ns"), row["blocked_ns"])
         found.exact("nccl", (*key, "num_blocked"), row["num_blocked"])
     for row in grid(overlap.layout(analysis, Address("/overlap")), "overlap-ranks"):
         found.exact("overlap", ("overlap-slowdown", row["rank"], "slowdown"), row["slowdown"])
