@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sample_traces.simulator.profiler_traces import write_traces
-from tests.support.builders import TraceBuilder
-from tests.support.nccl import ALL_REDUCE
-from tests.support.solver import US, solver
+from tests.support.builders import ALL_REDUCE, US, TraceBuilder, solver
 from tests.support.traces import SAMPLES
 from traceprof.trace.nsight import schema
 
