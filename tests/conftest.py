@@ -27,6 +27,7 @@ from tests.support.traces import (
     real_turn,
 )
 from tests.support.workers import Crashes, reports_of_run
+from traceprof import guard
 from traceprof.__main__ import OBJECTS_BETWEEN_COLLECTIONS
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
@@ -51,6 +52,9 @@ for _profile, _max_examples in (("many examples", 100), ("few examples", 25)):
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile(_profile)
+
+
+guard.raises = True  # what would be a line of a report fails a test
 
 
 def pytest_configure(config: pytest.Config) -> None:

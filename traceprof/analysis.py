@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, check_listener, checked
+from traceprof.guard import REMEDY, collected_failures, optional
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.recognition import has_changed
@@ -263,7 +264,8 @@ def analyze_captures(
     Raises:
         TraceprofError: no report can be read, or the options select nothing.
     """
-    options, reports_given = checked(options), report_paths(paths)
+    options = replace(checked(options), measures_all=True)  # a comparison is of everything
+    reports_given = report_paths(paths)
     if len(reports_given) == 1:
         return [analyze_reports(reports_given, options, jobs=jobs, listener=listener)]
     from traceprof.execution.many_reports import measure_reports
@@ -318,7 +320,9 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
 
 def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
     """Return the result of reports that are closed, measured by this process or others."""
-    measured = measured_run(reports, options.steps, options.time_range)
+    measured = measured_run(
+        reports, options.steps, options.time_range, options.wanted(len(reports))
+    )
     del reports  # what they hold now stands in the run
     drop_freed_memory()  # of the comparison of the ranks, too
     return _concluded(
@@ -338,9 +342,22 @@ def _concluded(
     """
     verdict = judge(measured, only=options.only, skip=options.skip)
     if options.savings is not False and verdict.assumed:
-        verdict = replay(verdict)
+        with collected_failures() as failures:
+            verdict = _replayed(verdict, replay)
+        verdict = verdict.with_failures(failures)
     drop_freed_memory()  # of the verdict, and of the replay
     return RunResult(measured, verdict)
+
+
+def _not_replayed(verdict: Verdict, _: object) -> Verdict:
+    from traceprof.replay.answers.savings import not_replayed
+
+    return not_replayed(verdict, "the replay failed", REMEDY)
+
+
+@optional("replay", otherwise=_not_replayed)
+def _replayed(verdict: Verdict, replay: Callable[[Verdict], Verdict]) -> Verdict:
+    return replay(verdict)
 
 
 def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Options) -> Verdict:

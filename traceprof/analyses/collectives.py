@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 ID = "small-collectives"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ("arrivals",)
 
 
 class SmallCollectivesMetrics(Metrics):

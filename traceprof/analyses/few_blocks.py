@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 ID = "few-blocks"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 MIN_KERNEL_NS = 10_000
 """Shorter kernels take about as long with more blocks: their latency is most of their time."""
 _FEWEST_SMS = 14  # of a GPU that trains: with an unknown number, fewer blocks are too few

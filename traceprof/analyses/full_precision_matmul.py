@@ -131,6 +131,7 @@ def advice(
 
 ID = "full-precision-matmul"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class FullPrecisionMatmulMetrics(Metrics):

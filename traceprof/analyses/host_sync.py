@@ -55,6 +55,7 @@ _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's 
 
 ID = "host-sync"
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+READS: tuple[str, ...] = ()
 
 
 class HostSyncMetrics(Metrics):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 ID = "late-allreduce"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ("arrivals",)
 
 
 class LateAllreduceMetrics(Metrics):

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 ID = "launch-queue-stall"
 REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
+READS: tuple[str, ...] = ()
 
 
 class LaunchQueueStallMetrics(Metrics):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 FINDINGS = link_findings.FINDINGS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 

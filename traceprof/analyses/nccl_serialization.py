@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ID = "nccl-serialization"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class NcclSerializationMetrics(Metrics):

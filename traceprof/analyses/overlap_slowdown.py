@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 ID = "overlap-slowdown"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class OverlapSlowdownMetrics(Metrics):

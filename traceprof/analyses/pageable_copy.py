@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ID = "pageable-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class PageableCopyMetrics(Metrics):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from traceprof.analyses import (
     breakdown,
     collectives,
@@ -26,7 +28,12 @@ from traceprof.analyses import (
     unfused_kernels,
     unified_memory,
 )
+from traceprof.analyses.measurements.measured import Wanted
+from traceprof.analyses.measurements.of_rank import MEASUREMENTS
 from traceprof.analyses.measurements.registration import Registration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ANALYSES = (
     Registration.of(breakdown, is_for_cpu=True),
@@ -60,3 +67,47 @@ ANALYSES = (
 FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
 """All kinds of findings, by id."""
 FINDING_IDS = tuple(FINDINGS)
+READ_BY_REPLAY = (
+    "arrivals",
+    "passes",
+    "placed",
+    "full-precision-matmul",
+    "gpu-idle",
+    "launch-queue-stall",
+    "nccl-serialization",
+    "overlap-slowdown",
+)
+"""What the replay reads: measurements, and analyses by a finding of theirs."""
+_OF_FINDING = {id_: analysis for analysis in ANALYSES for id_ in analysis.findings}
+
+
+def wanted(ids: Collection[str], *, is_replayed: bool, has_several_reports: bool) -> Wanted:
+    """Return what findings need: all that their analyses read, and all that these read in turn.
+
+    Args:
+        ids: the findings that are asked for.
+        is_replayed: whether steps are to be replayed without them.
+        has_several_reports: whether clocks are to be compared.
+    """
+    asked = {_OF_FINDING[id_].name for id_ in ids}
+    pending = [name for id_ in ids for name in (id_, *_OF_FINDING[id_].reads)]
+    if is_replayed and any(FINDINGS[id_].removed_by for id_ in ids):
+        pending += READ_BY_REPLAY
+    if has_several_reports:
+        pending.append("arrivals")
+    reads: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in reads:
+            reads.add(name)
+            source = _OF_FINDING.get(name) or MEASUREMENTS[name]
+            pending += source.reads
+    # The breakdown, which makes no finding, is the answer itself.
+    read = {breakdown.__name__, *(_OF_FINDING[name].name for name in reads if name in _OF_FINDING)}
+    wholes = [FINDINGS[id_].part_of for id_ in ids]
+    return Wanted(
+        frozenset(asked),
+        frozenset(read),
+        frozenset({*read, *(_OF_FINDING[id_].name for id_ in wholes if id_ is not None)}),
+        frozenset(reads & {*MEASUREMENTS}),
+    )

@@ -243,6 +243,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
 
 
 ID = "straggler"
+READS: tuple[str, ...] = ("arrivals", "placed", "stalls", "gpu-idle")
 
 
 class StragglerMetrics(Metrics):

@@ -107,6 +107,7 @@ def page_advice() -> str:
 
 
 ID = "uneven-kernels"
+READS: tuple[str, ...] = ("arrivals", "placed")
 MIN_LOWER_CLOCK = 0.01
 """The share by which a clock must be lower than the others' to be a reason."""
 MIN_MORE_WORK = 0.02

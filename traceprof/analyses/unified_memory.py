@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 ID = "unified-memory"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class UnifiedMemoryMetrics(Metrics):

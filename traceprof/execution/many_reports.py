@@ -51,7 +51,8 @@ def measure_reports(
         TraceprofError: the options are impossible, or the cluster cannot be used.
     """
     options.check()
-    tasks = [Task(Path(path), Path(path), options) for path in paths]
+    wanted = options.wanted(len(paths))
+    tasks = [Task(Path(path), Path(path), options, wanted) for path in paths]
     measured: list[Measured | None] = [None] * len(tasks)
     if listener is not None and len(tasks) > 1:
         listener.expect(len(tasks))

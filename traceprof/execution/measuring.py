@@ -17,6 +17,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.measure_rank import measure_rank
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.sections import SectionReader
+from traceprof.guard import collected_failures
 from traceprof.host.host_code import read_host_ranges
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from traceprof.analyses.measurements.measured import Wanted
     from traceprof.execution.children import ProgressOfAll
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank
@@ -43,12 +45,14 @@ class Task(Record, frozen=True):
         path: the report's path as it was given.
         place: the path to open it by.
         options: what to analyse.
+        wanted: what to measure; None for everything.
         version: the version of the traceprof that asks.
     """
 
     path: Path
     place: Path
     options: Options
+    wanted: Wanted | None = None
     version: str = __version__
 
 
@@ -85,16 +89,18 @@ def _measured_file(
     with close_on_error(trace):
         with SectionReader(trace, progress, num_processes) as sections:
             ranks = task.options.ranks_of(trace)
-            read_shared(ranks, sections)
-        measured = measure(trace, ranks, task.options, num_processes)
+            read_shared(ranks, sections, task.wanted)
+        measured = measure(trace, ranks, task.options, num_processes, task.wanted)
     trace.close()
     return replace(measured, facts=replace(measured.facts, path=task.path))
 
 
-def read_shared(ranks: Sequence[Rank], sections: SectionReader) -> None:
+def read_shared(
+    ranks: Sequence[Rank], sections: SectionReader, wanted: Wanted | None = None
+) -> None:
     """Read into a report what all of its ranks need, so that it is not read twice."""
     sections.keep_all()
-    for rank in ranks:
+    for rank in ranks if wanted is None else ():  # else as far as anybody asks
         if rank.device is not None:
             read_host_ranges(rank)
             rank.trace.host_activity(rank.process)
@@ -104,7 +110,11 @@ def read_shared(ranks: Sequence[Rank], sections: SectionReader) -> None:
 
 
 def measure(
-    trace: Trace, ranks: Sequence[Rank], options: Options, num_processes: int = 1
+    trace: Trace,
+    ranks: Sequence[Rank],
+    options: Options,
+    num_processes: int = 1,
+    wanted: Wanted | None = None,
 ) -> MeasuredReport:
     """Measure an open report.
 
@@ -113,13 +123,14 @@ def measure(
         ranks: its ranks, numbered as this report alone allows.
         options: what to analyse.
         num_processes: the maximum number of processes, this one included.
+        wanted: what to measure; None for everything.
 
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.
     """
     drop_freed_memory()  # of reading
     num_operations = sum(len(rank.operations) for rank in ranks)
-    work = partial(_measured_rank, options)
+    work = partial(_measured_rank, options, wanted)
     measured = run_in_children(
         work, ranks, trace.reopen, num_operations, num_processes=num_processes
     )
@@ -127,9 +138,11 @@ def measure(
         rank.process_cache.release()
     trace.release()
     drop_freed_memory()  # of the analyses
-    captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
-    facts = summarize_report(trace, ranks)  # all notes are known only now
-    return MeasuredReport(facts, tuple(measured), captured_ns)
+    is_chosen = options.time_range is not None and ranks
+    with collected_failures() as failures:
+        captured_ns = captured_span(trace, ranks) if is_chosen else None
+        facts = summarize_report(trace, ranks)  # all notes are known only now
+    return MeasuredReport(facts, tuple(measured), captured_ns, tuple(failures))
 
 
 def _step_limits(rank: Rank) -> tuple[int, int] | None:
@@ -138,14 +151,15 @@ def _step_limits(rank: Rank) -> tuple[int, int] | None:
     return int(rank.steps.number.min()), int(rank.steps.number.max())
 
 
-def _measured_rank(options: Options, rank: Rank) -> MeasuredRank:
-    window = choose_window(rank, options.steps, options.time_range)
-    measured = MeasuredRank(
-        facts=RankInfo(
-            rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
-        ),
-        step_numbers=_step_limits(rank) if options.steps is not None else None,
-        measurements=None if window is None else measure_rank(rank, window),
-    )
+def _measured_rank(options: Options, wanted: Wanted | None, rank: Rank) -> MeasuredRank:
+    with collected_failures(rank.rank) as failures:
+        window = choose_window(rank, options.steps, options.time_range)
+        measured = MeasuredRank(
+            facts=RankInfo(
+                rank.rank, rank.report, rank.process, rank.pid, rank.device, rank.gpu, rank.gpu_id
+            ),
+            step_numbers=_step_limits(rank) if options.steps is not None else None,
+            measurements=None if window is None else measure_rank(rank, window, wanted),
+        )
     rank.release()
-    return measured
+    return replace(measured, failures=tuple(failures))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
+    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun, Wanted
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
@@ -103,6 +103,7 @@ class Measurer(Record, frozen=True):
         Raises:
             TraceprofError: no report can be read, or the options select nothing.
         """
+        wanted = self.options.wanted(len(opened))
         try:
             reports: list[MeasuredReport | FailedReport] = []
             traces: list[Trace] = []
@@ -113,21 +114,23 @@ class Measurer(Record, frozen=True):
                     reports.append(trace)
                     continue
                 is_only = len(opened) == 1
-                report = try_report(trace.path, partial(self._measured, index, trace, is_only))
+                measure_it = partial(self._measured, index, trace, wanted, is_only)
+                report = try_report(trace.path, measure_it)
                 if isinstance(report, FailedReport):
                     reports.append(report)
                     continue
                 reports.append(report[1])
                 traces.append(trace)
                 ranks.append(report[0])
-            measured = measured_run(reports, self.options.steps, self.options.time_range)
+            options = self.options
+            measured = measured_run(reports, options.steps, options.time_range, wanted)
             return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             close_reports(opened)
             raise
 
     def _measured(
-        self, index: int, trace: Trace, is_only: bool
+        self, index: int, trace: Trace, wanted: Wanted | None, is_only: bool
     ) -> tuple[list[Rank], MeasuredReport]:
         """Return the ranks of a report, and its measurements."""
         with close_on_error(trace):
@@ -142,9 +145,9 @@ class Measurer(Record, frozen=True):
                 ranks = self.options.opened_ranks_of(trace)
                 if is_only:
                     self._report_partial(trace, ranks, sections)
-                read_shared(ranks, sections)
+                read_shared(ranks, sections, wanted)
             ranks = aligned(ranks)
-            return ranks, measure(trace, ranks, self.options, self.num_processes)
+            return ranks, measure(trace, ranks, self.options, self.num_processes, wanted)
 
     def _report_partial(self, trace: Trace, ranks: Sequence[Rank], sections: SectionReader) -> None:
         """Report what is known of a rank, and of others as long as children read the report."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.registry import FINDING_IDS, wanted
 from traceprof.errors import UsageError, closest
 from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
+    from traceprof.analyses.measurements.measured import Wanted
     from traceprof.run.rank import Rank
     from traceprof.run.windows import Range
     from traceprof.trace.model.trace import Trace
@@ -47,6 +48,8 @@ class Options:
         period: whether the period of the program is its step where no range marks steps.
         flops_per_step: multiplications and additions of a training step of one rank, for the share
             of the GPU's peak where the shapes of operators are not recorded, or not all.
+        measures_all: whether everything is measured although `only` names some findings; else the
+            result holds what these findings need, and no tables of kernels or communication.
     """
 
     only: Sequence[str] = ()
@@ -59,6 +62,15 @@ class Options:
     savings: bool | None = None
     period: bool = True
     flops_per_step: float | None = None
+    measures_all: bool = False
+
+    def wanted(self, num_reports: int) -> Wanted | None:
+        """Return what to measure of a run; None for everything."""
+        if self.measures_all or not self.only:
+            return None
+        ids = [id_ for id_ in self.only if id_ not in self.skip]
+        is_replayed = self.savings is not False
+        return wanted(ids, is_replayed=is_replayed, has_several_reports=num_reports > 1)
 
     def check(self) -> None:
         """Check the options before any report is opened.

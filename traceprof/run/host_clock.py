@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.guard import optional
 from traceprof.trace.model.kinds import MemoryKind
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def _disagree(rank: Rank) -> bool:
     return early > _FEW * launched or int(unread.sum()) > _FEW * len(unread)
 
 
+@optional("host-clock", otherwise=lambda ranks: [*ranks])
 def aligned(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks of a report with the times of each GPU on the clock of its host.
 

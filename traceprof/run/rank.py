@@ -10,6 +10,7 @@ from msgspec import field
 from msgspec.structs import force_setattr
 
 from traceprof import intervals
+from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
@@ -268,6 +269,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         )
 
     @derived
+    @optional("period", otherwise=lambda _: None)
     def periods(self) -> PeriodSteps | None:
         """The periods of its kernels, where they are its steps; None if ranges mark steps."""
         main = self.main_compute if self.may_use_period and self.device is not None else None
@@ -282,6 +284,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         )
 
     @derived
+    @optional("period", otherwise=lambda rank: rank.step_ranges)
     def host_steps(self) -> StepRanges | None:
         """The steps on the host: ranges, or from the launch of one period to the next."""
         if self.step_ranges is not None or self.periods is None or self.calls is None:
@@ -289,6 +292,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         return self.periods.on_host(self.launched_by, self.calls)
 
     @derived
+    @optional("steps", otherwise=lambda _: None)
     def steps(self) -> StepWindows | None:
         """The training steps on this GPU; None if the report does not show them."""
         if self.step_ranges is None or self.calls is None:

@@ -20,6 +20,7 @@ from tests.support.commands import EVENTS, attempt, tried
 from tests.support.fuzz import commands, profiler_traces
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
+from traceprof import guard
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.trace.nsight.schema import API_CALL
 from traceprof.trace.open import START_BYTES, is_database
@@ -182,6 +183,7 @@ def _be_child(
     try:
         gc.freeze()  # garbage of the parent may be of libraries whose threads are not here
         os.environ["TRACEPROF_TRACEBACK"] = "1"  # an internal error is no answer
+        guard.raises = True
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_MAX_WALL_S)
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_S, MAX_S + 5))

@@ -38,6 +38,7 @@ MIN_LEAD = 0.03
 """The share of what is judged from which on the host's time before the first launch is named."""
 
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
+READS: tuple[str, ...] = ()
 FINDINGS: dict[str, FindingKind] = {}
 PAGE: dict[str, str] = {}
 

@@ -54,10 +54,11 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.parts import HowToCollect, Part
 
-__all__ = ["FINDINGS", "PAGE", "REQUIRES", "findings", "refined", "run"]
+__all__ = ["FINDINGS", "PAGE", "READS", "REQUIRES", "findings", "refined", "run"]
 
 ID = "exposed-communication"
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
+READS: tuple[str, ...] = ("arrivals", "overlap-slowdown")
 
 
 class ExposedCommunicationMetrics(Metrics):

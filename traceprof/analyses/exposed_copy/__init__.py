@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 ID = "exposed-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 
 
 class ExposedCopyMetrics(Metrics):

@@ -91,6 +91,7 @@ def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
 
 ID = "gpu-idle"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ("arrivals",)
 
 
 class GpuIdleMetrics(Metrics):

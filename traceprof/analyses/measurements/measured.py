@@ -16,7 +16,7 @@ from traceprof.run.cache import Cache
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.buckets import DdpBucketsResult
@@ -37,106 +37,155 @@ if TYPE_CHECKING:
     from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
 
-class RankMeasurements(Record, frozen=True):
-    """The measurements of a rank: of what is judged, unless an attribute says otherwise."""
+class Wanted(Record, frozen=True):
+    """What is to be measured and judged; analyses by name."""
 
-    results: Mapping[str, RankResult]  # of each analysis that is for the rank, by its name
-    # of the analyses that could not run, why not, by their name
+    asked: frozenset[str]
+    """The analyses whose findings are asked for."""
+    read: frozenset[str]
+    """These, and those whose results they read."""
+    measured: frozenset[str]
+    """These, and those whose findings may include the time of a finding that is asked for."""
+    measurements: frozenset[str]
+    """The shared measurements, by name."""
+
+
+class RankMeasurements(Record, frozen=True):
+    """The measurements of a rank: of what is judged, unless a comment says otherwise.
+
+    A measurement is None if it was not asked for, is not for such a rank, or failed.
+    """
+
+    results: Mapping[str, RankResult]
+    """Of each analysis that is for the rank, by its name."""
     missing: Mapping[str, tuple[NotApplicable, ...]]
-    arrivals: PackedArrivals  # when the rank came to each communication operation
-    # the gradient buckets of DistributedDataParallel, in all that is shown
-    buckets: DdpBucketsResult
-    kernels: KernelTable | None  # what its kernels took, by name; None for a rank without a GPU
-    # what its compute consists of, in all that is shown; None for a rank without a GPU
-    compute: ComputeParts | None
-    hidden: tuple[Hidden, ...]  # what its report hides of it
-    # the code that launched its kernels; None for a rank without a GPU
-    launched: LaunchedKernels | None
-    # what a rank without a GPU communicated; None for one with a GPU
-    process_groups: ProcessGroupsResult | None
-    # of the analyses that are listed, what they measured of all that is shown
+    """Why analyses could not run, by their name."""
+    hidden: tuple[Hidden, ...]
+    """What its report hides of it."""
     shown: Mapping[str, RankResult]
-    shown_process_groups: ProcessGroupsResult | None  # the process groups of all that is shown
-    step_totals: StepTotals  # where the time of the steady steps went
-    stalls: RankStalls | None  # of the host; None for a rank without a GPU
-    # its kernels by their place in steps; None for a rank without a GPU
-    placed: PlacedKernels | None
-    passes: RankPasses  # what it computed between its messages, as a stage of a pipeline does
+    """Of the analyses that are listed, what they measured of all that is shown."""
+    arrivals: PackedArrivals | None = None
+    buckets: DdpBucketsResult | None = None  # of all that is shown
+    kernels: KernelTable | None = None
+    compute: ComputeParts | None = None  # of all that is shown
+    launched: LaunchedKernels | None = None
+    process_groups: ProcessGroupsResult | None = None
+    shown_process_groups: ProcessGroupsResult | None = None
+    step_totals: StepTotals | None = None
+    stalls: RankStalls | None = None
+    placed: PlacedKernels | None = None
+    passes: RankPasses | None = None
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
+        groups, shown_groups = (
+            of_rank and replace(of_rank, rank=rank, report=report)
+            for of_rank in (self.process_groups, self.shown_process_groups)
+        )
         return RankMeasurements(
             results={name: result.with_rank(rank) for name, result in self.results.items()},
-            missing={
-                name: tuple(structs.replace(gap, rank=rank) for gap in gaps)
-                for name, gaps in self.missing.items()
-            },
-            arrivals=self.arrivals.numbered(rank, report),
-            buckets=replace(self.buckets, rank=rank),
+            missing={name: _numbered(gaps, rank) for name, gaps in self.missing.items()},
+            hidden=self.hidden,
+            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
+            arrivals=None if self.arrivals is None else self.arrivals.numbered(rank, report),
+            buckets=self.buckets and replace(self.buckets, rank=rank),
             kernels=self.kernels and self.kernels.with_rank(rank),
             compute=self.compute and self.compute.with_rank(rank),
-            hidden=self.hidden,
             launched=self.launched and self.launched.with_rank(rank),
-            process_groups=self.process_groups
-            and replace(self.process_groups, rank=rank, report=report),
-            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
-            shown_process_groups=self.shown_process_groups
-            and replace(self.shown_process_groups, rank=rank, report=report),
-            step_totals=structs.replace(self.step_totals, rank=rank),
-            stalls=self.stalls and self.stalls.numbered(rank, report),
-            placed=self.placed and self.placed.numbered(rank, report),
-            passes=self.passes.numbered(rank, report),
+            process_groups=groups,
+            shown_process_groups=shown_groups,
+            step_totals=self.step_totals and structs.replace(self.step_totals, rank=rank),
+            stalls=None if self.stalls is None else self.stalls.numbered(rank, report),
+            placed=None if self.placed is None else self.placed.numbered(rank, report),
+            passes=None if self.passes is None else self.passes.numbered(rank, report),
         )
+
+
+def _numbered(gaps: Iterable[NotApplicable], rank: int) -> tuple[NotApplicable, ...]:
+    return tuple(structs.replace(gap, rank=rank) for gap in gaps)
 
 
 class MeasuredRank(Record, frozen=True):
     """A rank with its measurements."""
 
-    facts: RankInfo  # the rank, by its number within the report
-    # the first and last number of its training steps, None without any
+    facts: RankInfo
+    """The rank, by its number within the report."""
     step_numbers: tuple[int, int] | None
-    measurements: RankMeasurements | None  # None for a rank without the window asked for
+    """The first and last number of its training steps, None without any."""
+    measurements: RankMeasurements | None
+    """None for a rank without the window asked for."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed."""
+
+    def with_rank(self, rank: int, report: int) -> MeasuredRank:
+        """Return the same with the rank's number and its report's index in the run."""
+        measured = self.measurements
+        return replace(
+            self,
+            measurements=None if measured is None else measured.with_rank(rank, report),
+            failures=_numbered(self.failures, rank),
+        )
 
 
 class MeasuredReport(Record, frozen=True):
     """A report with its measurements."""
 
-    facts: ReportSummary  # the report
-    ranks: tuple[MeasuredRank, ...]  # its ranks, in order of (pid, device)
-    # when its capture began and ended; None if no time range was asked for
+    facts: ReportSummary
+    ranks: tuple[MeasuredRank, ...]
+    """In order of (pid, device)."""
     captured_ns: tuple[int, int] | None = None
+    """When its capture began and ended; None if no time range was asked for."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed, whatever the rank."""
 
 
 class MeasuredRun(Record, frozen=True):
     """The measurements of a run before anything is judged; by rank, in order of the ranks."""
 
-    run: RunSummary  # the reports and their ranks
-    results: Results  # of each analysis
-    ranks: RankComparison  # the comparison of the ranks: clocks, waits, transfers
-    # why analyses could not run on ranks, by the analysis' name
+    run: RunSummary
+    """The reports and their ranks."""
+    results: Results
+    """Of each analysis."""
+    ranks: RankComparison
+    """Clocks, waits and transfers; without ranks if arrivals were not measured."""
+    wanted: Wanted | None = None
+    """What was to be measured; None for everything."""
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
-    arrivals: tuple[PackedArrivals, ...] = ()  # when ranks came to each communication operation
-    buckets: tuple[DdpBucketsResult, ...] = ()  # the gradient buckets of DistributedDataParallel
-    kernels: tuple[KernelTable, ...] = ()  # what the kernels of ranks with a GPU took, by name
-    compute: tuple[ComputeParts, ...] = ()  # what the compute of ranks with a GPU consists of
-    # what reports hide of ranks, by the rank
+    """Why analyses could not run on ranks, by the analysis' name."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed."""
+    arrivals: tuple[PackedArrivals, ...] = ()
+    """When ranks came to each communication operation."""
+    buckets: tuple[DdpBucketsResult, ...] = ()
+    """The gradient buckets of DistributedDataParallel."""
+    kernels: tuple[KernelTable, ...] = ()
+    """The times of kernels by name, of ranks with a GPU."""
+    compute: tuple[ComputeParts, ...] = ()
+    """The kinds of compute of ranks with a GPU."""
     hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
-    # the code that launched the kernels of ranks with a GPU
+    """What reports hide of ranks, by the rank."""
     launched: tuple[LaunchedKernels, ...] = ()
-    process_groups: tuple[ProcessGroupsResult, ...] = ()  # what ranks without a GPU communicated
-    # of the analyses that are listed, what they measured of all that is shown
+    """The code that launched the kernels of ranks with a GPU."""
+    process_groups: tuple[ProcessGroupsResult, ...] = ()
+    """The communication of ranks without a GPU."""
     shown: Results = field(default_factory=Results)
-    # the process groups of all that is shown
+    """Of the analyses that are listed, what they measured of all that is shown."""
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
-    step_totals: tuple[StepTotals, ...] = ()  # where the time of steady steps went
-    stalls: tuple[RankStalls, ...] = ()  # of the hosts of ranks with a GPU
-    # the kernels of ranks with a GPU by their place in steps
+    """The process groups of all that is shown."""
+    step_totals: tuple[StepTotals, ...] = ()
+    """The time of steady steps by part and cause."""
+    stalls: tuple[RankStalls, ...] = ()
+    """Of the hosts of ranks with a GPU."""
     placed: tuple[PlacedKernels, ...] = ()
-    uneven: Unevenness | None = None  # how uneven these are; None if no two ranks can be compared
-    passes: tuple[RankPasses, ...] = ()  # what ranks computed between their messages
-    # reports that could not be analysed; the run has none of them
+    """The kernels of ranks with a GPU by their place in steps."""
+    uneven: Unevenness | None = None
+    """How uneven these are; None if no two ranks can be compared."""
+    passes: tuple[RankPasses, ...] = ()
+    """The compute of ranks between their messages."""
     failed: tuple[FailedReport, ...] = ()
-    cache: Cache = field(default_factory=Cache)  # what is derived from all of these
+    """Reports that could not be analysed; the run has none of them."""
+    cache: Cache = field(default_factory=Cache)
+    """Data that is derived from all of these."""
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what an analysis measured, by rank: see each result's `rank`.

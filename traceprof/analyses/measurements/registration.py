@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from traceprof.analyses.measurements.hidden import not_ruled_out, that_hold
 from traceprof.analyses.shape.results import Judge, RankResult, Results
+from traceprof.guard import optional
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class RankModule(Judge[Result], Protocol[Result]):
     PAGE: dict[str, str]
     # the parts a trace must hold; where one is missing, the report says which
     REQUIRES: tuple[Part, ...]
+    # the shared measurements and the other findings whose results it reads, or may be part of
+    READS: tuple[str, ...]
 
     def run(self, rank: Rank, window: Window) -> Result:
         """Return numbers only, of the window."""
@@ -45,6 +48,7 @@ class RunModule(Protocol[OfRun]):
     FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
     # the values that its pages in `explanations/` name with a dollar sign: limits, advice
     PAGE: dict[str, str]
+    READS: tuple[str, ...]  # the shared measurements and the other findings that it reads
 
     def run(self, measured: MeasuredRun) -> OfRun:
         """Return numbers only."""
@@ -60,14 +64,15 @@ class Registration(Record, frozen=True):
     findings: dict[str, FindingKind]  # the kinds of findings it can make, by id
     page: dict[str, str]  # the values that its pages name
     judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]  # judges a measured run
-    # measures a window of a rank; None for an analysis of all ranks together
-    measure: Callable[[Rank, Window], RankResult] | None = None
+    # measures a window of a rank, None if it failed; None for an analysis of all ranks together
+    measure: Callable[[Rank, Window], RankResult | None] | None = None
     requires: tuple[Part, ...] = ()  # the parts a trace must hold
     is_for_cpu: bool = False  # whether it also measures ranks without a GPU
     # whether its numbers are also shown for all that a rank did, whatever is judged
     is_listed: bool = False
     # returns all results, with those of this analysis refined
     refine: Callable[[Results, RankComparison], Results] = lambda results, _: results
+    reads: tuple[str, ...] = ()  # the shared measurements and the other findings that it reads
 
     @overload
     @staticmethod
@@ -99,7 +104,9 @@ class Registration(Record, frozen=True):
             is_listed: whether its numbers are also shown for all that a rank did.
             refined: returns a better result of a rank, once ranks have been compared.
         """
+        ids = tuple(module.FINDINGS)
 
+        @optional(*ids, otherwise=lambda _: [])
         def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             judged = [
                 claim for result in measured.results.of(module) for claim in module.findings(result)
@@ -111,6 +118,7 @@ class Registration(Record, frozen=True):
             num_ranks = len(measured.run.ranks) + len(measured.failed)
             return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden, num_ranks)]
 
+        @optional(*ids, otherwise=lambda _: [])
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             # What one rank lost, the others are compared with.
             lost = tuple(cause for several in measured.hidden.values() for cause in several)
@@ -121,6 +129,7 @@ class Registration(Record, frozen=True):
                 return judged
             return not_ruled_out(module.FINDINGS, (), measured.hidden, num_ranks)
 
+        @optional(*ids, otherwise=lambda results, _: results)
         def refine(results: Results, ranks: RankComparison) -> Results:
             if refined is None:
                 return results
@@ -129,15 +138,20 @@ class Registration(Record, frozen=True):
             )
 
         if not hasattr(module, "REQUIRES"):
-            return Registration(module.__name__, module.FINDINGS, module.PAGE, judge_run)
+            return Registration(
+                module.__name__, module.FINDINGS, module.PAGE, judge_run, reads=module.READS
+            )
+        # The breakdown makes no finding, and nothing stands in for it.
+        guarded = optional(*ids, otherwise=lambda *_: None)(module.run) if ids else module.run
         return Registration(
             module.__name__,
             module.FINDINGS,
             module.PAGE,
             judge,
-            module.run,
+            guarded,
             module.REQUIRES,
             is_for_cpu,
             is_listed,
             refine,
+            module.READS,
         )

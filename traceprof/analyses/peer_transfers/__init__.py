@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 FINDINGS = peer_findings.FINDINGS
 
 _SEND_RECV = "SendRecv"

@@ -130,6 +130,7 @@ _MIN_SHARE = 0.1
 
 ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+READS: tuple[str, ...] = ()
 _OPTIMIZER_RANGES = lazy(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.

@@ -47,6 +47,7 @@ def attributions(
     findings: Sequence[Finding],
     missing: Sequence[NotApplicable],
     without_gpu: Collection[int] = (),
+    asked: Collection[str] | None = None,
 ) -> list[Attribution]:
     """Attribute each considerable part of each rank's time, the longest of each rank first.
 
@@ -55,6 +56,7 @@ def attributions(
         findings: of the run.
         missing: findings that could not be judged, and why.
         without_gpu: the ranks of which no GPU operation was recorded.
+        asked: the findings that were judged: others own nothing; None for all.
     """
     claimed = {(finding.id, finding.rank) for finding in findings}
     reasons = {(gap.id, gap.rank): gap.reason for gap in missing}
@@ -64,9 +66,9 @@ def attributions(
         of_rank, otherwise = [], _WITHOUT_GPU if result.rank in without_gpu else _BELOW_A_FINDING
         for part, part_ns in _parts(result.judged).items():
             fraction = share(part_ns, result.judged.window_ns)
-            if fraction < MIN_ATTRIBUTED:
-                continue
             id_ = finding_of[part]
+            if fraction < MIN_ATTRIBUTED or (asked is not None and id_ not in asked):
+                continue
             is_made = (id_, result.rank) in claimed
             why = reasons.get((id_, result.rank)) or reasons.get((id_, None))
             sentence = None if is_made else why or otherwise

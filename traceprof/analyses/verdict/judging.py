@@ -10,12 +10,13 @@ from msgspec import structs
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler import rotation
-from traceprof.analyses.verdict.attribution import attributions
+from traceprof.analyses.verdict.attribution import Attribution, attributions
 from traceprof.analyses.verdict.headline import headline
-from traceprof.analyses.verdict.order import in_order
+from traceprof.analyses.verdict.order import as_parts, in_order
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id
+from traceprof.guard import collected_failures, optional
 from traceprof.run.notes import notes_of
 from traceprof.run.steps.period_steps import about_part
 from traceprof.trace.model.parts import Part
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements.registration import Registration
     from traceprof.run.opening import RunSummary
 
 
@@ -39,10 +41,21 @@ def judge(
         only: the findings to judge; all where empty.
         skip: the findings not to judge.
     """
-    judged = _judged(measured)
+    with collected_failures() as failures:
+        verdict = _verdict(measured, {*only}, {*skip})
+    return verdict.with_failures([*measured.failures, *failures])
+
+
+def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
+    wanted = measured.wanted
+    analyses = [
+        analysis for analysis in ANALYSES if wanted is None or analysis.name in wanted.measured
+    ]
+    judged = _judged(measured, analyses)
     num_ranks = {
         id_: len(measured.results.named(analysis.name))
         + sum(gap.id == id_ for gap in measured.missing.get(analysis.name, ()))
+        + len({gap.rank for gap in measured.failures if gap.id == id_})
         for analysis in ANALYSES
         if analysis.measure is not None
         for id_ in analysis.findings
@@ -54,23 +67,27 @@ def judge(
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
-    claims = [claim for claim in judged if isinstance(claim, Finding)]
+    every = [claim for claim in judged if isinstance(claim, Finding)]
+    asked = {
+        id_
+        for analysis in analyses
+        if wanted is None or analysis.name in wanted.asked
+        for id_ in analysis.findings
+    }
+    claims = [claim for claim in every if claim.id in asked]
     assumed = _assumed(measured, claims)
-    slowdowns = measured.results.of(overlap_slowdown)
-    limited = bounded(claims, breakdowns, assumed, slowdowns)
+    limited = as_parts(_limited(claims, measured, assumed), every)
     findings = in_order(limited, 0 if head is None else head.step_ns)
-    rotating = rotation(measured, findings)
-    without_gpu = [rank.rank for rank in measured.run.ranks if rank.device is None]
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
         notes=(
             *notes_of(measured.run),
             *_parts_of_periods(measured.run, breakdowns),
-            *([] if rotating is None else [(0, rotating)]),
+            *_rotation(measured, findings),
         ),
         headline=None if head is None else head.updated(findings),
-        attributions=tuple(attributions(breakdowns, findings, missing, without_gpu)),
+        attributions=_attributions(measured, findings, missing, asked),
         assumed={
             claim.id: assumed[claim.id]
             for claim in findings
@@ -79,6 +96,34 @@ def judge(
     )
 
 
+@optional("savings", otherwise=lambda claims, *_: tuple(claims))
+def _limited(
+    claims: Sequence[Finding], measured: MeasuredRun, assumed: Mapping[str, tuple[str, ...]]
+) -> tuple[Finding, ...]:
+    """Return findings with the most that a step can gain without each."""
+    results = measured.results
+    return bounded(claims, results.of(breakdown), assumed, results.of(overlap_slowdown))
+
+
+@optional("straggler", otherwise=lambda *_: [])
+def _rotation(measured: MeasuredRun, findings: Sequence[Finding]) -> list[tuple[int, str]]:
+    rotating = rotation(measured, findings)
+    return [] if rotating is None else [(0, rotating)]
+
+
+@optional("owners", otherwise=lambda *_: ())
+def _attributions(
+    measured: MeasuredRun,
+    findings: Sequence[Finding],
+    missing: Sequence[NotApplicable],
+    asked: Collection[str],
+) -> tuple[Attribution, ...]:
+    without_gpu = [rank.rank for rank in measured.run.ranks if rank.device is None]
+    breakdowns = measured.results.of(breakdown)
+    return tuple(attributions(breakdowns, findings, missing, without_gpu, asked))
+
+
+@optional("savings", otherwise=lambda *_: {})
 def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
     """Return what to assume so that findings are gone, of those where something fits, by id."""
     assumed = {}
@@ -90,27 +135,32 @@ def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tu
     return {id_: atoms for id_, atoms in assumed.items() if atoms}
 
 
-def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
+def _judged(
+    measured: MeasuredRun, analyses: Sequence[Registration]
+) -> list[Finding | NotApplicable]:
     """Return the claims about single ranks, then those about the run."""
     if not measured.run.ranks:
         return _nothing_to_judge(measured.run)
-    return [claim for analysis in ANALYSES for claim in analysis.judge(measured)]
+    return [claim for analysis in analyses for claim in analysis.judge(measured)]
 
 
+@optional("periods", otherwise=lambda *_: [])
 def _parts_of_periods(
     run: RunSummary, breakdowns: Sequence[BreakdownResult]
-) -> Iterator[tuple[int, str]]:
-    """Yield a note on each report in which some periods of a rank are not steps."""
+) -> list[tuple[int, str]]:
+    """Return a note on each report in which some periods of a rank are not steps."""
     parts = {
         result.rank: (result.num_periods, result.num_period_steps)
         for result in breakdowns
         if result.num_periods > result.num_period_steps
     }
+    notes = []
     for report in range(len(run.reports)):
         ranks = [rank.rank for rank in run.ranks if rank.report == report and rank.rank in parts]
         if ranks:
             num_periods, num = max(parts[rank] for rank in ranks)
-            yield report, f"{ranks_text(ranks)}: {about_part(num, num_periods)}"
+            notes.append((report, f"{ranks_text(ranks)}: {about_part(num, num_periods)}"))
+    return notes
 
 
 def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:

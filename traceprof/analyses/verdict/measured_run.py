@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
+from traceprof.analyses.measurements.of_rank import MEASUREMENTS
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.shape.results import Results
 from traceprof.analyses.verdict.given_twice import check_are_different
+from traceprof.guard import collected_failures, optional
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import summarize_run
@@ -21,7 +23,15 @@ from traceprof.run.windows import check_is_captured, no_such_steps
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.analyses.kernels.unevenness import Unevenness
+    from traceprof.analyses.measurements.measured import Wanted
+    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import RankResult
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.session_clocks import Clocks
+    from traceprof.run.summary import RunSummary
     from traceprof.run.windows import Range
 
 
@@ -29,6 +39,7 @@ def measured_run(
     reports: Sequence[MeasuredReport | FailedReport],
     steps: Range | None = None,
     time_range: Range | None = None,
+    wanted: Wanted | None = None,
 ) -> MeasuredRun:
     """Join the measurements of the reports of a run, and compare its ranks.
 
@@ -36,6 +47,7 @@ def measured_run(
         reports: in the order given.
         steps: the training steps that were asked for.
         time_range: the part of the report's own time that was asked for.
+        wanted: what was to be measured; None for everything.
 
     Raises:
         TraceprofError: no report could be measured.
@@ -51,7 +63,9 @@ def measured_run(
     spans = [report.captured_ns for report in measured if report.captured_ns is not None]
     if time_range is not None and spans:
         check_is_captured(time_range, spans)
-    return _refined(_together(measured, failed))
+    with collected_failures() as failures:
+        run = _refined(_together(measured, failed, wanted))
+    return replace(run, failures=tuple(dict.fromkeys([*run.failures, *failures])))
 
 
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
@@ -61,7 +75,9 @@ def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
         raise no_such_steps(steps, numbers)
 
 
-def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport]) -> MeasuredRun:
+def _together(
+    reports: Sequence[MeasuredReport], failed: Sequence[FailedReport], wanted: Wanted | None
+) -> MeasuredRun:
     """Join the measurements of reports, by the ranks' numbers in the run."""
     by_place = {
         (index, rank.facts.process, rank.facts.device): rank
@@ -73,45 +89,53 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         [[rank.facts for rank in report.ranks] for report in reports],
     )
     check_are_different(run)
-    measurements = [
-        measurements.with_rank(info.rank, info.report)
-        for info in run.ranks
-        if (measurements := by_place[info.place].measurements) is not None
+    measured = [by_place[info.place].with_rank(info.rank, info.report) for info in run.ranks]
+    ranks = {
+        info.rank: of_rank.measurements
+        for info, of_rank in zip(run.ranks, measured, strict=True)
+        if of_rank.measurements is not None
+    }
+    failures = [
+        *(gap for report in reports for gap in report.failures),
+        *(gap for of_rank in measured for gap in of_rank.failures),
     ]
-    ranks = compare_ranks(run, [rank.arrivals.unpacked for rank in measurements])
-    placed = tuple(rank.placed for rank in measurements if rank.placed is not None)
+    taken = {
+        name: [value for of_rank in ranks.values() if (value := getattr(of_rank, name)) is not None]
+        for name in MEASUREMENTS
+    }
+    # Ranks are compared by their places in these: without one of them nobody is.
+    for name in {gap.id for gap in failures} & {"arrivals", "placed", "passes"}:
+        taken[name] = []
+    joined: dict[str, Any] = {name: tuple(values) for name, values in taken.items()}
+    comparison = _compared(run, [packed.unpacked for packed in taken["arrivals"]])
     return MeasuredRun(
         run=run,
-        results=_by_analysis([rank.results for rank in measurements]),
-        ranks=ranks,
+        results=_by_analysis([rank.results for rank in ranks.values()]),
+        ranks=comparison,
+        wanted=wanted,
         missing={
             analysis.name: tuple(
-                gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
+                gap for rank in ranks.values() for gap in rank.missing.get(analysis.name, ())
             )
             for analysis in ANALYSES
         },
-        arrivals=tuple(rank.arrivals for rank in measurements),
-        buckets=tuple(rank.buckets for rank in measurements),
-        kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
-        launched=tuple(rank.launched for rank in measurements if rank.launched is not None),
-        compute=tuple(rank.compute for rank in measurements if rank.compute is not None),
-        hidden={rank.step_totals.rank: rank.hidden for rank in measurements},
-        process_groups=tuple(
-            rank.process_groups for rank in measurements if rank.process_groups is not None
-        ),
-        shown=_by_analysis([rank.shown for rank in measurements]),
-        shown_process_groups=tuple(
-            rank.shown_process_groups
-            for rank in measurements
-            if rank.shown_process_groups is not None
-        ),
-        step_totals=tuple(rank.step_totals for rank in measurements),
-        stalls=tuple(rank.stalls for rank in measurements if rank.stalls is not None),
-        placed=placed,
-        uneven=unevenness(placed, ranks.clocks),
-        passes=tuple(rank.passes for rank in measurements),
+        failures=tuple(failures),
+        hidden={number: rank.hidden for number, rank in ranks.items()},
+        shown=_by_analysis([rank.shown for rank in ranks.values()]),
+        uneven=_unevenness(taken["placed"], comparison.clocks),
         failed=tuple(failed),
+        **joined,
     )
+
+
+@optional("clocks", otherwise=lambda run, _: compare_ranks(run, ()))
+def _compared(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
+    return compare_ranks(run, arrivals)
+
+
+@optional("uneven-kernels", otherwise=lambda *_: None)
+def _unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
+    return unevenness(placed, clocks)
 
 
 def _by_analysis(ranks: Sequence[Mapping[str, RankResult]]) -> Results:
@@ -125,10 +149,11 @@ def _refined(measured: MeasuredRun) -> MeasuredRun:
     """Return the measurements, completed by the comparison of the ranks."""
     results, shown, ranks = measured.results, measured.shown, measured.ranks
     for analysis in ANALYSES:
-        results = analysis.refine(results, ranks)
-        shown = analysis.refine(shown, ranks)
+        if measured.wanted is None or analysis.name in measured.wanted.read:
+            results = analysis.refine(results, ranks)
+            shown = analysis.refine(shown, ranks)
     groups, shown_groups = (
-        tuple(process_groups.refined(result, ranks) for result in of_ranks)
+        tuple(_with_rates(result, ranks) for result in of_ranks)
         for of_ranks in (measured.process_groups, measured.shown_process_groups)
     )
     return replace(
@@ -138,3 +163,8 @@ def _refined(measured: MeasuredRun) -> MeasuredRun:
         process_groups=groups,
         shown_process_groups=shown_groups,
     )
+
+
+@optional("process_groups", otherwise=lambda result, _: result)
+def _with_rates(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroupsResult:
+    return process_groups.refined(result, ranks)

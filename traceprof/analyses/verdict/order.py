@@ -23,19 +23,28 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     First those with a gain that a replay proved, by that gain; then those with a limit only, by the
     limit; then the others, by what they cost. Of limits that of a wait which may set the pace goes
     first: as long as it does, other limits are none that a change comes near. Mere information
-    comes last, in the same order: a limit far above what a finding costs is no evidence. Each is
-    marked with the finding that it is part of, and one with a proven gain is no mere information.
+    comes last, in the same order: a limit far above what a finding costs is no evidence. One with a
+    proven gain is no mere information.
 
     Args:
         findings: of the run, with their savings as far as they are known.
         step_ns: what a step takes.
     """
     marked = [_marked(finding, step_ns) for finding in findings]
-    costs = {(finding.id, finding.rank): finding.impact_ns for finding in marked}
-    marked = [replace(finding, part_of=_part_of(finding, costs)) for finding in marked]
     groups = [sorted(group, key=lambda finding: _key(finding, step_ns)) for group in by_id(marked)]
     groups.sort(key=lambda group: _key(group[0], step_ns))
     return tuple(finding for group in groups for finding in group)
+
+
+def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Finding]:
+    """Return findings, each marked with the finding on its rank that includes all of its time.
+
+    Args:
+        findings: some of the run's.
+        wholes: those that may include the time of others.
+    """
+    costs = {(whole.id, whole.rank): whole.impact_ns for whole in wholes}
+    return [replace(finding, part_of=_part_of(finding, costs)) for finding in findings]
 
 
 def is_proven(finding: Finding, step_ns: int) -> bool:

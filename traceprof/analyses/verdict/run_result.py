@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import field
+from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
 from traceprof.analyses.measurements.measured import MeasuredRun
@@ -51,6 +52,12 @@ class Verdict(Record, frozen=True):
     # what to assume so that findings are gone, by id, of those where something fits
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def with_failures(self, failures: Iterable[NotApplicable]) -> Verdict:
+        """Return the verdict that says, too, what is missing since optional parts failed."""
+        known = {(gap.id, gap.reason) for gap in self.not_applicable}
+        further = [gap for gap in failures if (gap.id, gap.reason) not in known]
+        return replace(self, not_applicable=(*self.not_applicable, *dict.fromkeys(further)))
+
 
 class RunResult(Record, frozen=True):
     """The result of analysing a run, whether its reports are still open or not."""
@@ -79,6 +86,8 @@ class RunResult(Record, frozen=True):
         if self.headline is None:
             return {}
         totals = self.step_totals
+        if not totals:
+            return {}
         mean = in_whole_ns(mean_step(totals, has_steps=any(rank.num_steps for rank in totals)))
         possible_ns = self.headline.savings.possible_step_ns
         return {
