@@ -272,9 +272,9 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
-    """A finding that could be neither made nor ruled out."""
+    """A finding that could be neither made nor ruled out, or a part of the analysis that failed."""
 
-    id: str
+    id: Annotated[str, "The finding's id, or the name of the part."]
     reason: Annotated[Text, "What is missing."]
     how_to_collect: Annotated[Text, "The flag or step that would supply it."]
     rank: Annotated[Count | None, "Rank; null for the whole run."] = None

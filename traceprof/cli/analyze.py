@@ -150,6 +150,7 @@ def command(
         time_range=None if time_range is None else _time_range(time_range),
         savings=savings,
         flops_per_step=flops_per_step,
+        measures_all=shows_kernels or store is not None,
     )
     options.check()
     labels_by_key = _labels(labels)

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
-from traceprof.cli.options import ReportPath, expand, judging_options, progress
+from traceprof.cli.options import (
+    ReportPath,
+    expand,
+    judging_options,
+    print_internal_errors,
+    progress,
+)
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError
 
@@ -115,6 +121,8 @@ def command(
     with progress("rows" if is_single else "reports") as shown:
         first = loaded(sides[0], options, listener=shown, jobs=jobs)
         second = loaded(sides[1], without_predictions(options), listener=shown, jobs=jobs)
+    captures = [capture for side in (first, second) for capture in side.captures]
+    print_internal_errors(gap for capture in captures for gap in capture.not_applicable)
     comparison = compared(first, second, limits, allow_different)
     _write(comparison, output_format, output)
     if annotations is not None:

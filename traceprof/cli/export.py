@@ -15,6 +15,7 @@ from traceprof.cli.options import (
     flops_option,
     judging_options,
     print_failures,
+    print_internal_errors,
     progress,
     reports_argument,
 )
@@ -62,6 +63,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     check_output(output, paths)
     with closing(analyze(*paths, options=options)) as analysis:
         print_failures(analysis.result.failed)
+        print_internal_errors(analysis.not_applicable)
         paths_of_steps = critical_paths(analysis)
         if isinstance(paths_of_steps, Refusal):
             click.echo(f"traceprof: no critical path: {one_line(paths_of_steps.why)}", err=True)
@@ -110,6 +112,7 @@ def _of_tables(ending: str, what: str) -> None:
         paths = expand(reports)
         with closing(analyze(*paths, options=options)) as analysis:
             print_failures(analysis.result.failed)
+            print_internal_errors(analysis.not_applicable)
             with progress("ranks") as shown, filled_folder(output) as folder:
                 write(analysis, folder, ending, shown)
 

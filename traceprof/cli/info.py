@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.options import expand, print_failures, progress, reports_argument
+from traceprof.cli.options import (
+    expand,
+    print_failures,
+    print_internal_errors,
+    progress,
+    reports_argument,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +40,7 @@ def command(reports: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from traceprof.execution.memory import keep_freed_memory
+    from traceprof.guard import collected_failures
     from traceprof.reports.terminal import plain
     from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
@@ -44,6 +51,7 @@ def command(reports: tuple[str, ...]) -> None:
     tables: list[Table] = []
     failed: list[FailedReport] = []
     with ExitStack() as opened:
+        failures = opened.enter_context(collected_failures())
         with progress() as shown:
             for path in expand(reports):
                 opened_report = try_report(path, partial(_opened, path, shown, opened))
@@ -63,6 +71,7 @@ def command(reports: tuple[str, ...]) -> None:
                 Console().print(table)
             else:
                 click.echo(plain(table, width=_UNWRAPPED))
+        print_internal_errors(failures)
 
 
 def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Table]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from traceprof.cli.progress import CountBar
+    from traceprof.findings import NotApplicable
     from traceprof.run.summary import FailedReport
 
     Result = TypeVar("Result")
@@ -55,6 +56,21 @@ def print_failures(reports: Iterable[FailedReport]) -> None:
     """Name on stderr the reports that were left out, and why."""
     for report in reports:
         click.echo(f"traceprof: left out: {report.error}", err=True)
+
+
+def print_internal_errors(missing: Iterable[NotApplicable]) -> None:
+    """Name on stderr what could not be analysed since a part of traceprof failed."""
+    from traceprof.findings import by_reason
+    from traceprof.guard import REMEDY
+    from traceprof.units import ranks_text
+
+    for group in by_reason(gap for gap in missing if gap.how_to_collect == REMEDY):
+        ranks = {gap.rank for gap in group if gap.rank is not None}
+        where = f" on {ranks_text(ranks)}" if ranks else ""
+        names = ", ".join(dict.fromkeys(gap.id for gap in group))
+        reason = one_line(group[0].reason)
+        line = f"could not be analysed: {names}{where}: {reason}; {REMEDY}"
+        click.echo(f"traceprof: {line}", err=True)
 
 
 @contextmanager
@@ -149,6 +165,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
             period=not no_period,
             communication_kernels=communication_kernels,
             link_peaks=link_peaks,
+            measures_all=True,
         )
         options.check()  # before anything is read
         return command(options=options, **others)

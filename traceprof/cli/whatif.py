@@ -12,6 +12,7 @@ from traceprof.cli.options import (
     expand,
     judging_options,
     print_failures,
+    print_internal_errors,
     progress,
     reports_argument,
 )
@@ -84,6 +85,7 @@ def command(
     with progress() as shown:
         answers = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
     print_failures(answers.failed)
+    print_internal_errors(answers.missing)
     if output_format == "json":
         write_output([written(answers)], output)
         return

@@ -89,8 +89,7 @@ def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
 def _add_ids(definitions: dict[str, Any]) -> None:
     """Name the findings, and for each its metrics."""
     definitions["findingId"] = {"enum": list(FINDING_IDS)}
-    for name in ("Finding", "NotApplicable"):
-        definitions[name]["properties"]["id"] = {"$ref": "#/$defs/findingId"}
+    definitions["Finding"]["properties"]["id"] = {"$ref": "#/$defs/findingId"}
     definitions["Finding"]["allOf"] = [
         {
             "if": {"properties": {"id": {"const": id_}}},

@@ -86,13 +86,14 @@ def _measured_file(
     task: Task, progress: ProgressOfAll | None, num_processes: int
 ) -> MeasuredReport:
     trace = open_trace(task.place, progress)
-    with close_on_error(trace):
+    with close_on_error(trace), collected_failures() as failures:
         with SectionReader(trace, progress, num_processes) as sections:
             ranks = task.options.ranks_of(trace)
             read_shared(ranks, sections, task.wanted)
         measured = measure(trace, ranks, task.options, num_processes, task.wanted)
     trace.close()
-    return replace(measured, facts=replace(measured.facts, path=task.path))
+    facts = replace(measured.facts, path=task.path)
+    return replace(measured, facts=facts, failures=(*failures, *measured.failures))
 
 
 def read_shared(

@@ -17,6 +17,7 @@ from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measure, read_shared
 from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
+from traceprof.guard import collected_failures
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
@@ -134,20 +135,25 @@ class Measurer(Record, frozen=True):
     ) -> tuple[list[Rank], MeasuredReport]:
         """Return the ranks of a report, and its measurements."""
         with close_on_error(trace):
-            with SectionReader(
-                trace,
-                self.progress,
-                self.num_processes,
-                index,
-                self.held.get(index, ()),
-                forwards=self.forwards,
-            ) as sections:
+            with (
+                SectionReader(
+                    trace,
+                    self.progress,
+                    self.num_processes,
+                    index,
+                    self.held.get(index, ()),
+                    forwards=self.forwards,
+                ) as sections,
+                collected_failures() as failures,
+            ):
                 ranks = self.options.opened_ranks_of(trace)
                 if is_only:
                     self._report_partial(trace, ranks, sections)
                 read_shared(ranks, sections, wanted)
-            ranks = aligned(ranks)
-            return ranks, measure(trace, ranks, self.options, self.num_processes, wanted)
+                ranks = aligned(ranks)
+            measured = measure(trace, ranks, self.options, self.num_processes, wanted)
+            failed = (*failures, *measured.failures)
+            return ranks, structs.replace(measured, failures=failed)
 
     def _report_partial(self, trace: Trace, ranks: Sequence[Rank], sections: SectionReader) -> None:
         """Report what is known of a rank, and of others as long as children read the report."""

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import pipeline_bubble
 from traceprof.errors import one_line
+from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.blocks import PARTS
@@ -215,6 +216,7 @@ class PipelineDrawing(Record, frozen=True):
     caption: str  # what it shows
 
 
+@optional("pictures", otherwise=lambda *_: [])
 def pipeline_drawings(
     measured: MeasuredRun, shown: Container[int] | None = None
 ) -> list[PipelineDrawing]:

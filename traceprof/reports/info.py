@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceprof import labels
+from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import TraceFormatError, one_line
 from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.opening import on_moved_times
@@ -117,6 +118,10 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         for what, part in lacking.items()
         if not trace.holds(part)
     ]
+    if ranks:
+        possible = [one for one in ANALYSES if all(map(trace.holds, one.requires))]
+        yield "can analyse", ", ".join(id_ for one in possible for id_ in one.findings)
+    advice += _missing_parts(trace) if with_gpu else []
     heading = "cannot analyse"
     for line in advice:
         yield heading, line
@@ -129,6 +134,19 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     for note in (*trace.notes, *on_moved_times(ranks), *trace.empty_domain_notes(), *of_hosts):
         yield heading, note
         heading = ""
+
+
+def _missing_parts(trace: Trace) -> list[str]:
+    """Return which findings a report does not allow, and what to record for them."""
+    findings: dict[Part, list[str]] = {}
+    for analysis in ANALYSES:
+        for part in analysis.requires:
+            findings.setdefault(part, []).extend(analysis.findings)
+    return [
+        f"{', '.join(ids)}: record with {trace.how_to_collect(part)}"
+        for part, ids in findings.items()
+        if not trace.holds(part)
+    ]
 
 
 def _about_steps(trace: Trace, rank: Rank) -> str:

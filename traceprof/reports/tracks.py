@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
+from traceprof.guard import optional
 from traceprof.run import lanes
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
@@ -244,6 +245,7 @@ class Scene(Record, frozen=True):
     rows: tuple[Track, ...]  # from the top: threads, then streams; those where something ran
 
 
+@optional("pictures", otherwise=lambda *_: {})
 def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     """Read once more what ran where the costliest findings are.
 

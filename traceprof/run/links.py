@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceprof.guard import optional
 from traceprof.run.machines import MachineLinks, machine_beside
 from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
@@ -44,6 +45,7 @@ class KnownLinks(Record, frozen=True):
 NO_LINKS = KnownLinks({}, {})
 
 
+@optional("links", otherwise=lambda _: {})
 def known_links(trace: Trace) -> dict[RankKey, KnownLinks]:
     """Return the known links of each rank's GPU, if `doctor` left a file."""
     machine = machine_beside(trace.path, trace.session.host)

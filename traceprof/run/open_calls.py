@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.special_values import OPEN_END
@@ -43,6 +44,7 @@ class OpenCall(Record, frozen=True):
         )
 
 
+@optional("open-calls", otherwise=lambda *_: None)
 def last_open_call(trace: Trace, process: int) -> OpenCall | None:
     """Return the last communication call that a process entered and had not left at the end.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from string import Template
 
+from traceprof.analyses.measurements.of_rank import MEASUREMENTS
 from traceprof.analyses.registry import ANALYSES, FINDINGS
 from traceprof.findings import bullets, severities_text
 
@@ -21,7 +22,23 @@ def explanation(finding: str) -> str:
     declared = FINDINGS[finding].metrics.declared().items()
     metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)
     values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
-    return Template(_page(finding)).substitute(values)
+    return f"{Template(_page(finding)).substitute(values)}\n{needs(finding)}\n"
+
+
+def needs(finding: str) -> str:
+    """Return what a finding needs of a report, and what is measured for it, as a paragraph."""
+    (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.findings)
+    parts = [
+        part.name.lower().replace("_", " ").replace("api", "API") for part in analysis.requires
+    ]
+    measured = [MEASUREMENTS[name].meaning for name in analysis.reads if name in MEASUREMENTS]
+    others = [f"`{name}`" for name in analysis.reads if name not in MEASUREMENTS]
+    sentences = [f"Of a report: {', '.join(parts) or 'operations of a GPU or ranges of ranks'}."]
+    if measured or others:
+        sentences.append(
+            f"What `--only {finding}` measures, too: {'; '.join([*measured, *others])}."
+        )
+    return f"**What it needs.** {' '.join(sentences)}"
 
 
 def _page(finding: str) -> str:

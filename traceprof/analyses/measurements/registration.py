@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from msgspec.structs import replace
+
 from traceprof.analyses.measurements.hidden import not_ruled_out, that_hold
 from traceprof.analyses.shape.results import Judge, RankResult, Results
 from traceprof.guard import optional
@@ -106,7 +108,6 @@ class Registration(Record, frozen=True):
         """
         ids = tuple(module.FINDINGS)
 
-        @optional(*ids, otherwise=lambda _: [])
         def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             judged = [
                 claim for result in measured.results.of(module) for claim in module.findings(result)
@@ -118,7 +119,6 @@ class Registration(Record, frozen=True):
             num_ranks = len(measured.run.ranks) + len(measured.failed)
             return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden, num_ranks)]
 
-        @optional(*ids, otherwise=lambda _: [])
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             # What one rank lost, the others are compared with.
             lost = tuple(cause for several in measured.hidden.values() for cause in several)
@@ -129,7 +129,6 @@ class Registration(Record, frozen=True):
                 return judged
             return not_ruled_out(module.FINDINGS, (), measured.hidden, num_ranks)
 
-        @optional(*ids, otherwise=lambda results, _: results)
         def refine(results: Results, ranks: RankComparison) -> Results:
             if refined is None:
                 return results
@@ -139,19 +138,29 @@ class Registration(Record, frozen=True):
 
         if not hasattr(module, "REQUIRES"):
             return Registration(
-                module.__name__, module.FINDINGS, module.PAGE, judge_run, reads=module.READS
+                module.__name__,
+                module.FINDINGS,
+                module.PAGE,
+                optional(*ids, otherwise=lambda _: [])(judge_run),
+                reads=module.READS,
             )
-        # The breakdown makes no finding, and nothing stands in for it.
-        guarded = optional(*ids, otherwise=lambda *_: None)(module.run) if ids else module.run
-        return Registration(
+        measures = Registration(
             module.__name__,
             module.FINDINGS,
             module.PAGE,
             judge,
-            guarded,
+            module.run,
             module.REQUIRES,
             is_for_cpu,
             is_listed,
             refine,
             module.READS,
+        )
+        if not ids:  # the breakdown, which nothing stands in for
+            return measures
+        return replace(
+            measures,
+            judge=optional(*ids, otherwise=lambda _: [])(judge),
+            measure=optional(*ids, otherwise=lambda *_: None)(module.run),
+            refine=optional(*ids, otherwise=lambda results, _: results)(refine),
         )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
+from traceprof.guard import REMEDY, optional
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
@@ -116,6 +117,19 @@ class WhatIf(Record, frozen=True):
     schedules: tuple[ScheduleTime, ...] = ()
 
 
+def _no_answers(
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], _: object = None
+) -> WhatIf:
+    del analysis
+    why = "the replay failed"
+    refused = tuple(
+        Answer(assumption.text, is_bound=True, refused=why, how_to_collect=REMEDY)
+        for assumption in assumptions
+    )
+    return WhatIf(None, refused, (), why, REMEDY)
+
+
+@optional("replay", otherwise=_no_answers)
 def answer(
     analysis: OpenAnalysis, assumptions: Sequence[Assumption], progress: Progress = UNHEARD
 ) -> WhatIf:

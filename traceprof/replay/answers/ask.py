@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import breakdown
 from traceprof.errors import UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
-from traceprof.execution.options import listed
+from traceprof.execution.options import checked, listed
+from traceprof.guard import collected_failures
 from traceprof.replay.answers.answers import WhatIf, answer
 from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.execution.options import Options
+    from traceprof.findings import NotApplicable
     from traceprof.progress import Progress
     from traceprof.replay.answers.critical_path import StepPath
     from traceprof.run.opening import RunSummary
@@ -37,12 +39,14 @@ class Asked:
         whatif: the step as it is, and what it would be.
         failed: reports that could not be read; the run has none of them.
         paths: the critical paths of the steps that were asked for.
+        missing: what could not be analysed because a part of traceprof failed.
     """
 
     run: RunSummary
     whatif: WhatIf
     failed: tuple[FailedReport, ...]
     paths: tuple[StepPath, ...] = ()
+    missing: tuple[NotApplicable, ...] = ()
 
     def __repr__(self) -> str:
         """Return the reports and the number of answers in one line."""
@@ -74,14 +78,17 @@ def whatif(
     """
     chosen = _chosen(listed("assume", assume, str))
     steps = listed("paths_of", paths_of, int)
-    measurer = Measurer.of(options, listener, jobs)
+    measurer = Measurer.of(replace(checked(options), measures_all=True), listener, jobs)
     analysis = measurer.measured(measurer.opened(report_paths(paths)))
     try:
-        result = answer(analysis, chosen)
-        critical = tuple(_path_of(analysis, step) for step in steps)
+        with collected_failures() as failures:
+            result = answer(analysis, chosen)
+            critical = tuple(_path_of(analysis, step) for step in steps)
     finally:
         close_reports(analysis.run.traces)
-    return Asked(analysis.measured.run, result, analysis.measured.failed, critical)
+    measured = analysis.measured
+    missing = (*measured.failures, *failures)
+    return Asked(measured.run, result, measured.failed, critical, missing)
 
 
 def _chosen(texts: Iterable[str]) -> list[Assumption]:

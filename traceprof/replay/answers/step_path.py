@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import breakdown
+from traceprof.guard import optional
 from traceprof.replay.answers.checked_replay import refused_periods
 from traceprof.replay.answers.critical_path import PartKind, StepPath, StepPathPart
 from traceprof.replay.assumptions.assumption import Variant
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MAX_STEP = np.iinfo(np.int64).max
 
 
+@optional("critical-path", otherwise=lambda *_: None)
 def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
     """Return the critical path of a step, as it was measured.
 

@@ -19,6 +19,7 @@ from traceprof.analyses.links.link_counters import link_samples
 from traceprof.analyses.steps.step_means import counted_steps, slowest_rank
 from traceprof.errors import one_line
 from traceprof.findings import by_id
+from traceprof.guard import REMEDY, optional
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
 from traceprof.replay.answers.checked_replay import Refusal, checked_replay
 from traceprof.replay.answers.savings import MAX_WITHOUT_STEPS
@@ -266,6 +267,7 @@ def _events(
     )  # fmt: skip
 
 
+@optional("critical-path", otherwise=lambda _: Refusal("the replay failed", REMEDY))
 def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
     """Return the critical paths of a step of median length and of the slowest one.
 
@@ -347,7 +349,7 @@ def write(
         paths: critical paths of steps, each a track at the top.
     """
     ranks = analysis.run.ranks
-    pipelines = pipeline_bubble.run(analysis.measured)
+    pipelines = _pipelines(analysis)
     of_stages = [
         int(stage.gap_start_ns[0]) for pipeline in pipelines.pipelines for stage in pipeline.stages
     ]
@@ -370,6 +372,11 @@ def write(
         if progress is not None:
             progress.advance(1)
     writer.flush()
+
+
+@optional("pipeline-bubble", otherwise=lambda run: pipeline_bubble.without_pipelines(run.ranks))
+def _pipelines(analysis: Analysis) -> pipeline_bubble.PipelineBubbleResult:
+    return pipeline_bubble.run(analysis.measured)
 
 
 def _first_ns(analysis: Analysis) -> int:

@@ -1,0 +1,166 @@
+"""Optional inference never ends the program: each guarded part fails in turn, in each command."""
+
+import json
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import traceprof
+from dashboards.questions import PathQuestion, WhatIfQuestion, answered
+from tests.support.cli import run
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof import guard
+from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analysis import RunResult, analyze
+from traceprof.documents.analysis.records import document
+from traceprof.errors import UsageError
+from traceprof.findings import NotApplicable
+from traceprof.guard import REMEDY, OptionalPart, collected_failures, optional
+from traceprof.progress import UNHEARD
+from traceprof.replay.answers.answers import WhatIf
+from traceprof.reports import text
+
+for _module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
+    if not _module.name.endswith("__main__"):
+        import_module(_module.name)
+PARTS = [
+    pytest.param(part, id=f"{part.ids[0]} {part.function.__qualname__}") for part in guard.PARTS
+]
+TWO_RANKS, UNMARKED = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "exposed-waiting"))
+
+
+@pytest.fixture(autouse=True)
+def _caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(guard, "raises", False)
+    return
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[OptionalPart], list[object]]:
+    """Return a function that makes a part fail, and returns its calls."""
+
+    def fail(part: OptionalPart) -> list[object]:
+        calls: list[object] = []
+
+        def broken(*_: object, **__: object) -> object:
+            calls.append(part)
+            raise IndexError("planted")
+
+        monkeypatch.setattr(part, "function", broken)
+        return calls
+
+    return fail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_an_analysis_says_in_one_line_what_failed(
+    part: OptionalPart, failing: Callable[[OptionalPart], list[object]]
+) -> None:
+    whole = document(_analyzed(TWO_RANKS))
+    calls = failing(part)
+    analysis = _analyzed(TWO_RANKS)
+    written = text.render(analysis)
+    found = document(analysis)
+    assert found.breakdown == whole.breakdown or "period" in part.ids or "steps" in part.ids
+    assert len(found.ranks) == 2
+    if calls and part.ids[0] != "pictures":
+        gaps = [gap for gap in found.not_applicable if gap.how_to_collect == REMEDY]
+        assert {*part.ids} <= {gap.id for gap in gaps}
+        assert all("IndexError: planted" in gap.reason for gap in gaps if gap.id in part.ids)
+        assert f"{', '.join(part.ids)}" in written
+
+
+def _analyzed(path: Path) -> RunResult:
+    with closing(analyze(path, jobs=1)) as analysis:
+        return analysis.result
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("sample", [TWO_RANKS, UNMARKED], ids=["two ranks", "unmarked"])
+def test_every_command_goes_on(
+    part: OptionalPart,
+    sample: Path,
+    tmp_path: Path,
+    failing: Callable[[OptionalPart], list[object]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing(part)
+    assert run("analyze", "--format", "html", "-o", tmp_path / "page.html", sample) == 0
+    assert run("info", sample) == 0
+    assert run("whatif", sample) == 0
+    assert run("compare", sample, TWO_RANKS) == 0
+    assert run("export", "perfetto", sample, "-o", tmp_path / "trace") == 0
+    assert run("export", "csv", sample, "-o", tmp_path / "tables") == 0
+    assert "Traceback" not in capsys.readouterr().err
+    with closing(analyze(sample, jobs=1)) as analysis:
+        replayed = answered(analysis, WhatIfQuestion(("no-sync",)), UNHEARD)
+        assert isinstance(replayed, WhatIf)
+        answered(analysis, PathQuestion(None), UNHEARD)
+
+
+def test_every_analysis_but_the_breakdown_is_optional() -> None:
+    names = [id_ for part in guard.PARTS for id_ in part.ids]
+    assert {*FINDING_IDS} <= {*names}
+    assert {"period", "clocks", "replay", "launched", "host-clock", "arrivals"} <= {*names}
+
+
+def test_the_command_shows_what_failed(
+    failing: Callable[[OptionalPart], list[object]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (part,) = (part for part in guard.PARTS if part.ids == ("placed",))
+    failing(part)
+    assert run("analyze", "--jobs", "1", "--format", "json", TWO_RANKS) == 0
+    output = capsys.readouterr()
+    gaps = [gap for gap in json.loads(output.out)["not_applicable"] if gap["id"] == "placed"]
+    assert gaps == [
+        {
+            "id": "placed",
+            "reason": "internal error: IndexError: planted",
+            "how_to_collect": REMEDY,
+            "rank": rank,
+        }
+        for rank in (0, 1)
+    ]
+    assert not output.err
+    monkeypatch.setenv("TRACEPROF_TRACEBACK", "1")
+    assert run("analyze", "--jobs", "1", "--format", "json", TWO_RANKS) == 0
+    assert "IndexError: planted" in capsys.readouterr().err
+
+
+def test_errors_for_the_user_pass() -> None:
+    @optional("some", otherwise=lambda: 0)
+    def wrong() -> int:
+        raise UsageError("cannot", "it is wrong", "do otherwise")
+
+    try:
+        with pytest.raises(UsageError), collected_failures() as failures:
+            wrong()
+        assert not failures
+    finally:
+        guard.PARTS.pop()
+
+
+def test_a_part_that_fails_again_and_again_is_named_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @optional("some", otherwise=lambda number: -number)
+    def broken(number: int) -> int:
+        raise ValueError("always")
+
+    monkeypatch.setenv("TRACEPROF_TRACEBACK", "1")
+    try:
+        with collected_failures(rank=3) as failures:
+            assert [broken(1), broken(2)] == [-1, -2]
+        why = "internal error: ValueError: always"
+        assert [*failures] == [NotApplicable("some", why, REMEDY, 3)]
+        assert capsys.readouterr().err.count("ValueError: always") == 1
+    finally:
+        guard.PARTS.pop()
