@@ -2,7 +2,7 @@
 
 import json
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 
 import traceprof
 from dashboards.questions import PathQuestion, WhatIfQuestion, answered
-from tests.support.cli import run
+from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof import guard
 from traceprof.analyses.registry import FINDING_IDS
@@ -34,9 +34,8 @@ TWO_RANKS, UNMARKED = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "exp
 
 
 @pytest.fixture(autouse=True)
-def _caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "raises", False)
-    return
 
 
 @pytest.fixture

@@ -341,6 +341,7 @@ def _is_concentrated(mean: complex, num: int) -> bool:
 
 
 ID = "host-stall"
+READS: tuple[str, ...] = ("arrivals", "stalls")
 _MIN_OWN = 0.1
 """Of the cost of the rank that costs most: a rank that costs less has no finding."""
 

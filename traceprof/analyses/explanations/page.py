@@ -22,23 +22,21 @@ def explanation(finding: str) -> str:
     declared = FINDINGS[finding].metrics.declared().items()
     metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)
     values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
-    return f"{Template(_page(finding)).substitute(values)}\n{needs(finding)}\n"
+    return f"{Template(_page(finding)).substitute(values)}\n\n{needs(finding)}\n"
 
 
 def needs(finding: str) -> str:
     """Return what a finding needs of a report, and what is measured for it, as a paragraph."""
     (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.findings)
-    parts = [
-        part.name.lower().replace("_", " ").replace("api", "API") for part in analysis.requires
+    names = [part.name.lower().replace("_", " ") for part in analysis.requires]
+    parts = [name.replace("api", "API").replace("gpu", "GPU") for name in names]
+    reads = [
+        MEASUREMENTS[name].meaning if name in MEASUREMENTS else f"`{name}`"
+        for name in analysis.reads
     ]
-    measured = [MEASUREMENTS[name].meaning for name in analysis.reads if name in MEASUREMENTS]
-    others = [f"`{name}`" for name in analysis.reads if name not in MEASUREMENTS]
-    sentences = [f"Of a report: {', '.join(parts) or 'operations of a GPU or ranges of ranks'}."]
-    if measured or others:
-        sentences.append(
-            f"What `--only {finding}` measures, too: {'; '.join([*measured, *others])}."
-        )
-    return f"**What it needs.** {' '.join(sentences)}"
+    of_report = ", ".join(parts) or "operations of a GPU, or ranges of ranks"
+    sentence = f" It is measured with {'; '.join(reads)}." if reads else ""
+    return f"**What it needs** of a report: {of_report}.{sentence}"
 
 
 def _page(finding: str) -> str:
