@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.traces import SAMPLES, analysis_of
-from traceprof.analyses.verdict.order import in_order, limits
+from traceprof.analyses.verdict.order import as_parts, in_order, limits
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gain
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
@@ -129,7 +129,7 @@ def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> N
         made("pageable-copy", None, 300),
         made("exposed-copy", None, 299),  # cannot hold all of it
     ]
-    ordered = in_order(findings, STEP_NS)
+    ordered = in_order(as_parts(findings, findings), STEP_NS)
     assert [one.id for one in ordered[:3]] == ["host-sync", "host-sync", "gpu-idle"]
     parts = {(one.id, one.rank): one.part_of for one in ordered if one.part_of}
     assert parts == {("host-sync", 0): "gpu-idle"}
