@@ -18,15 +18,14 @@ from traceprof.cli.main import main
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import quote
-from traceprof.trace.sqlite.numbered_texts import NONE
+from traceprof.trace.sqlite.numbering import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.sqlite.database import Database
-    from traceprof.trace.sqlite.numbered_rows import NumberedRows
-    from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+    from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 
 
 def chunks(

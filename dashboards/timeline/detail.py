@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
+    from traceprof.trace.model.host import ApiCalls, HostCode
     from traceprof.trace.model.operations import Copies
+    from traceprof.trace.model.ranges import Marks
 
 
 def launching_call(timeline: RankTimeline, index: int) -> int:

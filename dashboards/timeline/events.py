@@ -19,7 +19,7 @@ from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
 from traceprof.trace.columns import pack
 from traceprof.trace.model.kinds import CopyKind
-from traceprof.trace.model.texts import Texts
+from traceprof.trace.model.ranges import Texts
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
+    from traceprof.trace.model.host import ApiCalls, HostCode
     from traceprof.trace.model.operations import RankOperations
-    from traceprof.trace.model.ranges import RangeTable
+    from traceprof.trace.model.ranges import Marks, RangeTable
 
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER, OPERATORS, STALLS = (
     "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter", "operators",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dashboards.clock import OWN
 from traceprof import intervals
 from traceprof.intervals import even_limits
-from traceprof.trace.model.counters import PERCENT
+from traceprof.trace.model.operations import PERCENT
 from traceprof.units import counted, three_digits
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dashboards.clock import RankClock
     from traceprof.intervals import Float64, Int64
-    from traceprof.trace.model.counters import LinkSamples
+    from traceprof.trace.model.operations import LinkSamples
 
     Narrow = npt.NDArray[Any]
 

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.run.opening import Rank, Run
-    from traceprof.trace.model.marks import Marks
-    from traceprof.trace.model.ranges import RangeTable
+    from traceprof.trace.model.ranges import Marks, RangeTable
 
     Span = tuple[int, int]
 

@@ -53,10 +53,8 @@ if TYPE_CHECKING:
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
-    from traceprof.trace.model.ranges import RangeTable
+    from traceprof.trace.model.host import ApiCalls, HostCode
+    from traceprof.trace.model.ranges import Marks, RangeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.kineto.copy_kinds import COPY_KINDS, MEMORY_KINDS
+from traceprof.trace.kineto.gpu import COPY_KINDS, MEMORY_KINDS
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN

@@ -14,8 +14,7 @@ from tests.support.selection import long_after
 from traceprof.analyses import gpu_idle
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.ranks.matching import match
-from traceprof.trace.model.communication_calls import BARRIER
-from traceprof.trace.model.mpi_calls import MpiCalls
+from traceprof.trace.model.communication_calls import BARRIER, MpiCalls
 from traceprof.trace.open import open_trace
 
 US, MS = 1_000, 1_000_000

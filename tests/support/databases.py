@@ -9,10 +9,9 @@ from typing import Any, NoReturn
 
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import quote
-from traceprof.trace.sqlite.layout import layout_of
-from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.records import decode_columns
+from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 
 def query(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:

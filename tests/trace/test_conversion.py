@@ -11,7 +11,7 @@ from tests.support.commands import attempt
 from tests.support.databases import change, query
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
-from traceprof.trace.nsight.nccl.json_payloads import add_payloads
+from traceprof.trace.nsight.nccl import add_payloads
 
 _HELP = 'if [ "$2" = --help ]; then echo "--include-blobs= --include-json="; exit 0; fi\n'
 _OLD_HELP = 'if [ "$2" = --help ]; then echo "--lazy="; exit 0; fi\n'

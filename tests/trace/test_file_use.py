@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import export
 from tests.support.commands import outcome_of as process
 from traceprof.errors import UsageError
-from traceprof.trace.file_use import FileUse
+from traceprof.trace.sqlite.database import FileUse
 
 
 @pytest.fixture

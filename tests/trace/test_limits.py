@@ -19,15 +19,15 @@ from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE
 from traceprof.trace.kineto.communication import bytes_of_shapes
 from traceprof.trace.kineto.events import Arguments
-from traceprof.trace.model.limits import (
+from traceprof.trace.model.special_values import (
     MAX_BYTES,
     MAX_EVENT_NS,
     MAX_SUM_NS,
     MAX_TEXT,
+    UNKNOWN,
     are_times,
     whole_number,
 )
-from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.trace.nsight import schema
 
 KERNEL = schema.KERNEL.name

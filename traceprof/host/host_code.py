@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
-    from traceprof.trace.model.host_code import HostCode
+    from traceprof.trace.model.host import ApiCalls, HostActivity, HostCode, ThreadSpans
     from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host_activity import ThreadSpans
+    from traceprof.trace.model.host import ThreadSpans
 
 MAX_DETAILS = 3
 _FIRST = "first launches of kernels"

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_code import HostCode
+    from traceprof.trace.model.host import ApiCalls, HostCode
     from traceprof.trace.model.operations import Copies
 
 _MAX_ROWS = 1 << 19  # of more events some are left out: see `host_events`

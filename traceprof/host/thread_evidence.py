@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from traceprof.host.host_code import HostRanges, Runs
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
+    from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans
 
 MIN_FIRST_LAUNCH_NS = 1_000_000
 """A function's first launch loads the function if it takes longer than this."""

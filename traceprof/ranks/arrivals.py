@@ -24,9 +24,13 @@ from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.call_labels import CallLabel
-from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
-from traceprof.trace.model.mpi_calls import NO_MPI_CALLS
+from traceprof.trace.model.communication_calls import (
+    BARRIER,
+    NO_MPI_CALLS,
+    NOTHING,
+    OPERATIONS,
+    CallLabel,
+)
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:

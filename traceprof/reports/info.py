@@ -15,7 +15,7 @@ from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.opening import on_moved_times
 from traceprof.run.rank import CpuRank
 from traceprof.run.steps.period_steps import from_to
-from traceprof.trace.model.call_labels import read_call
+from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
 

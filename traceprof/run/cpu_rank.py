@@ -15,7 +15,7 @@ from traceprof import intervals, labels
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.call_labels import CallLabel, number_of, operation_of, read_call
+from traceprof.trace.model.communication_calls import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
 
     Narrow = npt.NDArray[Any]
     Index = Int64 | npt.NDArray[np.bool_] | slice
@@ -414,3 +415,39 @@ def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
         if high - base <= np.iinfo(kind).max:
             return base, kind
     return 0, np.dtype(np.int64)
+
+
+class PackedSpans(Record, frozen=True):
+    """Spans of time.
+
+    Properties are unpacked at each use: keep the result if speed matters.
+
+    Attributes:
+        starts: n times in ns.
+        packed_length: n durations in ns, not negative.
+    """
+
+    starts: Column
+    packed_length: Column
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def start_ns(self) -> Int64:
+        """The start of each, int64[n]; the same array until `starts.release`."""
+        return self.starts.whole
+
+    @property
+    def length_ns(self) -> Int64:
+        """The duration of each, int64[n]."""
+        return self.packed_length.values
+
+    @property
+    def end_ns(self) -> Int64:
+        """The end of each, int64[n]."""
+        return self.packed_length.add_to(self.start_ns)
+
+    def ends(self, index: Int64 | Mask | slice) -> Int64:
+        """Return the ends of some spans, without unpacking the others."""
+        return rows_of(self.start_ns, index) + self.packed_length.at(index)

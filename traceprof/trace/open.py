@@ -62,7 +62,7 @@ def open_trace(
         from traceprof.trace.kineto.trace import KinetoTrace
 
         return KinetoTrace(report, progress)
-    from traceprof.trace.kineto.packing import NO_ZSTD, can_unpack
+    from traceprof.trace.kineto.file import NO_ZSTD, can_unpack
 
     if not can_unpack(start):
         remedy = "unpack it with unzstd, or pip install backports.zstd"
@@ -110,7 +110,7 @@ def unpacked_start(start: bytes) -> bytes | None:
     Returns:
         None if it is compressed and cannot be unpacked.
     """
-    from traceprof.trace.kineto import packing
+    from traceprof.trace.kineto import file as packing
 
     return packing.unpacked_start(start, START_BYTES) if packing.packing(start) else start
 
@@ -120,7 +120,7 @@ def read_start(file: BinaryIO) -> bytes:
     start = file.read(START_BYTES)
     if start.startswith((_SQLITE, NSYS_REP)):
         return start
-    from traceprof.trace.kineto.packing import MAX_BLOCK_BYTES, ZSTD
+    from traceprof.trace.kineto.file import MAX_BLOCK_BYTES, ZSTD
 
     return start + file.read(MAX_BLOCK_BYTES) if start.startswith(ZSTD) else start
 
@@ -149,7 +149,7 @@ def _first_bytes(path: Path) -> bytes:
         why = getattr(error, "strerror", None) or str(error)
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     if not start:
-        from traceprof.trace.kineto.pieces import COPY_AGAIN
+        from traceprof.trace.kineto.file import COPY_AGAIN
         from traceprof.trace.nsight.parts import RE_EXPORT
 
         is_json = ".json" in path.name
@@ -167,7 +167,7 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
         start: its beginning.
         unpacked: its unpacked beginning; None if it cannot be unpacked.
     """
-    from traceprof.trace.kineto.packing import NAMES, packing
+    from traceprof.trace.kineto.file import NAMES, packing
 
     name = NAMES.get(packing(start) or b"")
     if unpacked is None:

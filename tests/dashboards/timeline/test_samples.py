@@ -6,7 +6,7 @@ import pytest
 from dashboards.timeline.rows import Samples
 from tests.support.dashboard import asking
 from tests.support.traces import SAMPLE, analysis_of
-from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, LinkSamples
+from traceprof.trace.model.operations import BYTES_PER_MS, PERCENT, LinkSamples
 
 #  time   0    10   20        40   50 (µs)
 #  value  | 20 | 60 |  (gap)  | 100|

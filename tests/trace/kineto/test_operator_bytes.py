@@ -10,7 +10,8 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import long_after
 from tests.support.traces import ranks_of
 from traceprof.analyses.kernels import launched_kernels
-from traceprof.trace.kineto.operator_bytes import FORMULAS, bytes_of
+from traceprof.trace.kineto.operator_work import BYTE_FORMULAS as FORMULAS
+from traceprof.trace.kineto.operator_work import bytes_of
 
 FLOAT, HALF, BF16, LONG = "float", "c10::Half", "c10::BFloat16", "long int"
 SHAPE = [64, 32]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from traceprof.trace.kineto.operator_flops import FORMULAS, flops_of
+from traceprof.trace.kineto.operator_work import FLOP_FORMULAS as FORMULAS
+from traceprof.trace.kineto.operator_work import flops_of
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.support.builders import TraceBuilder, global_pid
 from traceprof.intervals import Int64
 from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
-from traceprof.trace.nsight import gpu_tables, schema
+from traceprof.trace.nsight import gpu, schema
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import read_columns
@@ -122,15 +123,15 @@ def test_an_outline_leaves_kernels_until_they_are_asked_for(
     columns_read: list[set[str]] = []
 
     def watched(
-        database: Database, table: str, columns: Sequence[str]
+        database: Database, table: str, columns: Sequence[str], **how: Any
     ) -> Iterator[dict[str, Int64]]:
-        if table == schema.KERNEL.name:
+        if table == schema.KERNEL.name and not how:
             columns_read.append({*columns})
-        return read_columns(database, table, columns)
+        return read_columns(database, table, columns, **how)
 
-    monkeypatch.setattr(gpu_tables, "read_columns", watched)
+    monkeypatch.setattr(gpu, "read_columns", watched)
     with closing(open_trace(path, kernels_on_demand=True)) as trace:
         (operations,) = trace.operations.values()
         assert operations.span_ns == (1, 9)
-        assert columns_read == [{*gpu_tables.NEEDED, "demangledName"}]
+        assert columns_read == [{*gpu.NEEDED, "demangledName"}]
         assert operations.kernels.start_ns.tolist() == [3]

@@ -22,17 +22,14 @@ from tests.support.selection import long_after
 from tests.support.workers import RowCount
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
-from traceprof.trace.model.limits import MAX_BYTES, MAX_SUM_NS
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.special_values import MAX_BYTES, MAX_SUM_NS, NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
-from traceprof.trace.sqlite.layout import Layout
-from traceprof.trace.sqlite.numbered_rows import NumberedRows
-from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
-from traceprof.trace.sqlite.records import Chunk, decode_columns
+from traceprof.trace.sqlite.records import Chunk, Layout, decode_columns
 
 KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceprof.trace.model.texts import Texts
+from traceprof.trace.model.ranges import Texts
 
 TEXTS = ["one", "", "zwölf", "🚀", "last"]
 

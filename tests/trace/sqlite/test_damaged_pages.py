@@ -21,10 +21,9 @@ from tests.support.databases import (
 )
 from tests.support.fuzz.damage import DAMAGES, Damage
 from tests.support.selection import long_after
-from traceprof.trace.sqlite.layout import layout_of
-from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.records import decode_columns
+from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 Row = tuple[Any, ...]
 

@@ -10,7 +10,7 @@ from tests.support.databases import change, made, refuse
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 
 _MARK = 0x5DEECE66D123  # of six bytes, serial type 5
 _LONG = "x" * 100  # whose serial type takes two bytes

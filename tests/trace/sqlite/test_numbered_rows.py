@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support.databases import refuse
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.sqlite import numbered_rows
+from traceprof.trace.sqlite import numbering as numbered_rows
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.numbered_rows import NumberedRows
+from traceprof.trace.sqlite.numbering import NumberedRows
 from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.trace.sqlite.records import decode_columns
 

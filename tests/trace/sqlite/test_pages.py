@@ -24,11 +24,10 @@ from tests.support.databases import (
     written,
 )
 from tests.support.selection import in_turn, long_after
-from traceprof.trace.sqlite import record_formats
+from traceprof.trace.sqlite import records as record_formats
 from traceprof.trace.sqlite.database import quote
-from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.pages import PADDING, Unsupported, varints
-from traceprof.trace.sqlite.records import decode_columns
+from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 Damage = Callable[[bytearray, random.Random], None]
 Row = tuple[Any, ...]
@@ -311,6 +310,6 @@ def test_texts_with_the_same_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -
     made(path, TABLE, "INSERT INTO t (a, b) VALUES (1, 'same size'), (2, 'size same')")
     assert outcome(path, "a", texts="b") == "read"
     monkeypatch.setattr(
-        "traceprof.trace.sqlite.numbered_texts.factors", lambda count: np.zeros(count, np.uint64)
+        "traceprof.trace.sqlite.numbering.factors", lambda count: np.zeros(count, np.uint64)
     )
     assert outcome(path, "a", texts="b") == "partly"

@@ -22,14 +22,14 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
-from traceprof.trace.model.counters import PERCENT
+from traceprof.trace.model.operations import PERCENT
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
     from traceprof.hardware import Peaks
     from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.counters import LinkSamples
+    from traceprof.trace.model.operations import LinkSamples
 
 AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.call_labels import CallLabel
+    from traceprof.trace.model.communication_calls import CallLabel
 
 Value = TypeVar("Value")
 

@@ -38,7 +38,7 @@ from traceprof.reports.tracks import (
     operator_tracks,
 )
 from traceprof.run.rank import CpuRank
-from traceprof.trace.model.counters import PERCENT
+from traceprof.trace.model.operations import PERCENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

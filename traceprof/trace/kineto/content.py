@@ -13,17 +13,18 @@ import numpy as np
 
 from traceprof.errors import TraceFormatError
 from traceprof.trace.columns import ColumnBuilder
-from traceprof.trace.kineto import damage, operator_bytes, operator_flops
+from traceprof.trace.kineto import damage, operator_work
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
-from traceprof.trace.model.limits import (
+from traceprof.trace.model.special_values import (
     MAX_EVENT_NS,
     MAX_SUM_NS,
+    NULL,
+    UNKNOWN,
     clipped,
     known_devices,
     known_sizes,
 )
-from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
     from traceprof.trace.columns import Column
     from traceprof.trace.kineto.events import AnyEvent, Arguments, Events
-    from traceprof.trace.kineto.pieces import TraceFile
+    from traceprof.trace.kineto.file import TraceFile
 
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
@@ -416,9 +417,9 @@ class _Tables:
 def _work(event: AnyEvent) -> tuple[int, int, int]:
     """Return the FLOPs of an operator and the bytes that it moves and reads: `Content.work`."""
     name, shapes, flops, moved = event.name, event.args, None, None
-    if name in operator_flops.FORMULAS:
-        flops = operator_flops.flops_of(name, bytes(shapes.input_sizes), bytes(shapes.input_values))
-    if name in operator_bytes.FORMULAS:
+    if name in operator_work.FLOP_FORMULAS:
+        flops = operator_work.flops_of(name, bytes(shapes.input_sizes), bytes(shapes.input_values))
+    if name in operator_work.BYTE_FORMULAS:
         texts = shapes.input_sizes, shapes.input_types, shapes.input_strides
-        moved = operator_bytes.bytes_of(name, *map(bytes, texts))
+        moved = operator_work.bytes_of(name, *map(bytes, texts))
     return NULL if flops is None else flops, *(moved or (UNKNOWN, UNKNOWN))

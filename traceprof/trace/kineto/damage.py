@@ -11,11 +11,11 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from traceprof.trace.kineto.pieces import COPY_AGAIN
+from traceprof.trace.kineto.file import COPY_AGAIN
 
 if TYPE_CHECKING:
     from traceprof.errors import TraceFormatError
-    from traceprof.trace.kineto.pieces import TraceFile
+    from traceprof.trace.kineto.file import TraceFile
 
 RECORD_AGAIN = "record again with torch.profiler"
 RECORD_ESCAPED = (

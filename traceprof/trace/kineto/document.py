@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from traceprof.trace.kineto import damage
-from traceprof.trace.kineto.pieces import COPY_AGAIN
+from traceprof.trace.kineto.file import COPY_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.errors import TraceFormatError
-    from traceprof.trace.kineto.pieces import TraceFile
+    from traceprof.trace.kineto.file import TraceFile
 
 EVENTS = "traceEvents"
 _BLANK = re.compile(r"[ \t\r\n]*")

@@ -11,22 +11,25 @@ from msgspec.structs import replace
 
 from traceprof.kernel_names.categories import forget_names
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.kineto import gpu, host, parts
-from traceprof.trace.kineto.communication import read_calls
+from traceprof.trace.kineto import gpu, host
+from traceprof.trace.kineto.communication import read_calls, read_label_ranges
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
-from traceprof.trace.kineto.labels import read_label_ranges
+from traceprof.trace.kineto.file import TraceFile
+from traceprof.trace.kineto.host import read_annotations, read_marks
 from traceprof.trace.kineto.metadata import Metadata
-from traceprof.trace.kineto.pieces import TraceFile
-from traceprof.trace.kineto.ranges import read_annotations, read_marks
-from traceprof.trace.model.call_labels import rank_of
-from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
-from traceprof.trace.model.counters import Counters
-from traceprof.trace.model.host import NO_API_CALLS
-from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
-from traceprof.trace.model.mpi_calls import NO_MPI_CALLS, MpiCalls
-from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
-from traceprof.trace.model.parts import Part
+from traceprof.trace.model.communication_calls import (
+    NO_CALLS,
+    NO_MPI_CALLS,
+    NO_PROCESS_CALLS,
+    MpiCalls,
+    ProcessCalls,
+    rank_of,
+)
+from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS, NO_SAMPLES, NO_SPANS
+from traceprof.trace.model.operations import Counters
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.ranges import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.model.trace import KINETO_FORMAT, Session, Trace
 from traceprof.trace.model.trace import Content as Table
@@ -40,14 +43,102 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Mask
     from traceprof.progress import Progress
-    from traceprof.trace.kineto.ranges import Annotations
-    from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
+    from traceprof.trace.kineto.content import Content
+    from traceprof.trace.kineto.host import Annotations
+    from traceprof.trace.model.host import (
+        ApiCalls,
+        EventRecords,
+        HostActivity,
+        HostCode,
+        LaunchStalls,
+        Synchronizations,
+        ThreadSamples,
+        ThreadSpans,
+    )
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
-    from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Section, SectionData
+
+_PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_SYNC = (
+    "torch.profiler.profile(…, experimental_config="
+    "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))"
+)
+_NSYS = "Nsight Systems, for torch.profiler does not record it: nsys profile"
+
+HOW_TO_COLLECT = HowToCollect(
+    "torch.profiler",
+    {
+        Part.GPU_OPERATIONS: _PROFILE,
+        Part.KERNELS: _PROFILE,
+        Part.COPIES: _PROFILE,
+        Part.COPY_MEMORY: f"{_NSYS} --trace=cuda,nvtx …",
+        Part.EVERY_OPERATION: f"{_PROFILE} around fewer steps, to the end of the job",
+        Part.END: f"{_PROFILE} around fewer steps, to the end of the job",
+        Part.GRAPH_KERNELS: _PROFILE,
+        Part.API_CALLS: _PROFILE,
+        Part.SYNCHRONIZATIONS: _SYNC,
+        Part.EVENT_RECORDS: _SYNC,
+        Part.STALL_RECORDS: f"{_PROFILE} in PyTorch 2.1 or later",
+        Part.RANGES: f"{_PROFILE} and torch.profiler.record_function(NAME) around your code",
+        Part.COMMUNICATION_CALLS: f"{_PROFILE} in PyTorch 2.3 or later",
+        Part.MESSAGE_SIZES: f"{_PROFILE} in PyTorch 2.3 or later",
+        Part.COMMUNICATORS: f"{_PROFILE} in PyTorch 2.4 or later",
+        Part.HOST_CODE: f"{_NSYS} --trace=cuda,nvtx,osrt --python-sampling=true …",
+        Part.THREAD_SWITCHES: f"{_NSYS} --cpuctxsw=process-tree …",
+        Part.SYSTEM_CALLS: f"{_NSYS} --trace=cuda,nvtx,osrt …",
+        Part.SAMPLES: f"{_NSYS} --sample=process-tree …",
+        Part.MPI_CALLS: f"{_NSYS} --trace=cuda,nvtx,mpi …",
+        Part.LINK_COUNTERS: f"{_NSYS} --gpu-metrics-devices=all …",
+        Part.NETWORK_COUNTERS: f"{_NSYS} --gpu-metrics-devices=all --nic-metrics=true …",
+        Part.DENSE_COUNTERS: f"{_NSYS} --gpu-metrics-frequency=100000 …",
+        Part.COUNTED_GPUS: f"{_NSYS} --gpu-metrics-devices=all …",
+    },
+)
+"""Advice for every trace; for parts that torch.profiler cannot record, another recorder."""
+
+assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
+
+_TABLES = {
+    Kind.KERNEL: ("kernel", "kernel"),
+    Kind.COPY: ("gpu_memcpy", "memory copy"),
+    Kind.MEMORY_SET: ("gpu_memset", "memory set"),
+    Kind.API_CALL: ("cuda_runtime", "API call"),
+    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronization"),
+    Kind.ANNOTATION: ("user_annotation", "annotation"),
+    Kind.MARK: ("instant events", "mark"),
+    Kind.HOST_OPERATOR: ("cpu_op", "operator"),
+    Kind.PYTHON: ("python_function", "Python function"),
+}
+
+_KINDS = {
+    Part.GPU_OPERATIONS: (Kind.KERNEL, Kind.COPY, Kind.MEMORY_SET),
+    Part.KERNELS: (Kind.KERNEL,),
+    Part.COPIES: (Kind.COPY,),
+    Part.API_CALLS: (Kind.API_CALL,),
+    Part.SYNCHRONIZATIONS: (Kind.SYNCHRONIZATION,),
+    Part.STALL_RECORDS: (Kind.OVERHEAD,),
+    Part.RANGES: (Kind.ANNOTATION,),
+}
+
+
+def holds(content: Content, part: Part) -> bool:
+    """Return whether a trace holds a part that is one of its tables."""
+    if part is Part.END:
+        return not content.is_cut
+    if part in {Part.EVERY_OPERATION, Part.GRAPH_KERNELS}:
+        return True  # no loss is reported; a graph's kernels are always recorded one by one
+    return any(kind in content.num_events for kind in _KINDS.get(part, ()))
+
+
+def contents(content: Content) -> list[Table]:
+    """Return the categories of events that are not empty, with their counts."""
+    num, unread = content.num_events, content.num_unread
+    return [
+        *(Table(*_TABLES[kind], num[kind]) for kind in num if kind in _TABLES),
+        *(Table(name, "unread accelerator event", unread[name]) for name in unread),
+    ]
+
 
 _NO_COUNTERS = Counters({}, {}, {}, (), (), has_gpu_samples=False)
 
@@ -69,8 +160,8 @@ class KinetoTrace(Trace):
     """
 
     format = KINETO_FORMAT
-    format_name = parts.HOW_TO_COLLECT.format_name
-    how_to_collect = parts.HOW_TO_COLLECT
+    format_name = HOW_TO_COLLECT.format_name
+    how_to_collect = HOW_TO_COLLECT
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
         """Open the trace.
@@ -154,7 +245,7 @@ class KinetoTrace(Trace):
                 return len(calls) > 0
             column = calls.bytes if part is Part.MESSAGE_SIZES else calls.communicator
             return bool((column >= 0).any())
-        return parts.holds(self._content, part)
+        return holds(self._content, part)
 
     @property
     def has_unread_accelerator(self) -> bool:
@@ -388,7 +479,7 @@ class KinetoTrace(Trace):
 
     def contents(self) -> Sequence[Table]:
         """Return the categories of events that are not empty, with their counts."""
-        return parts.contents(self._content)
+        return contents(self._content)
 
     @property
     def gpus(self) -> Sequence[str]:

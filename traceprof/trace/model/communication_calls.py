@@ -9,11 +9,13 @@ from msgspec import field
 
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.special_values import MAX_BYTES, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
+    from traceprof.labels import Label
 
 BARRIER = "Barrier"
 OPERATIONS = (
@@ -145,3 +147,122 @@ NO_CALLS = CommunicationCalls(
     communicators=(),
 )
 NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)
+
+
+# Calls around others, each with a label of its own.
+_CONTAINERS = {"batch_isend_irecv": "SendRecv", "coalesced": "Unknown"}
+# Beginnings of the names of PyTorch's functions, the longer one first where one begins another:
+# `all_gather_into_tensor`, `reduce_scatter_single` and `broadcast_object_list` among them.
+_FUNCTIONS = (
+    ("all_reduce", "AllReduce"), ("all_gather", "AllGather"), ("reduce_scatter", "ReduceScatter"),
+    ("all_to_all", "AlltoAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
+    ("isend", "Send"), ("send", "Send"), ("irecv", "Recv"), ("recv", "Recv"), ("gather", "Gather"),
+    ("scatter", "Scatter"), ("barrier", BARRIER), ("monitored_barrier", BARRIER),
+)  # fmt: skip
+_UNKNOWN = NOTHING.bytes
+_FACTS = {"bytes", "group", "seq", "dst", "src"}
+
+
+class CallLabel(NamedTuple):
+    """The facts about a call in its label.
+
+    Attributes:
+        operation: in NCCL's spelling, `Barrier`, or `Unknown`.
+        is_container: whether it encloses calls that have labels of their own.
+        fields: -1 and None if unknown. The peer is a rank of the world.
+    """
+
+    operation: str
+    is_container: bool
+    fields: Fields
+
+
+def operation_of(function: str) -> str | None:
+    """Return the operation of a function of PyTorch; None if it does not communicate."""
+    word = function.lstrip("_")
+    return next((operation for begin, operation in _FUNCTIONS if word.startswith(begin)), None)
+
+
+def read_call(label: Label) -> CallLabel | None:
+    """Return the facts in the label of a call; None if it is not communication."""
+    facts = label.facts
+    container = _CONTAINERS.get(label.operation)
+    # A range of the user's own has no facts, whatever its name.
+    if _FACTS.isdisjoint(facts) and container != "SendRecv":
+        return None
+    operation = container or operation_of(label.operation)
+    if operation is None:
+        if not {"bytes", "group"} <= facts.keys():
+            return None
+        operation = "Unknown"
+    numbers = [number_of(facts.get(key)) for key in ("bytes", "size", "seq")]
+    size, world_size, sequence = numbers
+    if size >= MAX_BYTES:
+        size = _UNKNOWN
+    if operation == "AlltoAll" and size > 0 and world_size > 0:
+        size //= world_size  # the label has the size for all ranks, NCCL counts that for one
+    peer = number_of(facts.get("dst", facts.get("src")))
+    fields = Fields(
+        facts.get("group"), size, peer, world_size, sequence, description=facts.get("desc")
+    )
+    return CallLabel(operation, container is not None, fields)
+
+
+def rank_of(labels: Iterable[Label]) -> int | None:
+    """Return the rank of a process from the labels of its calls; None if they differ."""
+    numbers = {
+        number_of(label.facts.get("rank")) for label in labels if read_call(label) is not None
+    }
+    numbers.discard(_UNKNOWN)
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def number_of(text: str | None) -> int:
+    """Return the number in a fact; -1 if there is none."""
+    number = whole_number(text)
+    return _UNKNOWN if number is None else number
+
+
+class MpiCalls(Record, frozen=True):
+    """The n calls of one process by which MPI communicates, ordered by start.
+
+    A call that does not block, such as `MPI_Irecv`, lasts until the `MPI_Wait` for its request
+    returns; without such a wait it lasts as long as it took itself.
+
+    Attributes:
+        start_ns: int64[n].
+        blocked_ns: int64[n], when the host began to wait for it: the start of the call, or of the
+            `MPI_Wait` for its request.
+        end_ns: int64[n], not before `blocked_ns`; the largest int64 if it never ended.
+        operation: int64[n], indices into `communication_calls.OPERATIONS`, after them a barrier.
+        bytes: int64[n], of one rank's message as NCCL counts it; of a receive -1, since the size of
+            its buffer is recorded.
+        communicator: int64[n], indices into `communicators`.
+        peer: int64[n], the other rank of a send or receive, in the world.
+        root: int64[n], the root of a collective, in the world.
+        tag: int64[n], of a send or receive.
+        world_size: int64[n], the ranks of the communicator.
+        communicators: names, equal on all members.
+    """
+
+    start_ns: Int64
+    blocked_ns: Int64
+    end_ns: Int64
+    operation: Int64
+    bytes: Int64
+    communicator: Int64
+    peer: Int64
+    root: Int64
+    tag: Int64
+    world_size: Int64
+    communicators: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+NO_MPI_CALLS = MpiCalls(
+    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
+    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
+    (),
+)

@@ -9,16 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.structs import Record
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
-
 
 _SOME = 1024  # operations that are searched first for the last end
 
@@ -242,3 +240,55 @@ NO_OPERATIONS = RankOperations(
     Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
 )  # fmt: skip
 """The operations of a process without GPU work."""
+
+
+PERCENT, BYTES_PER_MS, HZ = "percent", "bytes/ms", "Hz"
+CLOCK = "clock"
+"""The name of a GPU's clock among its samples."""
+
+
+class LinkSamples(Record, frozen=True):
+    """Samples of one link in one direction, ordered by time, without overlap.
+
+    Attributes:
+        link: `nvlink`, `pcie` or `network`; `clock` of a GPU's clock.
+        direction: `tx` or `rx`, seen from the GPU or the NIC; empty of a clock.
+        name: of the NIC, else None.
+        unit: `percent` of the link's peak, `bytes/ms` or `Hz`.
+        start_ns: int64[n], the start of the sample's period.
+        end_ns: int64[n], the time of the sample.
+        value: int64[n], the mean over the period.
+    """
+
+    link: str
+    direction: str
+    name: str | None
+    unit: str
+    start_ns: Int64
+    end_ns: Int64
+    value: Int64
+
+
+class Counters(Record, frozen=True):
+    """The sampled counters of a report.
+
+    Attributes:
+        by_gpu: the samples of each GPU's links, by its number in the machine.
+        clocks: the samples of each GPU's clock, by the same number.
+        gpu_of_rank: that number by rank, if known.
+        network: the samples of the machine's NICs.
+        nics: names of the machine's NICs, sampled or not.
+        has_gpu_samples: whether GPU metrics were sampled at all.
+    """
+
+    by_gpu: Mapping[int, tuple[LinkSamples, ...]]
+    clocks: Mapping[int, LinkSamples]
+    gpu_of_rank: Mapping[RankKey, int]
+    network: tuple[LinkSamples, ...]
+    nics: tuple[str, ...]
+    has_gpu_samples: bool
+
+    def clock_of(self, key: RankKey) -> LinkSamples | None:
+        """Return the samples of the clock of a rank's GPU; None if there are none."""
+        gpu = self.gpu_of_rank.get(key)
+        return None if gpu is None else self.clocks.get(gpu)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from traceprof import labels
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.model.call_labels import number_of
+from traceprof.trace.model.communication_calls import (
+    BARRIER,
+    OPERATIONS,
+    CommunicationCalls,
+    number_of,
+    read_call,
+)
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     import numpy.typing as npt
+    from typing_extensions import Self
 
     from traceprof.intervals import Int64
     from traceprof.labels import Label
+    from traceprof.trace.model.communication_calls import Fields
 
 RUNNING_NUMBER = lazy(r" seq=(\d+)(?![^ \0])")
 """The number of a call in its process group, in a label."""
@@ -146,3 +156,165 @@ def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
     numbers: dict[str, int] = {}
     indices = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return indices, list(numbers)
+
+
+class Marks(Record, frozen=True):
+    """All marks of one process, ordered by time.
+
+    Attributes:
+        time_ns: int64[n].
+        name: int64[n], indices into `names`.
+        thread: int64[n], the thread of the mark.
+        names: the names of the whole report.
+    """
+
+    time_ns: Int64
+    name: Int64
+    thread: Int64
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+class CallRange(NamedTuple):
+    """A call that communicates.
+
+    Attributes:
+        start: in ns.
+        end: in ns; the largest int64 if still open at the capture's end.
+        thread: of the call.
+        operation: one of `OPERATIONS`.
+        fields: known facts.
+    """
+
+    start: int
+    end: int
+    thread: int
+    operation: str
+    fields: Fields
+
+
+def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
+    """Return the pushed ranges that are labels of communication calls, in their order."""
+    kinds = [read_call(label) for label in ranges.kinds]
+    is_call = np.array([call is not None for call in kinds], np.bool_)
+    chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
+    columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
+    call_ranges = []
+    for start, end, thread, text in zip(
+        *(column[chosen].tolist() for column in columns), strict=True
+    ):
+        name = ranges.texts[text]
+        call = read_call(labels.parse(name))  # with its sequence number, which the kinds lack
+        if call is not None:
+            # NCCL's barrier is an all-reduce.
+            operation = "AllReduce" if call.operation == BARRIER else call.operation
+            call_ranges.append(CallRange(start, end, thread, operation, call.fields))
+    return call_ranges
+
+
+def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
+    """Return calls of one process, each a launch range of its own.
+
+    A call without a size stands for the calls inside it.
+
+    Args:
+        ranges: ordered by thread, then start, longer ones first.
+    """
+    launches: list[tuple[CallRange, list[int], int]] = []
+    children: list[list[int]] = []
+    open_: list[int] = []
+    for number, call in enumerate(ranges):
+        while open_ and (ranges[open_[-1]].thread, ranges[open_[-1]].end) < (
+            call.thread,
+            max(call.end, call.start + 1),
+        ):
+            open_.pop()
+        parent = open_[-1] if open_ else -1
+        if parent >= 0:
+            children[parent].append(number)
+        launches.append((call, [number], parent))
+        children.append([])
+        open_.append(number)
+    stand_for = [
+        (call, inside if inside and call.fields.bytes < 0 else launched, parent)
+        for (call, launched, parent), inside in zip(launches, children, strict=True)
+    ]
+    return _columns(ranges, stand_for)
+
+
+def _columns(
+    calls: Sequence[CallRange], launches: Sequence[tuple[CallRange, list[int], int]]
+) -> CommunicationCalls:
+    def column(values: Iterable[Any]) -> Int64:
+        return np.array(list(values), np.int64)
+
+    names = dict.fromkeys(call.fields.communicator or "" for call in calls)
+    names.pop("", None)
+    number = {name: index for index, name in enumerate(names)}
+    operations = {name: index for index, name in enumerate(OPERATIONS)}
+    counts = [len(members) for _, members, _ in launches]
+    return CommunicationCalls(
+        start_ns=column(call.start for call in calls),
+        end_ns=column(call.end for call in calls),
+        thread=column(call.thread for call in calls),
+        operation=column(operations[call.operation] for call in calls),
+        bytes=column(call.fields.bytes for call in calls),
+        communicator=column(number.get(call.fields.communicator or "", UNKNOWN) for call in calls),
+        peer=column(call.fields.peer for call in calls),
+        world_size=column(call.fields.world_size for call in calls),
+        sequence=column(call.fields.sequence for call in calls),
+        launch_start_ns=column(call.start for call, _, _ in launches),
+        launch_end_ns=column(call.end for call, _, _ in launches),
+        launch_thread=column(call.thread for call, _, _ in launches),
+        launch_parent=column(parent for *_, parent in launches),
+        first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
+        members=column(member for _, members, _ in launches for member in members),
+        communicators=tuple(names),
+        descriptions={
+            call.fields.communicator: call.fields.description
+            for call in calls
+            if call.fields.communicator and call.fields.description
+        },
+    )
+
+
+class Texts(Sequence[str]):
+    """Texts by number, in a third of the memory that a list of them takes.
+
+    Attributes:
+        joined: all of them, one after the other, in UTF-8.
+        ends: int64[n], the end of each in `joined`.
+    """
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        """Join texts in UTF-8."""
+        joined, ends = bytearray(), []
+        for text in texts:
+            joined += text
+            ends.append(len(joined))
+        self.joined = bytes(joined)
+        self.ends = np.array(ends, np.int64)
+
+    @classmethod
+    def of(cls, joined: bytes, ends: npt.NDArray[np.int64]) -> Self:
+        """Wrap texts that are joined already: see the attributes."""
+        texts = cls(())
+        texts.joined, texts.ends = joined, ends
+        return texts
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        start = int(self.ends[place - 1]) if place else 0
+        return self.joined[start : int(self.ends[place])].decode("utf-8", "replace")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NewType, Protocol
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.model.host_activity import NO_SWITCHES
+from traceprof.trace.model.host import NO_SWITCHES
 
 if TYPE_CHECKING:
     import re
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.trace.model.communication_calls import ProcessCalls
-    from traceprof.trace.model.counters import Counters
-    from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import (
+    from traceprof.trace.model.communication_calls import MpiCalls, ProcessCalls
+    from traceprof.trace.model.host import (
+        ApiCalls,
+        EventRecords,
         HostActivity,
+        HostCode,
+        LaunchStalls,
+        Synchronizations,
         ThreadSamples,
         ThreadSpans,
         ThreadSwitches,
     )
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
-    from traceprof.trace.model.mpi_calls import MpiCalls
-    from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
+    from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
-    from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
 
 
 NSIGHT_FORMAT, KINETO_FORMAT = FORMATS = ("nsight-sqlite", "kineto-json")

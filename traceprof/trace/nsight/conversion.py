@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
 from traceprof.trace.nsight import NSYS_REP
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nccl.json_payloads import add_payloads, lacks_payloads
+from traceprof.trace.nsight.nccl import add_payloads, lacks_payloads
 from traceprof.trace.programs import captured, conversion_limit_s
 from traceprof.trace.temporary_folder import TemporaryFolder
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.patterns import lazy
 from traceprof.trace.grouping import groups, is_in
-from traceprof.trace.model.counters import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
+from traceprof.trace.model.operations import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_times
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns

@@ -8,53 +8,121 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import labels
 from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.model.call_labels import rank_of
-from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
+from traceprof.trace.model.communication_calls import (
+    NO_MPI_CALLS,
+    NO_PROCESS_CALLS,
+    MpiCalls,
+    rank_of,
+)
 from traceprof.trace.model.host import (
+    NO_ACTIVITY,
     NO_API_CALLS,
     NO_EVENT_RECORDS,
     NO_LAUNCH_STALLS,
+    NO_SAMPLES,
+    NO_SPANS,
     NO_SYNCHRONIZATIONS,
     EventRecords,
 )
-from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
-from traceprof.trace.model.mpi_calls import NO_MPI_CALLS, MpiCalls
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content
-from traceprof.trace.nsight import host, host_activity, notes, schema
+from traceprof.trace.nsight import host, nvtx_names, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.export_sections import SectionedExport
+from traceprof.trace.nsight.export_sections import (
+    API_CALLS,
+    GPU_OPERATIONS,
+    NAMED_RANGES,
+    NamedRangesData,
+    SectionedExport,
+)
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
-from traceprof.trace.nsight.nvtx import names as nvtx_names
-from traceprof.trace.nsight.nvtx import table as nvtx_table
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
-from traceprof.trace.nsight.sections import API_CALLS, GPU_OPERATIONS, NAMED_RANGES, NamedRangesData
-from traceprof.trace.nsight.strings import read_strings, refers_to
+from traceprof.trace.nsight.rows import read_strings, refers_to
 from traceprof.trace.sqlite.read_columns import count_rows
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
-    from traceprof.trace.model.counters import Counters
-    from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import (
+    from traceprof.trace.model.host import (
+        ApiCalls,
         HostActivity,
+        HostCode,
+        LaunchStalls,
+        Synchronizations,
         ThreadSamples,
         ThreadSpans,
         ThreadSwitches,
     )
-    from traceprof.trace.model.host_code import HostCode
-    from traceprof.trace.model.marks import Marks
-    from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
-    from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
+    from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
+    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
+
+
+def on_kernel_names(num_unknown: int) -> Iterator[str]:
+    """Yield a note on the number of unknown ids of kernel names, if there are any."""
+    if num_unknown:
+        yield (
+            f"{counted(num_unknown, 'kernel name')} missing in this export: kernels of these names"
+            " are counted as compute"
+        )
+
+
+def on_stalls(*, is_lost: bool) -> Iterator[str]:
+    """Yield a note if records of a full command buffer were left out of the export."""
+    if is_lost:
+        yield (
+            "launches blocked by a full command buffer were recorded, but this version of nsys"
+            " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or later"
+        )
+
+
+def on_lost_work(pids: Collection[int]) -> Iterator[str]:
+    """Yield a note on processes with a CUDA context and no GPU operation, if there are any."""
+    if pids:
+        names = ", ".join(str(pid) for pid in sorted(pids))
+        yield (
+            f"CUDA was traced in {counted(len(pids), 'process')} ({names}) of which this export has"
+            " no GPU operation. Known reasons: the process ended before Nsight Systems had written"
+            " them (let all threads end before it does, or add --cuda-flush-interval=1000), its"
+            " CUDA is newer than Nsight Systems, or it launched none while it was recorded"
+        )
+
+
+def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
+    """Yield notes if no range of `instrument` was recorded, or some without their sizes.
+
+    Args:
+        domains: names of NVTX domains.
+        ranges: of `instrument`, by process.
+    """
+    if labels.DOMAIN in domains and not ranges:
+        yield nvtx_names.silence_note(labels.DOMAIN)
+    num_short = sum(_num_short(of_process) for of_process in ranges.values())
+    if num_short:
+        yield (
+            f"{counted(num_short, 'range')} of instrument without a size, since the process had"
+            " over 10,000 different labels: bytes of such operations, and sums with them, are"
+            " unknown"
+        )
+
+
+def _num_short(ranges: LabelRanges) -> int:
+    """Return how many ranges of a process go without their size, or their text."""
+    is_short = [
+        label.facts.get("bytes") == labels.NO_SIZE or str(label) == labels.UNNAMED
+        for label in ranges.kinds
+    ]
+    return int(np.array(is_short, np.bool_)[ranges.kind].sum()) if any(is_short) else 0
+
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = lazy(r"_v\d+(?:_ptsz|_ptds)?\Z")
@@ -133,10 +201,10 @@ class NsightTrace(SectionedExport):
         return [
             *gpu.notes,
             *(f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()),
-            *notes.on_kernel_names(len(gpu.name_ids - self._names.keys())),
-            *notes.on_stalls(is_lost=self.has_unexported_stalls),
-            *notes.on_lost_work(self.target.with_contexts - self._working),
-            *notes.on_labels(ranges.domains.values(), ranges.label_ranges),
+            *on_kernel_names(len(gpu.name_ids - self._names.keys())),
+            *on_stalls(is_lost=self.has_unexported_stalls),
+            *on_lost_work(self.target.with_contexts - self._working),
+            *on_labels(ranges.domains.values(), ranges.label_ranges),
         ]
 
     @property
@@ -220,17 +288,17 @@ class NsightTrace(SectionedExport):
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
         """Return at which times another thread was on a CPU directly before, by thread switches."""
-        return host_activity.others_ran(self._database, times_ns, threads)
+        return host.others_ran(self._database, times_ns, threads)
 
     def quiet_switches(self, process: int) -> ThreadSwitches:
         """Return the switches of a program's threads that make no CUDA calls."""
-        return host_activity.quiet_switches(self._database, process, self._calling_threads)
+        return host.quiet_switches(self._database, process, self._calling_threads)
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
         """Return how long each worker of a process was on a CPU, by switches of named threads."""
         with_gpu = {key.process for key in self.operations}
-        threads = host_activity.worker_threads(self._database, process, with_gpu)
-        return host_activity.time_on_cpu(self._database, threads, start_ns, end_ns)
+        threads = host.worker_threads(self._database, process, with_gpu)
+        return host.time_on_cpu(self._database, threads, start_ns, end_ns)
 
     def samples(self, process: int) -> ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""
@@ -268,12 +336,12 @@ class NsightTrace(SectionedExport):
     def ranges(
         self, matching: re.Pattern[str], process: int | None = None, until: str = ""
     ) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx.names.ranges_named`."""
+        """Return NVTX ranges by process: see `nvtx_names.ranges_named`."""
         events = self._nvtx_events
         return {} if events is None else nvtx_names.ranges_named(events, matching, process, until)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of ranges: see `traceprof.trace.nsight.nvtx.names.range_ends`."""
+        """Return the ends of ranges: see `nvtx_names.range_ends`."""
         events = self._nvtx_events
         if events is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -303,7 +371,7 @@ class NsightTrace(SectionedExport):
     @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: from NVTX, else from the system."""
-        return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names)
+        return nvtx_names.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest NVTX ranges, to choose a step pattern from."""
@@ -407,8 +475,8 @@ class NsightTrace(SectionedExport):
     # -- reading ---------------------------------------------------------------------------------
 
     @_ReadAgain
-    def _nvtx_tables(self) -> nvtx_table.NvtxTables:
-        return nvtx_table.read_nvtx_tables(self._database)
+    def _nvtx_tables(self) -> nvtx_names.NvtxTables:
+        return nvtx_names.read_nvtx_tables(self._database)
 
     @cached_property
     def _labelled_ranks(self) -> Mapping[int, int | None]:
@@ -428,15 +496,15 @@ class NsightTrace(SectionedExport):
 
     @_ReadAgain
     def _host_activities(self) -> dict[int, HostActivity]:
-        return host_activity.read_host_activity(self._database, self._calling_threads)
+        return host.read_host_activity(self._database, self._calling_threads)
 
     @_ReadAgain
     def _samples(self) -> dict[int, ThreadSamples]:
-        return host_activity.read_samples(self._database, self._calling_threads)
+        return host.read_samples(self._database, self._calling_threads)
 
     @_ReadAgain
     def _profiler_overhead(self) -> dict[int, ThreadSpans]:
-        return host_activity.read_profiler_overhead(self._database)
+        return host.read_profiler_overhead(self._database)
 
     @property
     def _calling_threads(self) -> Int64:

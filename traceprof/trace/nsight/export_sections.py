@@ -9,21 +9,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.kernel_names.categories import forget_names
+from traceprof.trace.model.trace import Section, SectionData
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.first_launches import first_launches
-from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
-from traceprof.trace.nsight.metadata import Target
-from traceprof.trace.nsight.nvtx.events import Events, read_events
-from traceprof.trace.nsight.parts import RE_EXPORT, check_is_export
-from traceprof.trace.nsight.sections import (
-    API_CALLS,
-    GPU_OPERATIONS,
-    NAMED_RANGES,
-    SECTIONS,
-    ApiCallsData,
-    NamedRangesData,
-    read_section,
+from traceprof.trace.nsight.gpu import (
+    GpuOperationsData,
+    GpuOutlineData,
+    first_launches,
+    read_gpu_operations,
+    read_gpu_outline,
 )
+from traceprof.trace.nsight.host import read_api_calls
+from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.nccl import read_communication_calls
+from traceprof.trace.nsight.nvtx_events import Events, read_events, read_label_ranges
+from traceprof.trace.nsight.nvtx_names import domain_names
+from traceprof.trace.nsight.parts import RE_EXPORT, check_is_export
 from traceprof.trace.sqlite.database import Database
 
 if TYPE_CHECKING:
@@ -32,9 +32,76 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
+    from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankKey
-    from traceprof.trace.model.trace import Section, SectionData
+    from traceprof.trace.model.ranges import LabelRanges
+    from traceprof.trace.nsight.nvtx_events import EventColumns
+
+GPU_OPERATIONS = Section("GPU operations")
+NAMED_RANGES = Section("named ranges")
+API_CALLS = Section("API calls")
+SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
+"""All sections, in the order in which an analysis needs them."""
+
+
+class NamedRangesData(SectionData, frozen=True):
+    """NVTX ranges and names, and the communication calls in them.
+
+    Attributes:
+        events: None if the export has no NVTX table.
+        domains: names of domains by process and id.
+        label_ranges: ranges of `instrument` by process.
+        communication_calls: by process.
+    """
+
+    events: EventColumns | None
+    domains: Mapping[tuple[int, int], str]
+    label_ranges: Mapping[int, LabelRanges]
+    communication_calls: Mapping[int, ProcessCalls]
+
+
+class ApiCallsData(SectionData, frozen=True):
+    """CUDA API calls, by process."""
+
+    by_process: Mapping[int, ApiCalls]
+
+
+def read_section(
+    database: Database,
+    section: Section,
+    capture_end_ns: int | None,
+    *,
+    kernels_on_demand: bool = False,
+) -> SectionData:
+    """Read a section from the file.
+
+    Args:
+        database: the export.
+        section: one of `SECTIONS`.
+        capture_end_ns: the end of the capture; None if unknown.
+        kernels_on_demand: whether kernels are read only on first use.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    if section == GPU_OPERATIONS:
+        read = read_gpu_outline if kernels_on_demand else read_gpu_operations
+        return read(database)
+    if section == API_CALLS:
+        return ApiCallsData(dict(read_api_calls(database)))
+    return _read_named_ranges(database, capture_end_ns)
+
+
+def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedRangesData:
+    columns = read_events(database)
+    if columns is None:
+        return NamedRangesData(None, {}, {}, {})
+    events = Events(database, columns, capture_end_ns)
+    domains = domain_names(events)
+    label_ranges = read_label_ranges(events, domains)
+    calls = read_communication_calls(events, domains, label_ranges)
+    return NamedRangesData(columns, domains, label_ranges, calls)
 
 
 class SectionedExport:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.columns import pack, pack_ahead
+from traceprof.trace.grouping import distinct_values, groups, pieces
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
@@ -17,35 +20,400 @@ from traceprof.trace.model.operations import (
     RankOperations,
     Signatures,
 )
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.special_values import NULL, are_sizes, known_sizes
 from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.extents import NO_ROWS, ExtentsBuilder
-from traceprof.trace.nsight.gpu_tables import (
-    BYTES,
-    LENGTH,
-    NEEDED,
-    note_unknown_sizes,
-    note_unusable,
-    present_columns,
-    read_table,
-    usable,
-    usable_chunks,
-)
-from traceprof.trace.nsight.kernel_signatures import NAMES, Signer
-from traceprof.trace.nsight.kinds import read_kinds, translated
-from traceprof.trace.nsight.rows import check_few_processes
+from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
+from traceprof.trace.sqlite.numbering import NumberedRows
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
+from traceprof.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
-    from traceprof.trace.nsight.extents import Extent
-    from traceprof.trace.nsight.gpu_tables import Columns, GpuTable, Rows
-    from traceprof.trace.nsight.kinds import Kinds
     from traceprof.trace.sqlite.database import Database
+
+    Columns = dict[str, Int64]
+
+Kind = TypeVar("Kind", CopyKind, MemoryKind)
+
+
+class Kinds(Record, frozen=True):
+    """The kinds by the numbers of an export; other numbers are unknown kinds."""
+
+    copies: Mapping[int, CopyKind]
+    memory: Mapping[int, MemoryKind]
+
+
+def read_kinds(database: Database) -> Kinds:
+    """Read the export's own enumerations, if it has them."""
+    return Kinds(
+        _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
+        _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
+    )
+
+
+def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
+    """Translate the export's numbers of kinds into ours, int64[n]; NULL stays NULL.
+
+    Args:
+        column: n numbers of the export.
+        kinds: by the export's number.
+    """
+    numbers = column.distinct
+    meanings = [number if number == NULL else kinds.get(number, 0) for number in numbers.tolist()]
+    if numbers.tolist() == meanings:
+        return column.values
+    translation: Int64 = np.array(meanings, np.int64)
+    return translation[column.places_in(numbers)]
+
+
+def _kinds(
+    database: Database, enumeration: str, usual: Mapping[int, str], kinds: Iterable[Kind]
+) -> dict[int, Kind]:
+    by_label = {kind.label: kind for kind in kinds}
+    rows = database.rows(enumeration, {"id": int, "label": str})
+    # For a label that is not one of Nsight's, use Nsight's meaning of the number.
+    known = {row["id"]: by_label[row["label"]] for row in rows if row["label"] in by_label}
+    known.pop(None, None)
+    return {**{number: by_label[label] for number, label in usual.items()}, **known}
+
+
+_NAME, _PROCESS = "name", "globalPid"
+NAMES = ("demangledName", "shortName")
+"""The possible columns of a kernel's name."""
+
+
+class Signer:
+    """Numbers for kernel signatures in order of first occurrence.
+
+    A kernel's process, name, grid and block are read as one number, since they are neighbours in an
+    export, and there are few combinations of them: see `NumberedRows`.
+
+    Attributes:
+        names: StringIds.id of the kernels' names.
+        combinations: numbers for the combinations of columns.
+    """
+
+    def __init__(self, columns: Sequence[str] = (_PROCESS,)) -> None:
+        """Prepare for kernels.
+
+        Args:
+            columns: of the table of kernels, including the combined ones.
+        """
+        self.names: set[int] = set()
+        combined = (_PROCESS, *NAMES, *schema.GRID)
+        self.combinations = NumberedRows([column for column in columns if column in combined])
+        self._signatures = NumberedRows((_NAME, *schema.GRID))
+        self._of_combination = np.empty(0, np.int64)  # -1 for new ones
+
+    @property
+    def signatures(self) -> Signatures:
+        """The signatures so far."""
+        rows = self._signatures.rows
+        return Signatures(rows[:, 0], rows[:, 1:])
+
+    def process(self, combination: Int64) -> Int64:
+        """Return the process of each kernel, int64[n]."""
+        place = self.combinations.names.index(_PROCESS)
+        return self.combinations.rows[:, place].take(combination)
+
+    def signature(self, combination: Int64) -> Int64:
+        """Return the number of each kernel's signature, int64[n]."""
+        more = len(self.combinations) - len(self._of_combination)
+        if more:
+            self._of_combination = np.append(self._of_combination, np.full(more, -1))
+        numbers = self._of_combination.take(combination)
+        new = numbers < 0
+        if new.any():
+            self._learn(distinct_values(combination[new]))
+            numbers = self._of_combination.take(combination)
+        return numbers
+
+    def _learn(self, combinations: Int64) -> None:
+        rows = self.combinations.rows[combinations]
+        columns = dict(zip(self.combinations.names, rows.T, strict=True))
+        missing = np.full(len(rows), NULL, np.int64)
+        (name,) = [columns[column] for column in NAMES if column in columns] or [missing]
+        shape = {column: columns.get(column, missing) for column in schema.GRID}
+        self.names.update(name.tolist())
+        self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})
+
+
+class Extent(NamedTuple):
+    """The number of a rank's rows, the first start and the last end."""
+
+    number: int
+    first_ns: int
+    last_end_ns: int
+
+
+NO_ROWS = Extent(0, 0, 0)
+_FEW_RUNS = 64  # so few are looked up faster than sorted
+
+
+class ExtentsBuilder:
+    """The extent of each rank, built as rows are read."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], int] = {}
+        self._number = np.zeros(0, np.int64)
+        self._first_ns, self._last_end_ns = self._number, self._number
+
+    def __len__(self) -> int:
+        """Return the number of ranks."""
+        return len(self._places)
+
+    def add(self, process: Int64, device: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+        """Count rows.
+
+        Args:
+            process: int64[n], n > 0.
+            device: int64[n].
+            start: int64[n].
+            end: int64[n].
+
+        Returns:
+            Runs of rows of one rank: int64[m], the first row of each, and int64[m], the number of
+            its rank in order of first occurrence.
+        """
+        differ = (process[1:] != process[:-1]) | (device[1:] != device[:-1])
+        run = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differ) + 1))
+        owner = self._owners(process[run], device[run])
+        more = len(self) - len(self._number)
+        self._number = np.append(self._number, np.zeros(more, np.int64))
+        self._first_ns = np.append(self._first_ns, np.full(more, np.iinfo(np.int64).max))
+        self._last_end_ns = np.append(self._last_end_ns, np.full(more, NULL))
+        np.add.at(self._number, owner, np.diff(run, append=len(process)))
+        np.minimum.at(self._first_ns, owner, np.minimum.reduceat(start, run))
+        np.maximum.at(self._last_end_ns, owner, np.maximum.reduceat(end, run))
+        return run, owner
+
+    def finish(self) -> dict[RankKey, Extent]:
+        """Return each rank's extent, in order of first occurrence."""
+        columns = (self._number, self._first_ns, self._last_end_ns)
+        extents = zip(*(column.tolist() for column in columns), strict=True)
+        return {
+            RankKey(*key): Extent(*extent)
+            for key, extent in zip(self._places, extents, strict=True)
+        }
+
+    def _owners(self, process: Int64, device: Int64) -> Int64:
+        """Return the number of each run's rank, int64[m]."""
+        if len(process) <= _FEW_RUNS:
+            keys = zip(process.tolist(), device.tolist(), strict=True)
+            return np.array([self._place(key) for key in keys], np.int64)
+        owner = np.empty(len(process), np.int64)
+        for rows in pieces(process, device):
+            owner[rows] = self._place((int(process[rows][0]), int(device[rows][0])))
+        return owner
+
+    def _place(self, key: tuple[int, int]) -> int:
+        return self._places.setdefault(key, len(self._places))
+
+
+LENGTH = "length"
+"""An additional column, which the export does not have."""
+
+BYTES = "bytes"
+
+NEEDED = ("globalPid", "deviceId", "start", "end")
+"""The columns without which a row is unusable."""
+
+
+class Rows(NamedTuple):
+    """The operations of one rank, ordered by start, then end."""
+
+    starts: Column
+    columns: Mapping[str, Column]
+
+
+_NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
+
+
+class GpuTable(Record, frozen=True):
+    """The rows of all ranks.
+
+    Attributes:
+        extents: of each rank's rows, in order of first occurrence.
+        of_rank: the rows of each.
+    """
+
+    extents: Mapping[RankKey, Extent]
+    of_rank: Mapping[RankKey, Rows]
+
+    def rows(self, key: RankKey) -> Rows:
+        """Return a rank's rows."""
+        return self.of_rank.get(key, _NO_ROWS)
+
+
+class _GrowingTable:
+    """A `GpuTable` under construction, as rows are read."""
+
+    def __init__(self) -> None:
+        self._extents, self._parts = ExtentsBuilder(), RowsByProcess()
+
+    def __len__(self) -> int:
+        """Return the number of ranks."""
+        return len(self._extents)
+
+    def add(self, chunk: Columns) -> None:
+        """Add some rows; the columns of process, device and end are removed from the chunk."""
+        start, end = chunk["start"], chunk.pop("end")
+        run, owner = self._extents.add(chunk.pop("globalPid"), chunk.pop("deviceId"), start, end)
+        chunk[LENGTH] = end - start
+        of_row = np.repeat(owner, np.diff(run, append=len(start)))
+        self._parts.add(chunk, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
+
+    def finish(self) -> GpuTable:
+        """Return the complete table; nothing can be added afterwards."""
+        extents, parts = self._extents.finish(), self._parts.finished()
+        of_rank = {
+            key: _sorted_by_time(columns) for key, (_, columns) in zip(extents, parts, strict=True)
+        }
+        return GpuTable(extents, of_rank)
+
+
+def read_table(
+    database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
+) -> GpuTable:
+    """Return the rows of a table of GPU operations.
+
+    Args:
+        database: the export.
+        table: the table.
+        chunks: from `usable`.
+        notes: extended if some rows are unusable.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    rows, unusable = _GrowingTable(), 0
+    for chunk, dropped in chunks:
+        unusable += dropped
+        if len(chunk["start"]):
+            rows.add(chunk)
+            check_few_processes(database, table.name, len(rows))
+    note_unusable(table, unusable, notes)
+    return rows.finish()
+
+
+def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
+    """Add a note on the number of unusable rows of a table."""
+    if unusable:
+        notes.append(
+            f"{counted(unusable, 'row')} of {table.name} left out: without a start, an end, a"
+            " process or a device, or with an end before the start"
+        )
+
+
+def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
+    """Add a note on the number of copies whose size is missing or beyond any memory."""
+    sizes = [rows.columns[BYTES].values for rows in table.of_rank.values() if BYTES in rows.columns]
+    unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
+    if unknown:
+        notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
+
+
+def usable_chunks(
+    database: Database, table: schema.Table, columns: Sequence[str]
+) -> Iterator[tuple[Columns, int]]:
+    """Yield the usable rows of a table, and the number of unusable ones.
+
+    Args:
+        database: the export.
+        table: the table.
+        columns: to read, including those in `NEEDED`.
+    """
+    for chunk in read_columns(database, table.name, columns):
+        yield usable(database, table, chunk)
+
+
+def present_columns(database: Database, table: schema.Table) -> list[str]:
+    """Return the columns to read of a table; none if it is absent."""
+    present = database.columns.get(table.name, ())
+    if not present:
+        return []
+    database.require(table.name, table.required)
+    columns = [name for name in (*table.required, *table.optional) if name in present]
+    if "demangledName" in columns and "shortName" in columns:
+        columns.remove("shortName")  # one name is enough; the demangled one says more
+    return columns
+
+
+def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Columns, int]:
+    """Return the usable rows of a chunk, and the number of unusable ones.
+
+    Raises:
+        TraceFormatError: times are beyond any clock.
+    """
+    start, end = chunk["start"], chunk["end"]
+    needed = [chunk[name] for name in NEEDED]
+    kept, length = chunk, len(start)
+    # NULL is the smallest integer.
+    if any(column.min(initial=0) == NULL for column in needed) or (end < start).any():
+        is_usable = np.logical_and.reduce([column != NULL for column in needed]) & (end >= start)
+        kept = {name: values[is_usable] for name, values in chunk.items()}
+    check_times(database, table.name, kept["start"], kept["end"])
+    if BYTES in kept and not are_sizes(kept[BYTES]).all():
+        kept = kept | {BYTES: known_sizes(kept[BYTES])}
+    return kept, length - len(kept["start"])
+
+
+def _sorted_by_time(columns: dict[str, Column]) -> Rows:
+    starts = columns.pop("start")
+    start = starts.values
+    step = np.diff(start)
+    if (step > 0).all():
+        return Rows(starts, columns)
+    end = start + columns[LENGTH].values
+    if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
+        return Rows(starts, columns)
+    order = np.lexsort((end, start))
+    return Rows(
+        pack(start.take(order)), {name: column.taken(order) for name, column in columns.items()}
+    )
+
+
+_OF_CALL = ("start", "globalTid", "correlationId")
+_OF_OPERATION = ("start", "globalPid", "deviceId", "correlationId")
+
+
+def first_launches(database: Database) -> dict[RankKey, Int64]:
+    """Return how long after their calls the first operations of each rank began, int64[n] each.
+
+    Operations and calls are those in the first rows of their tables.
+    """
+    called: dict[int, tuple[Int64, Int64]] = {}
+    since: dict[RankKey, Int64] = {}
+    start, thread, ids = _first_rows(database, schema.API_CALL.name, _OF_CALL)
+    process = schema.process_of_thread(thread)
+    for rows in groups(process):
+        order = np.lexsort((start[rows], ids[rows]))
+        called[int(process[rows][0])] = ids[rows][order], start[rows][order]
+    for table in schema.GPU_OPERATIONS:
+        start, process, device, ids = _first_rows(database, table.name, _OF_OPERATION)
+        for rows in groups(process, device):
+            key = RankKey(int(process[rows][0]), int(device[rows][0]))
+            known, called_ns = called.get(key.process, (ids[:0], ids[:0]))
+            call = np.searchsorted(known, ids[rows])
+            is_known = np.append(known, NULL)[call] == ids[rows]
+            after = start[rows][is_known] - called_ns[call[is_known]]
+            since[key] = np.concatenate((since.get(key, after[:0]), after))
+    return since
+
+
+def _first_rows(database: Database, table: str, columns: tuple[str, ...]) -> list[Int64]:
+    """Return columns of a table's first rows, tens of thousands, of those that have all values."""
+    if not database.has(table, *columns):
+        return [np.empty(0, np.int64) for _ in columns]
+    nothing = dict.fromkeys(columns, np.empty(0, np.int64))
+    chunk = next(read_columns(database, table, columns), nothing)
+    is_whole = np.logical_and.reduce([chunk[name] != NULL for name in columns])
+    return [chunk[name][is_whole] for name in columns]
+
 
 _SIGNATURE = "signature"  # a column of ours beside those of the export
 _BASE = (LENGTH, "streamId", "correlationId")

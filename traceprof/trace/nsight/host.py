@@ -6,19 +6,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.patterns import lazy
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import is_in, numbered, pieces
-from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
+from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces, without
+from traceprof.trace.model.host import (
+    NO_SPANS,
+    NO_SWITCHES,
+    WOKE_NS,
+    ApiCalls,
+    EventRecords,
+    HostActivity,
+    LaunchStalls,
+    Synchronizations,
+    ThreadSamples,
+    ThreadSpans,
+    ThreadSwitches,
+)
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
+from traceprof.trace.nsight.rows import (
+    RowsByProcess,
+    check_few_processes,
+    check_times,
+    read_strings,
+)
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
@@ -193,3 +211,287 @@ def _by_process(
     for process, present_columns in parts.finished():
         missing = pack(np.full(len(present_columns[owner]), NULL, np.int64))
         yield process, {**dict.fromkeys(table.optional, missing), **present_columns}
+
+
+_MPI = lazy(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_JIT = "JIT"
+"""The name for compilation, whose rows have no name."""
+_WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
+_NO_PROGRAM = lazy(r"cuda|CUPTI |\[NSys|\*\d?Comms")
+"""Names of threads that the driver and the profiler start in a process."""
+
+
+def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
+    """Return the activity of threads outside of CUDA, by process (globalPid).
+
+    Args:
+        database: the export.
+        threads: the threads of interest (globalTid).
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    switches = _read_switches(database, threads)
+    mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
+    spans = [
+        _read_spans(database, tables, threads)
+        for tables in (
+            [(schema.OS_CALLS, schema.SPAN_NAME)],
+            mpi,
+            [(table, schema.SPAN_NAME) for table in schema.LIBRARY_CALLS],
+            [(schema.OVERHEAD, schema.SPAN_NAME), (schema.JIT, None)],
+        )
+    ]
+    processes = set(switches).union(*spans)
+    return {
+        process: HostActivity(
+            switches.get(process, NO_SWITCHES),
+            *(of_kind.get(process, NO_SPANS) for of_kind in spans),
+        )
+        for process in sorted(processes)
+    }
+
+
+def read_profiler_overhead(database: Database) -> dict[int, ThreadSpans]:
+    """Return the profiler's own work in each process, on any thread."""
+    return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
+
+
+def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]:
+    """Return the samples of the functions of threads, by process (globalPid).
+
+    Args:
+        database: the export.
+        threads: the threads of interest (globalTid).
+    """
+    if not (
+        database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
+        and database.has(schema.SAMPLES, "id", "start", "globalTid")
+    ):
+        return {}
+    sample, time, thread = _rows(database, schema.SAMPLES, ("id", "start", "globalTid"), threads)
+    of_sample, symbol = _innermost(database)
+    place = np.searchsorted(of_sample, sample)
+    place[place == len(of_sample)] = 0
+    known = of_sample[place] == sample if len(of_sample) else np.zeros(len(sample), np.bool_)
+    time, thread, symbol = time[known], thread[known], symbol[place[known]]
+    ids, function = np.unique(symbol, return_inverse=True)
+    names = _names(database, ids)
+    order = np.argsort(time, kind="stable")
+    samples = ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
+    process = schema.process_of_thread(samples.thread)
+    return {
+        number: samples.chosen(process == number) for number in distinct_values(process).tolist()
+    }
+
+
+def _innermost(database: Database) -> tuple[Int64, Int64]:
+    """Return ascending ids of samples and the innermost symbol of each, both int64[n]."""
+    parts: list[tuple[Int64, Int64]] = []
+    expect_rows(database, [schema.CALL_CHAINS])
+    for chunk in read_columns(database, schema.CALL_CHAINS, ("id", "symbol", "stackDepth")):
+        innermost = (chunk["stackDepth"] == 0) & (chunk["id"] != NULL)
+        parts.append((chunk["id"][innermost], chunk["symbol"][innermost]))
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+    sample, symbol = (np.concatenate(column) for column in zip(*parts, strict=True))
+    distinct, place = np.unique(sample, return_index=True)
+    return distinct, symbol[place]
+
+
+def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitches]:
+    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
+    if not database.has(table, *columns):
+        return {}
+    time, is_on, thread = _rows(database, table, columns, threads)
+    check_times(database, table, time, time)
+    order = np.lexsort((is_on != 0, time, thread))
+    switches = ThreadSwitches(time[order], thread[order], is_on[order] != 0)
+    process = schema.process_of_thread(switches.thread)
+    return {
+        number: switches.chosen(process == number) for number in distinct_values(process).tolist()
+    }
+
+
+def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
+    """Say right before which times any thread but some was on a CPU, of any process.
+
+    Args:
+        database: the export.
+        times_ns: int64[n].
+        threads: int64[t], those that do not count (globalTid).
+
+    Returns:
+        bool[n]; None if the export has no thread switches.
+    """
+    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
+    if not database.has(table, *columns):
+        return None
+    expect_rows(database, [table])
+    # Of each thread the last switch before each time: twice its time, and 1 if it went on the CPU.
+    last: dict[int, Int64] = {}
+    for chunk in read_columns(database, table, columns):
+        time, is_on, thread = (chunk[name] for name in columns)
+        rows = np.flatnonzero((time != NULL) & (is_on != NULL) & (thread != NULL))
+        rows = rows[~_is_of(thread[rows], threads)]
+        rows = rows[np.lexsort((is_on[rows], time[rows], thread[rows]))]
+        for of_thread in np.split(rows, np.flatnonzero(np.diff(thread[rows])) + 1):
+            if len(of_thread):
+                switches = np.append(-1, 2 * time[of_thread] + (is_on[of_thread] != 0))
+                known = switches[np.searchsorted(time[of_thread], times_ns)]
+                number = int(thread[of_thread[0]])
+                last[number] = np.maximum(last.get(number, known), known)
+    ran = np.zeros(len(times_ns), np.bool_)
+    for switch in last.values():
+        is_recent = times_ns - switch // 2 <= WOKE_NS
+        ran |= (switch >= 0) & ((switch % 2 == 1) | is_recent)
+    return ran
+
+
+def _rows(
+    database: Database, table: str, columns: Sequence[str], threads: Int64
+) -> tuple[Int64, ...]:
+    """Return columns of a table, the last one threads, without rows with NULL; int64[n] each."""
+    parts: list[tuple[Int64, ...]] = [tuple(np.empty(0, np.int64) for _ in columns)]
+    expect_rows(database, [table])
+    for chunk in read_columns(database, table, columns):
+        chosen = _is_of(chunk[columns[-1]], threads)
+        for name in columns[:-1]:
+            chosen &= chunk[name] != NULL
+        parts.append(tuple(chunk[name][chosen] for name in columns))
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _read_spans(
+    database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
+) -> dict[int, ThreadSpans]:
+    """Return the rows of tables by process.
+
+    Args:
+        database: the export.
+        tables: each with its column of names, or None.
+        threads: of interest; None for all.
+    """
+    parts: list[tuple[Int64, ...]] = []
+    jit = NULL + 1  # no id of a string
+    for table, name in tables:
+        if not database.has(table, "start", "globalTid"):
+            continue
+        columns = [column for column in ("end", name) if column and database.has(table, column)]
+        expect_rows(database, [table])
+        for chunk in read_columns(database, table, ("start", "globalTid", *columns)):
+            start, thread = chunk["start"], chunk["globalTid"]
+            chosen = (start != NULL) & (thread != NULL)
+            if threads is not None:
+                chosen &= _is_of(thread, threads)
+            start, thread = start[chosen], thread[chosen]
+            unknown = np.full(len(start), NULL, np.int64)
+            end = chunk["end"][chosen] if "end" in chunk else unknown
+            check_times(database, table, start, np.maximum(start, end))
+            end = np.where(end == NULL, OPEN_END, np.maximum(start, end))
+            ids = chunk[name][chosen] if name in columns and name else unknown
+            parts.append((start, end, thread, ids if name else np.full(len(start), jit)))
+    if not parts:
+        return {}
+    start, end, thread, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+    distinct, number = np.unique(ids, return_inverse=True)
+    names = _names(database, distinct, {jit: _JIT})
+    order = np.lexsort((end, start))
+    number = number.reshape(-1)
+    spans = ThreadSpans(start[order], end[order], thread[order], number[order], names)
+    process = schema.process_of_thread(spans.thread)
+    return {key: spans.chosen(process == key) for key in distinct_values(process).tolist()}
+
+
+def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which rows belong to these threads, bool[n]."""
+    chosen = np.zeros(len(thread), np.bool_)
+    for number in threads.tolist():  # few: a comparison of each is quicker than sorting the rows
+        chosen |= thread == number
+    return chosen
+
+
+def _names(database: Database, ids: Int64, others: dict[int, str] | None = None) -> tuple[str, ...]:
+    """Return the strings of ids, empty for unknown ids."""
+    known = read_strings(database, [key for key in ids.tolist() if key != NULL])
+    known |= others or {}
+    return tuple(known.get(key, "") for key in ids.tolist())
+
+
+def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSwitches:
+    """Return the switches of a program's threads that make no CUDA calls.
+
+    Args:
+        database: the export.
+        process: of the program (globalPid).
+        calling: the threads that make some (globalTid).
+    """
+    if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
+        return NO_SWITCHES
+    own = [np.empty(0, np.int64)]
+    expect_rows(database, [schema.SWITCHES])
+    for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
+        thread = distinct_values(chunk["globalTid"])
+        own.append(thread[schema.process_of_thread(thread) == process])
+    others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
+    threads = without(np.concatenate(own), np.append(calling, others))
+    return _read_switches(database, threads).get(process, NO_SWITCHES)
+
+
+def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
+    """Return the threads of the workers of a process: see `Trace.workers_ran`.
+
+    Args:
+        database: the export.
+        process: the process (globalPid).
+        with_gpu: those that have operations on a GPU.
+    """
+    named = [
+        (text, thread, schema.process_of_thread(thread)) for thread, text in _thread_names(database)
+    ]
+    alike = {text for text, _, owner in named if owner == process}
+    others = {
+        thread
+        for text, thread, owner in named
+        if (text in alike or text.startswith(_WORKER))
+        and owner != process
+        and owner not in with_gpu
+    }
+    return np.array(sorted(others), np.int64)
+
+
+def _thread_names(database: Database) -> list[tuple[int, str]]:
+    """Return threads (globalTid) and their names; a thread may have several."""
+    columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
+    if not database.has(schema.THREAD_NAMES, *columns):
+        return []
+    rows = [tuple(row.values()) for row in database.rows(schema.THREAD_NAMES, columns)]
+    texts = read_strings(database, {name for name, _ in rows if name is not None})
+    return [(thread, texts[name]) for name, thread in rows if name in texts and thread is not None]
+
+
+def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) -> Int64:
+    """Return how long the busiest thread of each process was on a CPU, int64[n], in ns.
+
+    Time counts from a switch to a CPU to the next one away from it: what is lost is no such time.
+
+    Args:
+        database: the export.
+        threads: int64[t], those that are looked at (globalTid).
+        start_ns: from when on.
+        end_ns: until when.
+    """
+    if not len(threads):
+        return threads
+    busiest: dict[int, int] = {}
+    for process, switches in _read_switches(database, threads).items():
+        time, is_on, thread = switches.time_ns, switches.is_on, switches.thread
+        runs = np.flatnonzero(is_on[:-1] & ~is_on[1:] & (thread[1:] == thread[:-1]))
+        begin, end = (
+            np.clip(time[runs], start_ns, end_ns),
+            np.clip(time[runs + 1], start_ns, end_ns),
+        )
+        _, number = np.unique(thread[runs], return_inverse=True)
+        busiest[process] = int(np.bincount(number.reshape(-1), end - begin).max(initial=0))
+    return np.array([*busiest.values()], np.int64)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.patterns import lazy
-from traceprof.trace.model.limits import MAX_RANK, whole_number
-from traceprof.trace.model.special_values import FIRST_UTC_NS, NULL
+from traceprof.trace.model.special_values import FIRST_UTC_NS, MAX_RANK, NULL, whole_number
 from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 

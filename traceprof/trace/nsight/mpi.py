@@ -15,12 +15,10 @@ import numpy as np
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
-from traceprof.trace.model.mpi_calls import MpiCalls
+from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import check_times
-from traceprof.trace.nsight.strings import read_strings
+from traceprof.trace.nsight.rows import check_times, read_strings
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:

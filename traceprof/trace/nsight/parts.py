@@ -10,7 +10,7 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.read_columns import has_rows
 
 if TYPE_CHECKING:
-    from traceprof.trace.model.counters import Counters
+    from traceprof.trace.model.operations import Counters
     from traceprof.trace.model.trace import Trace
     from traceprof.trace.sqlite.database import Database
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.trace.columns import ColumnBuilder, rows_of
-from traceprof.trace.model import limits
+from traceprof.trace.model import special_values
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ _MAX_PROCESSES = 1024
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
     """Raise a TraceFormatError if times are beyond any clock."""
-    if not limits.are_times(start, end):
+    if not special_values.are_times(start, end):
         raise database.damaged(f"{table} holds times beyond any clock")
 
 
@@ -63,3 +64,35 @@ class RowsByProcess:
         for key in sorted(self._columns):
             columns = self._columns.pop(key)
             yield key, {name: column.finish() for name, column in columns.items()}
+
+
+_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
+
+
+def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
+    """Return the strings with these ids that the export has.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    wanted = sorted(ids)
+    strings: dict[int, str] = {}
+    columns = {"id": int, "value": str}
+    for first in range(0, len(wanted), _IDS_PER_QUERY):
+        some = wanted[first : first + _IDS_PER_QUERY]
+        condition = f"id IN ({', '.join('?' * len(some))})"
+        for row in database.rows(schema.STRINGS, columns, condition, some):
+            if row["value"] is not None:
+                strings[row["id"]] = row["value"]
+    return strings
+
+
+def refers_to(database: Database, table: str, column: str, text: str) -> bool:
+    """Return whether a row of a table refers to a string that contains a text.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    found = database.rows(schema.STRINGS, {"id": int}, "instr(value, ?)", [text])
+    ids = ", ".join(str(row["id"]) for row in found if row["id"] is not None)
+    return bool(ids and database.rows(table, {column: int}, f"{column} IN ({ids}) LIMIT 1"))

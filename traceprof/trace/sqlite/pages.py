@@ -7,6 +7,7 @@ table. The format: https://www.sqlite.org/fileformat2.html
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -298,6 +299,18 @@ def _sevens(word: Words) -> Words:
         high &= np.uint64(low << (8 * shift - shift))
         word |= high
     return word
+
+
+@lru_cache
+def factors(count: int) -> Words:
+    """Return odd numbers, uint64[count], to hash words.
+
+    The outputs of SplitMix64 (Steele, Lea, Flood 2014), made odd.
+    """
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
 def _windows(length: int, at_once: int) -> Iterator[slice]:

@@ -20,17 +20,15 @@ import numpy as np
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
-from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.pages import PageFile, Unsupported
-from traceprof.trace.sqlite.records import decode_columns
+from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.numbered_rows import NumberedRows
-    from traceprof.trace.sqlite.numbered_texts import NumberedTexts
+    from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 
 
 # numpy accepts these, which are in no integer's text, as 0 or as nothing.

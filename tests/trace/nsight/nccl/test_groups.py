@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.nsight.nccl.groups import grouped
+from traceprof.trace.nsight.nccl import grouped
 
 CALL, BEGINS, CLOSES, OTHER = range(4)
 

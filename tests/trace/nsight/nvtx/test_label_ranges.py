@@ -12,11 +12,11 @@ from traceprof import labels
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
 from traceprof.labels import Label
-from traceprof.trace.model.call_labels import read_call
+from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.ranges import LabelRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx.label_ranges import read_label_ranges
+from traceprof.trace.nsight.nvtx_events import read_label_ranges
 from traceprof.trace.open import open_trace
 
 CALL = "all_reduce bytes=400 dtype=float32 group=1 rank=3 size=2"

@@ -1,0 +1,551 @@
+"""NCCL in an Nsight export: its NVTX ranges, their payloads, and the communication calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import struct
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.communication_calls import (
+    NO_CALLS,
+    OPERATIONS,
+    CommunicationCalls,
+    Fields,
+    ProcessCalls,
+)
+from traceprof.trace.model.ranges import labelled_calls, nested_calls
+from traceprof.trace.model.special_values import MAX_BYTES, NULL, UNKNOWN
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx_events import Events, portions
+from traceprof.trace.nsight.rows import read_strings
+from traceprof.trace.sqlite.numbering import UNKEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from traceprof.intervals import Int64, Mask
+    from traceprof.trace.model.ranges import LabelRanges
+    from traceprof.trace.sqlite.database import Database
+
+
+_NEVER = int(np.iinfo(np.int64).min)
+
+
+class Grouped(NamedTuple):
+    """Calls and launch ranges of a process.
+
+    Attributes:
+        call: int64[n], the ranges that are calls, ascending.
+        launch: int64[m], the ranges that launch operations, ascending.
+        launch_of_call: int64[n], index into `launch`; -1 if the capture ended before.
+    """
+
+    call: Int64
+    launch: Int64
+    launch_of_call: Int64
+
+
+def grouped(
+    start_ns: Int64, end_ns: Int64, thread: Int64, is_call: Mask, begins: Mask, closes: Mask
+) -> Grouped:
+    """Find the calls and the launch range of each: its own, or the end of its group.
+
+    Args:
+        start_ns: int64[k], ranges by thread, start and nesting.
+        end_ns: int64[k].
+        thread: int64[k].
+        is_call: bool[k].
+        begins: bool[k], whether it is an ncclGroupStart.
+        closes: bool[k], whether it is an ncclGroupEnd.
+    """
+    calls, launches, launch_of_call = [_NOTHING], [_NOTHING], [_NOTHING]
+    num_launches = 0
+    _, edges = np.unique(thread, return_index=True)
+    for first, stop in zip(edges, [*edges[1:], len(thread)], strict=False):
+        of_thread = slice(first, stop)
+        # A call inside a call is a part of it.
+        reach = np.maximum.accumulate(np.where(is_call[of_thread], end_ns[of_thread], _NEVER))
+        outer = np.append(True, start_ns[of_thread][1:] >= reach[:-1])
+        row = first + np.flatnonzero(outer)
+        change = begins[row].astype(np.int64) - closes[row]
+        # A group may have begun before the capture: its end cannot lead below depth 0.
+        level = np.cumsum(change)
+        depth = level - np.minimum.accumulate(np.minimum(level, 0))
+        launches_here = (is_call[row] | closes[row]) & (depth == 0)
+        launch = row[launches_here]
+        # The launch range of a call in a group is the next one.
+        of_row = np.cumsum(launches_here) - launches_here
+        of_call = of_row[is_call[row]]
+        calls.append(row[is_call[row]])
+        launches.append(launch)
+        launch_of_call.append(np.where(of_call < len(launch), of_call + num_launches, -1))
+        num_launches += len(launch)
+    return Grouped(*map(np.concatenate, (calls, launches, launch_of_call)))
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+_HEADER = struct.Struct("<IIIIQQ")
+# nvToolsExtPayload.h: type to struct's code. An enumeration's type is the id of its own schema.
+_CODES = {
+    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b",
+    12: "B", 13: "h", 14: "H", 15: "i", 16: "I", 17: "q", 18: "Q", 19: "f", 20: "d", 22: "Q",
+    23: "Q",
+}  # fmt: skip
+_ENUMERATION = "i"
+
+# Names of fields in lower case, with their meaning.
+_NAMES = {
+    "nccl communicator id": "communicator",
+    "message size [bytes]": "bytes",
+    "bytes": "bytes",  # of ncclSend and ncclRecv before 2.25
+    "peer rank": "peer",
+    "peer": "peer",
+    "no. of ranks": "world_size",
+    "rank": "rank",
+}
+
+
+class PayloadReader:
+    """Reads the payloads of one export."""
+
+    def __init__(self, database: Database) -> None:
+        """Read the schemas, which each process repeats."""
+        self._places = _places(database)
+        self._seen: dict[tuple[int, str], Fields] = {}
+
+    def read(self, domain: int, binary: str | None, text: str | None) -> Fields:
+        """Return the facts in a payload.
+
+        Args:
+            domain: of the range.
+            binary: the payload in hexadecimal digits.
+            text: the payload as JSON, which older exports may have instead.
+        """
+        key = (domain, binary or text or "")
+        if key not in self._seen:
+            fields = self._of_binary(domain, binary) if binary else None
+            if fields is None and isinstance(text, str):
+                fields = _of_json(text)
+            self._seen[key] = _fields(fields or {})
+        return self._seen[key]
+
+    def _of_binary(self, domain: int, digits: str) -> dict[str, int] | None:
+        try:
+            payload = bytes.fromhex(digits.removeprefix("0x"))
+        except (ValueError, AttributeError, TypeError):
+            return None
+        if len(payload) < _HEADER.size:
+            return None
+        _, _, layout, _, size, _ = _HEADER.unpack_from(payload)
+        places = self._places.get((domain, layout))
+        body = payload[_HEADER.size :]
+        if places is None or size > len(body):
+            return None
+        return {
+            meaning: struct.unpack_from(f"<{code}", body, offset)[0]
+            for meaning, offset, code in places
+            if offset + struct.calcsize(f"<{code}") <= size
+        }
+
+
+def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
+    """Return meaning, offset and code of the known fields, by domain and schema."""
+    rows = database.rows(
+        schema.PAYLOAD_ENTRIES,
+        {"domainId": int, "schemaId": int, "idx": int, "type": int, "name": str, "offset": int},
+    )
+    entries: dict[tuple[int, int], dict[int, tuple[str, int, int | None]]] = defaultdict(dict)
+    for row in rows:
+        if None not in (row["domainId"], row["schemaId"], row["idx"], row["type"]):
+            entry = (row["name"] or "", row["type"], row["offset"])
+            entries[row["domainId"], row["schemaId"]].setdefault(row["idx"], entry)
+    places = {}
+    for key, of_schema in entries.items():
+        fields, end = [], 0
+        for index in sorted(of_schema):
+            name, kind, offset = of_schema[index]
+            code = _CODES.get(kind, _ENUMERATION)
+            length = struct.calcsize(f"<{code}")
+            # Nsight omits the offset 0 of the first field; without any offset, C's layout holds.
+            start = -(-end // length) * length if offset is None else offset
+            end = start + length
+            meaning = _NAMES.get(name.strip().lower())
+            if meaning is not None and code not in "fd" and start >= 0:
+                fields.append((meaning, start, code))
+        places[key] = fields
+    return places
+
+
+def _of_json(text: str) -> dict[str, int] | None:
+    import json  # noqa: PLC0415  (payloads of few versions)
+
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, dict):
+        return None
+    values = {}
+    for name, value in parsed.items():
+        meaning = _NAMES.get(name.strip().lower())
+        if isinstance(value, str):
+            try:
+                value = int(value, 0)  # noqa: PLW2901
+            except ValueError:
+                continue
+        if meaning is not None and type(value) is int:
+            values[meaning] = value
+    return values
+
+
+def _fields(values: dict[str, int]) -> Fields:
+    communicator = values.get("communicator")
+    numbers: dict[str, Any] = {
+        name: values[name]
+        for name in ("bytes", "peer", "world_size", "rank")
+        if 0 <= values.get(name, -1) < MAX_BYTES
+    }
+    of_64_bits = None if communicator is None else f"0x{communicator & (1 << 64) - 1:016x}"
+    return Fields(of_64_bits, **numbers)
+
+
+_DOMAIN = "NCCL"
+_MARK = '"BinaryData"'
+_BYTES, _PEER = "Message size [bytes]", "Peer rank"
+_SIZE, _SIZE_AND_MORE = struct.Struct("<Q"), struct.Struct("<QQ")
+_SIZE_AND_PEER = struct.Struct("<Qi4x")
+_FIRST_SCHEMA = 1 << 24  # of those that a program numbers itself
+# By the number of the schema: the call, and the layout of its payload.
+_LAYOUTS = {
+    _FIRST_SCHEMA + 4: ("ncclAllGather", _SIZE, (_BYTES,)),
+    _FIRST_SCHEMA + 5: ("ncclAllReduce", _SIZE_AND_MORE, (_BYTES,)),
+    _FIRST_SCHEMA + 6: ("ncclBroadcast", _SIZE_AND_MORE, (_BYTES,)),
+    _FIRST_SCHEMA + 7: ("ncclReduceScatter", _SIZE_AND_MORE, (_BYTES,)),
+    _FIRST_SCHEMA + 8: ("ncclReduce", _SIZE_AND_MORE, (_BYTES,)),
+    _FIRST_SCHEMA + 9: ("ncclSend", _SIZE_AND_PEER, (_BYTES, _PEER)),
+    _FIRST_SCHEMA + 10: ("ncclRecv", _SIZE_AND_PEER, (_BYTES, _PEER)),
+}
+
+
+def lacks_payloads(export: Path) -> bool:
+    """Return whether an export holds ranges of NCCL, but cannot hold their payloads.
+
+    Args:
+        export: the SQLite file.
+    """
+    with closing(sqlite3.connect(export)) as connection:
+        columns = {row[1] for row in connection.execute(f"PRAGMA table_info({schema.NVTX.name})")}
+        if not {"jsonText", "textId", "domainId"} <= columns or "binaryData" in columns:
+            return False
+        query = (
+            f"SELECT EXISTS (SELECT 1 FROM {schema.NVTX.name} LEFT JOIN {schema.STRINGS}"  # noqa: S608
+            " ON id = textId WHERE eventType = ? AND coalesce(text, value) = ?)"
+        )
+        return bool(connection.execute(query, (schema.NVTX_DOMAIN, _DOMAIN)).fetchone()[0])
+
+
+def add_payloads(export: Path, document: Path) -> int:
+    """Put the payloads of NCCL's ranges into an export of the same report, as JSON.
+
+    Args:
+        export: the SQLite file, which is changed.
+        document: the output of `nsys export --type=json`.
+
+    Returns:
+        The number of ranges that got a payload.
+    """
+    with closing(sqlite3.connect(export)) as connection, connection:
+        connection.execute(
+            "CREATE TEMP TABLE payloads (start, end, globalTid, domainId, name, fields,"
+            " PRIMARY KEY (start, globalTid, domainId, name, end))"
+        )
+        with document.open(encoding="utf-8", errors="replace") as lines:
+            connection.executemany(
+                "INSERT OR IGNORE INTO payloads VALUES (?, ?, ?, ?, ?, ?)",
+                (payload for line in lines if _MARK in line for payload in _payload_texts(line)),
+            )
+        name = f"coalesce(e.text, (SELECT value FROM {schema.STRINGS} WHERE id = e.textId))"  # noqa: S608
+        updated = connection.execute(
+            f"UPDATE {schema.NVTX.name} AS e SET jsonText = p.fields FROM payloads AS p"  # noqa: S608
+            " WHERE p.start = e.start AND p.globalTid = e.globalTid AND p.domainId = e.domainId"
+            f" AND p.end = e.end AND p.name = {name} AND e.eventType = ? AND e.domainId IN"
+            f" (SELECT e.domainId FROM {schema.NVTX.name} AS e WHERE e.eventType = ?"
+            f" AND {name} = ?)",
+            (schema.NVTX_PUSH_POP, schema.NVTX_DOMAIN, _DOMAIN),
+        )
+        return updated.rowcount
+
+
+def _payload_texts(line: str) -> Iterator[tuple[Any, ...]]:
+    """Yield start, end, thread, domain, name and fields of a range whose payload is known."""
+    try:
+        event = json.loads(line)["NvtxEvent"]
+        if event.get("NsTime") is not True:
+            return
+        place = [int(event[key]) for key in ("Timestamp", "EndTimestamp", "GlobalTid", "DomainId")]
+        for payload in event["Payload"]["BinaryData"]:
+            layout = _LAYOUTS.get(int(payload["SchemaId"]))
+            data = base64.b64decode(payload["Data"])
+            if layout is None or len(data) != layout[1].size:
+                continue
+            name, form, fields = layout
+            yield (*place, name, json.dumps(dict(zip(fields, form.unpack(data), strict=False))))
+    except (ValueError, KeyError, TypeError, AttributeError):  # another kind of event, or damaged
+        return
+
+
+NCCL_DOMAIN = "NCCL"
+
+
+class NcclRanges(Record, frozen=True):
+    """The ranges of NCCL in one process, by thread, start and nesting.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n], not before the start; the largest int64 if still open.
+        thread: int64[n] (Nsight's globalTid).
+        name: int64[n], indices into `names`.
+        names: functions of NCCL.
+        field_index: int64[n], indices into `fields`.
+        fields: the facts in payloads.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int64
+    names: Sequence[str]
+    field_index: Int64
+    fields: Sequence[Fields]
+
+
+def read_nccl_ranges(
+    events: Events, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
+) -> dict[int, NcclRanges]:
+    """Return the push/pop ranges of NCCL by process (globalPid).
+
+    Args:
+        events: of the export.
+        domains: names of NVTX domains by process and id.
+        names: requested functions of NCCL, in addition to those that create communicators.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    columns = events.columns
+
+    def is_requested(name: str) -> bool:
+        return name in names or name.startswith("ncclComm")
+
+    pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
+    rows = events.named(is_requested, is_requested, np.flatnonzero(pushed))
+    process = schema.process_of_thread(columns.thread(rows))
+    rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
+    start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
+    order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
+    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    name, functions = events.numbered_names(rows)
+    payload, payloads = _payloads(events, rows)
+    process = schema.process_of_thread(thread)
+    by_process = {}
+    for number in distinct_values(process).tolist():
+        part = slice(*np.searchsorted(process, [number, number + 1]).tolist())
+        by_process[number] = NcclRanges(
+            start[part],
+            np.maximum(start, end)[part],
+            thread[part],
+            name[part],
+            functions,
+            payload[part],
+            payloads,
+        )
+    return by_process
+
+
+def _are_of_nccl(
+    process: Int64, domain: Int64, domains: Mapping[tuple[int, int], str]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which ranges with names of NCCL's functions are in its domain, bool[n]."""
+    key, pairs = _distinct(process, domain)
+    # An export may lack the row that names a domain; NCCL's functions have unique names.
+    of_pair = [
+        domains.get((int(process), int(domain)), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
+        for process, domain in pairs
+    ]
+    return np.array(of_pair, np.bool_)[key]
+
+
+def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
+    """Return the index of each row's facts, int64[n], and the distinct facts."""
+    reader, columns = PayloadReader(events.database), events.columns
+    binary, text = columns.binary.at(rows), columns.json.at(rows)
+    json_id = columns.json_id.at(rows)
+    field_index, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
+    known = [*columns.payloads, None, None]  # for NULL and for payloads that were not kept
+    of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
+    fields = []
+    for domain, of_binary, of_text, key in kinds:
+        digits, json = known[of_binary], known[of_text]
+        digits = digits.hex() if isinstance(digits, bytes) else digits
+        json = json if isinstance(json, str) else of_id.get(key)
+        fields.append(reader.read(domain, digits, json))
+    alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
+    if len(alone):
+        # Payloads beyond the kept ones are read one by one.
+        read = _payloads_of(events.database, columns.rowid(rows[alone]).tolist())
+        domain = columns.domain.at(rows[alone]).tolist()
+        field_index[alone] = len(fields) + np.arange(len(alone))
+        fields += [reader.read(number, *read[index]) for index, number in enumerate(domain)]
+    return field_index, fields
+
+
+def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | None, str | None]]:
+    """Return payloads of rows in hexadecimal digits and as JSON."""
+    table, rowid = schema.NVTX.name, database.rowid(schema.NVTX.name)
+    names = [name for name in ("binaryData", "jsonText") if database.has(table, name)]
+    by_number = {}
+    for some in portions(rowids):
+        query = (
+            f"SELECT {rowid}, {', '.join(names)} FROM {table}"  # noqa: S608
+            f" WHERE {rowid} IN ({', '.join(map(str, some))})"
+        )
+        with database.damage_reported():
+            for number, *values in database.connection.execute(query):
+                of = dict(zip(names, values, strict=True))
+                binary, text = of.get("binaryData"), of.get("jsonText")
+                digits = binary.hex() if isinstance(binary, bytes) else binary
+                by_number[number] = (digits, text if isinstance(text, str) else None)
+    return [by_number.get(row, (None, None)) for row in rowids]
+
+
+def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
+    """Return the number of each row's values among the distinct ones, and these."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, number = np.unique(column, return_inverse=True)
+        key = key * (int(number.max(initial=0)) + 1) + number.reshape(-1)
+        _, key = np.unique(key, return_inverse=True)
+        key = key.reshape(-1)
+    _, first = np.unique(key, return_index=True)
+    return key, list(zip(*(column[first].tolist() for column in columns), strict=True))
+
+
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+_FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}
+_CALL_NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
+
+
+def read_communication_calls(
+    events: Events, domains: Mapping[tuple[int, int], str], label_ranges: Mapping[int, LabelRanges]
+) -> dict[int, ProcessCalls]:
+    """Return the communication calls of each process (globalPid) that has any.
+
+    Args:
+        events: of the export.
+        domains: names of NVTX domains by process and id.
+        label_ranges: ranges of `instrument` by process.
+
+    Raises:
+        TraceFormatError: the file is damaged.
+    """
+    nccl = read_nccl_ranges(events, domains, _CALL_NAMES)
+    labelled = {process: labelled_calls(ranges) for process, ranges in label_ranges.items()}
+    sizes = _world_sizes(nccl.values())
+    return {
+        process: ProcessCalls(
+            _in_groups(nccl[process], sizes) if process in nccl else NO_CALLS,
+            nested_calls(labelled.get(process, [])),
+            _rank_in_largest(nccl[process]) if process in nccl else None,
+        )
+        for process in sorted({*nccl, *(number for number, calls in labelled.items() if calls)})
+    }
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def _rank_in_largest(ranges: NcclRanges) -> int | None:
+    """Return the rank in the largest communicator of the process; None if ambiguous."""
+    fields = [ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()]
+    sizes_and_ranks = {(facts.world_size, facts.rank) for facts in fields if facts.rank >= 0}
+    largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
+    return largest[0] if len(largest) == 1 else None
+
+
+# -- launch ranges --------------------------------------------------------------------------------
+
+
+def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
+    """Return the number of ranks of each communicator, from its creation and destruction."""
+    return {
+        payload.communicator: payload.world_size
+        for ranges in processes
+        for payload in (
+            ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()
+        )
+        if payload.communicator is not None and payload.world_size > 0
+    }
+
+
+def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> CommunicationCalls:
+    """Put NCCL's calls into the launch ranges: their own, or the end of the outermost group."""
+    operations = {name: index for index, name in enumerate(OPERATIONS)}
+    of_name = np.array(
+        [operations.get(_FUNCTIONS.get(name, ""), UNKNOWN) for name in ranges.names], np.int64
+    )
+    begins, closes = (
+        np.array([name == function for name in ranges.names], np.bool_)[ranges.name]
+        for function in (_GROUP_START, _GROUP_END)
+    )
+    operation = of_name[ranges.name]
+    call, launch, launch_of_call = grouped(
+        ranges.start_ns, ranges.end_ns, ranges.thread, operation != UNKNOWN, begins, closes
+    )
+    field_index = ranges.field_index[call]
+    used, first, number = np.unique(field_index, return_index=True, return_inverse=True)
+    fields = [ranges.fields[index] for index in used.tolist()]
+    in_order = [fields[index].communicator for index in np.argsort(first).tolist()]
+    names = [name for name in dict.fromkeys(in_order) if name]
+    known_sizes = [world_sizes.get(field.communicator or "", UNKNOWN) for field in fields]
+    sizes = [
+        payload.world_size if payload.world_size >= 0 else size
+        for payload, size in zip(fields, known_sizes, strict=True)
+    ]
+
+    def of_call(values: Iterable[int]) -> Int64:
+        column: Int64 = np.array([*values], np.int64)[number.reshape(-1)]
+        return column
+
+    members = np.flatnonzero(launch_of_call >= 0)
+    return CommunicationCalls(
+        start_ns=ranges.start_ns[call],
+        end_ns=ranges.end_ns[call],
+        thread=ranges.thread[call],
+        operation=operation[call],
+        bytes=of_call(field.bytes for field in fields),
+        communicator=of_call(
+            names.index(field.communicator) if field.communicator else UNKNOWN for field in fields
+        ),
+        peer=of_call(field.peer for field in fields),
+        world_size=of_call(sizes),
+        sequence=of_call(field.sequence for field in fields),
+        launch_start_ns=ranges.start_ns[launch],
+        launch_end_ns=ranges.end_ns[launch],
+        launch_thread=ranges.thread[launch],
+        launch_parent=np.full(len(launch), UNKNOWN, np.int64),
+        first_member=np.searchsorted(launch_of_call[members], np.arange(len(launch) + 1)),
+        members=members,
+        communicators=tuple(names),
+    )

@@ -1,1 +1,0 @@
-"""NVTX events of an Nsight export: ranges, marks, names and labels."""
