@@ -22,14 +22,14 @@ help:  ## Show the goals
 demo: $(VENV)/installed  ## Analyse the sample trace
 	$(BIN)/traceprof analyze sample_traces/training.sqlite
 
-check: $(VENV)/installed-test  ## Lint, check the types and run the quick tests
+check: $(VENV)/installed-test  ## Lint, check the types and run the quick tests of what is changed
 	@$(BESIDE) lint types quick-tests
 
 test: $(VENV)/installed-test  ## Lint, check the types and run every test but the long ones
 	@$(BESIDE) lint types all-tests
 
 quick-tests: $(VENV)/installed-test
-	$(BIN)/pytest -n auto -m 'not slow and not long'
+	$(BIN)/pytest -n auto -m 'not slow and not long' $$($(BIN)/python -m tests.touched)
 
 all-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto
