@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from sample_traces.simulator.event_model.program_writer import Host
 
-_MS, _MIB = 1_000_000, 1 << 20
+_MS = 1_000_000
+_MIB = 1 << 20
 
 
 def _training(rng: np.random.Generator, step: Callable[[Host], None], reason: str) -> Setup:

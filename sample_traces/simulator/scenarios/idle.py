@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     from sample_traces.simulator.scenarios.setup import Finding
 
-_US, _MS, _MIB = 1_000, 1_000_000, 1 << 20
+_US = 1_000
+_MS = 1_000_000
+_MIB = 1 << 20
 _FORWARD, _BACKWARD = kernels.FORWARD * 3, kernels.BACKWARD * 2
-_BATCH_BYTES, _BUCKET_BYTES = 2 * _MIB, 48 * _MIB
+_BATCH_BYTES = 2 << 20
+_BUCKET_BYTES = 48 << 20
 _PYTHON = "/usr/bin/python3.11"
 _TOKENIZING = (
     ("_PyEval_EvalFrameDefault", _PYTHON), ("PyUnicode_Join", _PYTHON), ("PyDict_SetItem", _PYTHON)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     Stalls = dict[int, int]  # ns, by the number of the launch in its program
 
-_US, _MS, _KIB = 1_000, 1_000_000, 1 << 10
+_US = 1_000
+_MS = 1_000_000
+_KIB = 1 << 10
 _PURPOSE = "stalled_ns"
 LAUNCH = "cudaLaunchKernel_v7000"
 NUM_STEPS, NUM_KERNELS = 7, 40
