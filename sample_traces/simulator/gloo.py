@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sample_traces.simulator.event_model import cpu_answers
+from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import Rendezvous, Thread
-from sample_traces.simulator.event_model.cpu_program import US, CpuProgram
 from sample_traces.simulator.event_model.engine import Simulation
+from sample_traces.simulator.event_model.program_writer import US, CpuProgram
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import Machine
 from sample_traces.simulator.nsight_writer import NsightWriter
@@ -82,7 +82,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
         Records(writer, machine).write(result)
     ranges = result.ranges_of_processes
     facts = {
-        **cpu_answers.breakdown(ranges),
+        **answers.breakdown(ranges),
         "findings": _findings(ranges, operations),
         "silent": [] if pairs > 1 else ["process-group-scaling"],
     }

@@ -12,9 +12,9 @@ from msgspec.structs import asdict
 
 from sample_traces.simulator.event_model.actions import Busy, Pop, Push
 from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.kineto_writer import write_traces
 from sample_traces.simulator.machine import DEFAULT_DOMAIN
-from sample_traces.simulator.profiler_traces import write_traces
-from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios import idle as planted
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded

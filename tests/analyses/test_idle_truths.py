@@ -16,8 +16,8 @@ from sample_traces.simulator.event_model.actions import Call
 from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.kineto_writer import write_traces
 from sample_traces.simulator.machine import DEFAULT_DOMAIN
-from sample_traces.simulator.profiler_traces import write_traces
 from sample_traces.simulator.scenarios.setup import Setup, idle
 from tests.support.changes import recorded
 from tests.support.traces import closed_analysis

@@ -12,7 +12,7 @@ import pytest
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.actions import Communicator
 from sample_traces.simulator.event_model.answers import Ranks
-from sample_traces.simulator.event_model.fleet import Node
+from sample_traces.simulator.event_model.engine import Node
 from sample_traces.simulator.event_model.program_writer import Host, Rates
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from sample_traces.simulator.scenarios.setup import Setup

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sample_traces.simulator import SCENARIOS, schema_layouts, simulate_scenario
+from sample_traces.simulator import SCENARIOS, nsight_writer, simulate_scenario
 from tests.support.selection import in_turn
 from tests.support.traces import SAMPLE, SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
@@ -94,7 +94,7 @@ def test_findings_agree_with_the_truth(sample: Path) -> None:
         assert_true(analysis, truth_of(sample))
 
 
-@pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, [*schema_layouts.PRODUCTS]))
+@pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, [*nsight_writer.PRODUCTS]))
 def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str) -> None:
     path = tmp_path / f"{name}.sqlite"
     simulate_scenario(name, path, seed=7, schema_version=version)

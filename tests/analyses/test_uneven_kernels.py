@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sample_traces.simulator.event_model.answers import Ranks
-from sample_traces.simulator.scenarios import uneven
+from sample_traces.simulator.scenarios import ranks
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
@@ -109,7 +109,7 @@ def test_a_second_computation_agrees(path: Path) -> None:
 @pytest.mark.parametrize("kind", long_after(1, ["experts", "clock"]))
 def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(num_ranks)
-    build = uneven.slower_clock if kind == "clock" else uneven.uneven_experts
+    build = ranks.slower_clock if kind == "clock" else ranks.uneven_experts
     setup = build(rng, num_ranks)
     path = recorded(setup, tmp_path / "run.sqlite")
     (truth,) = setup.findings(Ranks(setup.run()))
@@ -142,7 +142,7 @@ def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_ranks", long_after(1, [2, 4, 8]))
 def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
-    setup = uneven.equal_ranks(np.random.default_rng(num_ranks), num_ranks)
+    setup = ranks.equal_ranks(np.random.default_rng(num_ranks), num_ranks)
     found, missing, measured, _ = judged(recorded(setup, tmp_path / "run.sqlite"))
     assert found == []
     assert missing == []
@@ -399,7 +399,7 @@ def test_ranks_that_take_turns_are_no_straggler() -> None:
 @pytest.mark.long
 def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
     analysis = closed_analysis(
-        recorded(uneven.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")
+        recorded(ranks.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")
     )
     assert not any("straggler" in text for _, text in analysis.notes)
 

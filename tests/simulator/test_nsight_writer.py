@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from sample_traces.simulator import schema_layouts
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.nsight_writer import NsightWriter
 from tests.support.databases import query
 from traceprof.errors import TraceFileError, UsageError
@@ -85,7 +85,7 @@ def test_a_string_has_one_id(path: Path) -> None:
     assert sorted(rows) == sorted([(ids[0], "gemm"), (ids[1], "relu")])
 
 
-@pytest.mark.parametrize(("version", "product"), schema_layouts.PRODUCTS.items())
+@pytest.mark.parametrize(("version", "product"), nsight_writer.PRODUCTS.items())
 def test_every_export_tells_its_version_and_enumerations(
     path: Path, version: str, product: str
 ) -> None:
@@ -129,13 +129,13 @@ def version_of(path: Path) -> str | None:
 @pytest.mark.parametrize("version", ["3.7.2", "3.25.0"])
 def test_tables_are_those_of_real_exports(path: Path, traces: Path, version: str) -> None:
     with NsightWriter(path, version) as writer:
-        for table in schema_layouts.LAYOUTS:
+        for table in nsight_writer.LAYOUTS:
             writer.create(table)
     written = {table: columns_of(path, table) for table in tables_of(path)}
     exports = [export for export in traces.rglob("*.sqlite") if version_of(export) == version]
     assert exports
     for export in exports:
-        tables = tables_of(export) & schema_layouts.LAYOUTS.keys()
+        tables = tables_of(export) & nsight_writer.LAYOUTS.keys()
         assert tables
         assert {table: columns_of(export, table) for table in tables} == {
             table: written[table] for table in tables
@@ -144,7 +144,7 @@ def test_tables_are_those_of_real_exports(path: Path, traces: Path, version: str
 
 HOST_TABLES = (
     schema.EVENT_RECORD.name, schema.SWITCHES, schema.SAMPLES, schema.CALL_CHAINS, schema.OS_CALLS,
-    schema_layouts.MPI_CALLS, schema.PROFILER_OVERHEAD, schema.OVERHEAD,
+    nsight_writer.MPI_CALLS, schema.PROFILER_OVERHEAD, schema.OVERHEAD,
 )  # fmt: skip
 # No real export of these versions with all of them was found: those of the next version that has
 # the same columns in every table that both have.
@@ -165,9 +165,9 @@ def test_tables_of_the_host_are_those_of_real_exports(
                 assert columns_of(export, table) == columns_of(path, table), (export, table)
                 compared.add(table)
     missing = {
-        "2.9.1": {schema.EVENT_RECORD.name, *HOST_TABLES[2:4], schema_layouts.MPI_CALLS},
+        "2.9.1": {schema.EVENT_RECORD.name, *HOST_TABLES[2:4], nsight_writer.MPI_CALLS},
         "3.7.2": set(),
-        "3.25.0": {schema_layouts.MPI_CALLS},
+        "3.25.0": {nsight_writer.MPI_CALLS},
     }
     assert compared == set(HOST_TABLES) & tables_of(path) - missing[version]
 

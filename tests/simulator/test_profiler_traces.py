@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sample_traces.simulator import RUN_SCENARIOS, simulate_run, simulate_scenario
-from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.commands import run_simulator
 from tests.support.selection import long_after
 from traceprof.analyses.verdict.run_result import RunResult

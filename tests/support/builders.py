@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from sample_traces.simulator import schema_layouts
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof import labels
 from traceprof.intervals import Int64
@@ -243,7 +243,7 @@ class TraceBuilder:
             for table, rows in self._rows.items():
                 add_rows(writer, table, rows)
             for table, _ in self._raw:
-                if table in schema_layouts.LAYOUTS:
+                if table in nsight_writer.LAYOUTS:
                     writer.create(table)
         if self._raw or self._without:
             self._alter(path)

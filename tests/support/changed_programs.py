@@ -12,7 +12,7 @@ from sample_traces.simulator.event_model.actions import Communicator
 from sample_traces.simulator.event_model.engine import Result
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import Host, Rates
-from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios import idle as planted
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from sample_traces.simulator.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from sample_traces.simulator.scenarios.setup import Setup

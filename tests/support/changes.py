@@ -30,14 +30,12 @@ from sample_traces.simulator.event_model.actions import (
     Wait,
 )
 from sample_traces.simulator.event_model.answers import Ranks
-from sample_traces.simulator.event_model.engine import Result
-from sample_traces.simulator.event_model.fleet import Capture, Node, seen
+from sample_traces.simulator.event_model.engine import Capture, Node, Result, seen
 from sample_traces.simulator.event_model.program_writer import COMPUTE
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import HOST_TABLES, SESSION_START_NS, Machine
-from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.nsight_writer import PRODUCTS, NsightWriter
 from sample_traces.simulator.scenarios.setup import Setup
-from sample_traces.simulator.schema_layouts import PRODUCTS
 from tests.support.traces import analysis_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis

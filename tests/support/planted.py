@@ -17,7 +17,7 @@ import numpy as np
 from sample_traces.simulator import simulate_run
 from sample_traces.simulator.event_model.actions import Call
 from sample_traces.simulator.event_model.program_writer import Host
-from sample_traces.simulator.scenarios import stalls as planted
+from sample_traces.simulator.scenarios import idle as planted
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.traces import closed_analysis
 from traceprof.analysis import Analysis

@@ -6,11 +6,13 @@ call puts entries into streams: operations, records of events, and waits for eve
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sample_traces.simulator.kernels import Kernel
 
@@ -305,3 +307,26 @@ class CallRecord:
     end_ns: int = -1
     stall_ns: tuple[int, int] | None = None
     depth: int = 0
+
+
+class Clock:
+    """A queue of planned events that runs them in order of time.
+
+    Attributes:
+        now_ns: the present.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self._planned: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, time_ns: int, happen: Callable[[], None]) -> None:
+        """Plan an event for a time, now at the earliest."""
+        heapq.heappush(self._planned, (max(time_ns, self.now_ns), next(self._numbers), happen))
+
+    def run(self) -> None:
+        """Run all planned events, and those that they plan in turn."""
+        while self._planned:
+            self.now_ns, _, happen = heapq.heappop(self._planned)
+            happen()

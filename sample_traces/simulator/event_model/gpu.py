@@ -20,8 +20,14 @@ from sample_traces.simulator.event_model.actions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sample_traces.simulator.event_model.actions import CallRecord, Entry, Event, Stream, Work
-    from sample_traces.simulator.event_model.clock import Clock
+    from sample_traces.simulator.event_model.actions import (
+        CallRecord,
+        Clock,
+        Entry,
+        Event,
+        Stream,
+        Work,
+    )
 
 _ALONE = Fraction(1)
 

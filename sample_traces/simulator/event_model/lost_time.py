@@ -10,7 +10,6 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sample_traces.simulator.boards import A100
 from sample_traces.simulator.event_model.actions import (
     CommunicationWork,
     CopyWork,
@@ -19,7 +18,7 @@ from sample_traces.simulator.event_model.actions import (
 )
 from sample_traces.simulator.event_model.answers import class_of, covered, union
 from sample_traces.simulator.event_model.gpu import Latencies
-from sample_traces.simulator.machine import PURPOSE
+from sample_traces.simulator.machine import A100, PURPOSE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import struct
+from bisect import bisect_right
 from collections import defaultdict
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from sample_traces.simulator import payloads, rows, schema_layouts
+from sample_traces.simulator import nsight_writer, rows
 from sample_traces.simulator.event_model.actions import (
     CommunicationWork,
     CopyWork,
@@ -15,13 +19,20 @@ from sample_traces.simulator.event_model.actions import (
     MemsetWork,
     Push,
     Record,
+    Sleep,
     Stream,
     Wait,
 )
-from sample_traces.simulator.event_model.host_tables import HostTables, global_thread
 from sample_traces.simulator.machine import (
     LEAD_NS,
+    LOADING,
+    MPI_CALL,
+    MPI_COLLECTIVE,
+    MPI_POINT_TO_POINT,
+    MPI_WORLD,
     NCCL_DOMAIN,
+    OS_CALL,
+    PROFILER,
     Process,
     write_machine,
     write_session,
@@ -29,11 +40,248 @@ from sample_traces.simulator.machine import (
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from sample_traces.simulator.event_model.actions import CallRecord
+    from collections.abc import Callable, Mapping
+
+    from sample_traces.simulator.event_model.actions import CallRecord, Thread
     from sample_traces.simulator.event_model.engine import RangeRecord, Result
     from sample_traces.simulator.event_model.gpu import Operation
     from sample_traces.simulator.machine import Machine
     from sample_traces.simulator.nsight_writer import NsightWriter
+
+    Add = Callable[[str, dict[str, Any]], None]
+
+_SAMPLED_EVERY_NS = 1_000_000
+_PYTHON = "/usr/bin/python3.11"
+_INTERPRETER = (("_PyEval_EvalFrameDefault", _PYTHON), ("main", _PYTHON))
+_DRIVER = ("0x7f4c1b2d14b8", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+_UNWOUND_BY_FRAMES = 7
+_MPI_TABLES = {
+    MPI_CALL: nsight_writer.MPI_CALLS,
+    MPI_COLLECTIVE: nsight_writer.MPI_COLLECTIVES,
+    MPI_POINT_TO_POINT: nsight_writer.MPI_POINT_TO_POINT,
+}
+
+
+def _core(thread: Thread) -> int:
+    return 2 * thread.process + thread.number
+
+
+def global_thread(thread: Thread) -> int:
+    """Return the globalTid of a thread."""
+    return Process(thread.process).thread(thread.number)
+
+
+class HostTables:
+    """Writes the host tables of a capture."""
+
+    def __init__(self, machine: Machine, string: Callable[[str], int], add: Add) -> None:
+        """Prepare to write.
+
+        Args:
+            machine: has the set of host tables of the capture.
+            string: returns the id of a text.
+            add: adds a row to a table.
+        """
+        self._tables = machine.host_tables
+        program = machine.thread_names[0]
+        self._program = _INTERPRETER if program == "python" else (("main", f"/opt/{program}"),)
+        self._string = string
+        self._add = add
+        self._num_samples = 0
+
+    def write(self, result: Result) -> None:
+        """Write a run."""
+        for range_ in result.ranges:
+            self._write_call(range_)
+        for thread, (start, end) in result.lives.items():
+            self._write_switches(result, thread, start, end)
+            self._write_samples(result, thread, start, end)
+
+    def _write_call(self, range_: RangeRecord) -> None:
+        """Write a call of a library that has a table of its own."""
+        domain, name = range_.action.domain, range_.action.name
+        row = {"start": range_.start_ns, "end": range_.end_ns}
+        row["globalTid"] = global_thread(range_.thread)
+        if domain in _MPI_TABLES:
+            row |= {} if domain == MPI_CALL else {"commHandle": MPI_WORLD}
+            self._add(_MPI_TABLES[domain], {**row, "textId": self._string(name)})
+        elif domain == OS_CALL and schema.OS_CALLS in self._tables:
+            row |= {"eventClass": nsight_writer.OS_CALL_CLASS, "nameId": self._string(name)}
+            self._add(schema.OS_CALLS, {**row, "nestingLevel": 0})
+        elif domain == PROFILER:
+            row |= {"nameId": self._string(name), "overheadType": 3}
+            self._add(schema.PROFILER_OVERHEAD, row)
+        elif domain == LOADING:
+            kind = nsight_writer.LIBRARY_LOADING[name]
+            row |= {"nameId": self._string(name), "eventClass": schema.OVERHEAD_CLASS}
+            self._add(schema.OVERHEAD, {**row, "overheadType": kind})
+
+    def _write_switches(self, result: Result, thread: Thread, start: int, end: int) -> None:
+        if schema.SWITCHES not in self._tables:
+            return
+        slept = [
+            (record.start_ns, record.end_ns)
+            for record in result.host
+            if record.thread == thread and isinstance(record.action, Sleep)
+        ]
+        times = [(start, 1), *((t, i) for span in slept for i, t in enumerate(span)), (end, 0)]
+        for time, is_in in times:
+            self._add(
+                schema.SWITCHES,
+                {
+                    "start": time,
+                    "cpu": _core(thread),
+                    "isSchedIn": is_in,
+                    "globalTid": global_thread(thread),
+                },
+            )
+
+    def _write_samples(self, result: Result, thread: Thread, start: int, end: int) -> None:
+        """Write a sample of a thread for each millisecond in which it ran."""
+        if schema.SAMPLES not in self._tables:
+            return
+        records = [record for record in result.host if record.thread == thread]
+        calls = [call for call in result.calls if call.thread == thread]
+        records_starts = [record.start_ns for record in records]
+        calls_starts = [call.start_ns for call in calls]
+        for time in range(start + _SAMPLED_EVERY_NS, end, _SAMPLED_EVERY_NS):
+            chain: tuple[tuple[str, str], ...] = self._program
+            record = bisect_right(records_starts, time) - 1
+            call = bisect_right(calls_starts, time) - 1
+            if record >= 0 and time < records[record].end_ns:
+                action = records[record].action
+                if isinstance(action, Sleep):
+                    continue
+                assert action.function is not None  # noqa: S101  (only such are recorded)
+                chain = (action.function, *chain)
+            elif call >= 0 and time < calls[call].end_ns:
+                chain = (_DRIVER, *chain)
+            self._write_sample(thread, time, chain)
+
+    def _write_sample(self, thread: Thread, time: int, chain: tuple[tuple[str, str], ...]) -> None:
+        self._num_samples += 1
+        self._add(
+            schema.SAMPLES,
+            {
+                "id": self._num_samples,
+                "start": time,
+                "cpu": _core(thread),
+                "threadState": nsight_writer.RUNNING,
+                "globalTid": global_thread(thread),
+                "cpuCycles": 1,
+            },
+        )
+        for depth, (function, module) in enumerate(chain):
+            self._add(
+                schema.CALL_CHAINS,
+                {
+                    "id": self._num_samples,
+                    "symbol": self._string(function),
+                    "module": self._string(module),
+                    "unresolved": 1 if function.startswith("0x") else None,
+                    "unwindMethod": _UNWOUND_BY_FRAMES,
+                    "stackDepth": depth,
+                },
+            )
+
+
+COMMUNICATOR, SIZE = "NCCL communicator ID", "Message size [bytes]"
+REDUCTION, PEER, ROOT = "Reduction operation", "Peer rank", "Root"
+_REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
+
+_FIRST_SCHEMA = 0x1000000
+# nvToolsExtPayload.h; an enumeration's type is the id of its own schema.
+_INT, _UINT64, _SIZE = 5, 18, 22
+_REDUCTION_ENUM = _FIRST_SCHEMA + 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """A payload's layout: field to type, in order."""
+
+    id: int
+    fields: tuple[tuple[str, int], ...]
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offset of each field, in bytes."""
+        sizes = [8 if kind in (_UINT64, _SIZE) else 4 for _, kind in self.fields]
+        return [sum(sizes[:index]) for index in range(len(sizes))]
+
+    @property
+    def size(self) -> int:
+        """The size in bytes, in whole words of eight."""
+        return -(-(self.offsets[-1] + 4) // 8) * 8
+
+
+_MESSAGE = ((COMMUNICATOR, _UINT64), (SIZE, _SIZE))
+_REDUCED = (*_MESSAGE, (REDUCTION, _REDUCTION_ENUM))
+_SCHEMAS = {
+    "ncclAllGather": _Schema(_FIRST_SCHEMA + 4, _MESSAGE),
+    "ncclAllReduce": _Schema(_FIRST_SCHEMA + 5, _REDUCED),
+    "ncclReduceScatter": _Schema(_FIRST_SCHEMA + 7, _REDUCED),
+    "ncclSend": _Schema(_FIRST_SCHEMA + 9, (*_MESSAGE, (PEER, _INT))),
+    "ncclRecv": _Schema(_FIRST_SCHEMA + 10, (*_MESSAGE, (PEER, _INT))),
+}
+
+
+def write_schemas(writer: NsightWriter) -> None:
+    """Write the layouts of payloads; real exports repeat these rows for each process."""
+    for layout in _SCHEMAS.values():
+        where = {"domainId": NCCL_DOMAIN, "schemaId": layout.id}
+        count = len(layout.fields)
+        writer.add(
+            schema.PAYLOAD_SCHEMAS,
+            {**where, "type": 1, "numEntries": count, "payloadSize": layout.size},
+        )
+        writer.add(
+            schema.PAYLOAD_ENTRIES,
+            {
+                **where,
+                "idx": list(range(count)),
+                "type": [kind for _, kind in layout.fields],
+                "name": [name for name, _ in layout.fields],
+                # Nsight omits that of the first one.
+                "offset": [offset or None for offset in layout.offsets],
+            },
+        )
+    enum = {"domainId": NCCL_DOMAIN, "schemaId": _REDUCTION_ENUM}
+    writer.add(
+        schema.PAYLOAD_ENUMS,
+        {**enum, "name": "ncclRedOp_t", "numEntries": len(_REDUCTIONS), "size": 4},
+    )
+    writer.add(
+        schema.PAYLOAD_ENUM_ENTRIES,
+        {
+            **enum,
+            "idx": list(range(len(_REDUCTIONS))),
+            "name": _REDUCTIONS,
+            "value": list(range(len(_REDUCTIONS))),
+            "isFlag": 0,
+        },
+    )
+
+
+def binary(name: str, payload: Mapping[str, int]) -> str:
+    """Return `binaryData` of the range of an NCCL function.
+
+    It is bytes, which SQLite keeps unchanged in a TEXT column; the writer supports only texts.
+    """
+    layout = _SCHEMAS[name]
+    code = "".join("Q" if kind in (_UINT64, _SIZE) else "i" for _, kind in layout.fields)
+    fields = struct.pack(f"<{code}", *(payload[field] for field, _ in layout.fields))
+    fields = fields.ljust(layout.size, b"\0")
+    size = len(fields)
+    header = struct.pack("<IIIIQQ", NCCL_DOMAIN, 0, layout.id, 0, size, 32 + size)
+    return cast("str", header + fields)
+
+
+def text(payload: Mapping[str, int]) -> str:
+    """Return `jsonText` of the same: names to values, enumerations by name."""
+    shown: dict[str, int | str] = dict(payload)
+    if REDUCTION in shown:
+        shown[REDUCTION] = _REDUCTIONS[payload[REDUCTION]]
+    return json.dumps(shown)
 
 
 class Records:
@@ -44,7 +292,7 @@ class Records:
         self._writer = writer
         self._machine = machine
         # Exports of 2023 have neither Command Buffer Full in any form nor NCCL's payloads.
-        self._is_latest = writer.schema_version == next(reversed(schema_layouts.PRODUCTS))
+        self._is_latest = writer.schema_version == next(reversed(nsight_writer.PRODUCTS))
         self._num_kernels: dict[int, int] = {}
         self._event_ids: dict[Event, int] = {}
         # Rows are written together, by table and by their columns.
@@ -54,7 +302,7 @@ class Records:
     def write(self, result: Result) -> None:
         """Write a run."""
         if any(range_.action.domain == NCCL_DOMAIN for range_ in result.ranges):
-            payloads.write_schemas(self._writer)
+            write_schemas(self._writer)
         # Exports have rows roughly in the order in which operations complete, and calls begin.
         for operation in sorted(result.operations, key=attrgetter("end_ns")):
             self._write_operation(operation)
@@ -173,9 +421,9 @@ class Records:
         payload = range_.action.payload if isinstance(range_.action, Push) else None
         if payload is not None and self._is_latest:
             if self._machine.has_json_payloads:
-                row["jsonText"] = payloads.text(payload)
+                row["jsonText"] = text(payload)
             else:
-                row["binaryData"] = payloads.binary(range_.action.name, payload)
+                row["binaryData"] = binary(range_.action.name, payload)
         self._add(table, row)
 
     def _add(self, table: str, row: dict[str, Any]) -> None:

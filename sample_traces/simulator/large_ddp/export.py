@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sample_traces.simulator import rows
-from sample_traces.simulator.boards import A100
 from sample_traces.simulator.kernels import KERNELS
 from sample_traces.simulator.large_ddp.program import CallKind, Phase
 from sample_traces.simulator.machine import (
+    A100,
     DEFAULT_DOMAIN,
     NCCL_DOMAIN,
     TRACEPROF_DOMAIN,

@@ -12,25 +12,17 @@ import numpy as np
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import HOST_TABLES, Machine
-from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.nsight_writer import PRODUCTS, NsightWriter
 from sample_traces.simulator.scenarios import (
     copies,
     counters,
-    demo,
-    exposed,
     idle,
     pipelines,
-    published,
-    queue,
-    queued_sends,
+    ranks,
     stages,
-    stalls,
     training,
-    uneven,
-    waiting,
 )
 from sample_traces.simulator.scenarios.setup import FINDINGS, Scenario, all_but
-from sample_traces.simulator.schema_layouts import PRODUCTS
 from sample_traces.simulator.truth import check_at_least, new_truth, write_truth
 from traceprof.errors import UsageError
 from traceprof.trace.nsight import schema
@@ -46,7 +38,7 @@ _OTHERS_OF_EXPOSED = ("launch-queue-stall", "overlap-slowdown", "pageable-copy")
 SCENARIOS: dict[str, Scenario] = {
     "training": Scenario(
         "Two ranks of DDP that lose time to communication, copies, and a full queue.",
-        demo.training,
+        training.training,
         host_tables=HOST_TABLES - {schema.SAMPLES},
     ),
     "healthy": Scenario(
@@ -61,7 +53,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "nccl-serialization": Scenario(
         "Sends to two peers wait behind each other on one stream.",
-        queued_sends.nccl_serialization,
+        stages.nccl_serialization,
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
     ),
     "pipeline-sends": Scenario(
@@ -95,18 +87,18 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "launch-queue-stall": Scenario(
         "A full launch queue blocks the thread that must start a send.",
-        queue.launch_queue_stall,
+        idle.launch_queue_stall,
         silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
     ),
     "launch-queue-stall-unexported": Scenario(
         "The same, in an export that dropped the Command Buffer Full records.",
-        queue.launch_queue_stall,
+        idle.launch_queue_stall,
         silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
         has_overhead_rows=False,
     ),
     "launch-queue-full-healthy": Scenario(
         "A launch queue that is full because the GPU is busy.",
-        queue.launch_queue_full_healthy,
+        idle.launch_queue_full_healthy,
         silent=FINDINGS,
     ),
     "pageable-copy": Scenario(
@@ -136,29 +128,29 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "published-copies": Scenario(
         "Copies of a published experiment on RTX 3090: one stream, two, beside compute.",
-        published.published_copies,
+        copies.published_copies,
         silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
         is_sample=False,
     ),
     "published-sends": Scenario(
         "The same by NCCL: sends and compute, alone and beside each other.",
-        published.published_sends,
+        copies.published_sends,
         silent=("pageable-copy", "launch-queue-stall", "peer-copy-through-host"),
         is_sample=False,
     ),
     "host-sync": Scenario(
         "Numbers are read in the middle of steps, and the GPU runs dry.",
-        waiting.host_sync,
+        idle.host_sync,
         silent=("pageable-copy", "launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
     ),
     "launch-bound": Scenario(
         "Kernels are over before the host has launched the next.",
-        waiting.launch_bound,
+        idle.launch_bound,
         silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
     ),
     "data-loading": Scenario(
         "The GPU waits for the data loader.",
-        waiting.data_loading,
+        idle.data_loading,
         silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
     ),
     "small-collectives": Scenario(
@@ -218,30 +210,30 @@ SCENARIOS: dict[str, Scenario] = {
         )
         for name, summary, build in (
             ("late-launch", "All-reduces are launched long after their input is ready.",
-             exposed.late_launch),
+             training.late_launch),
             ("queued", "A bucket waits behind another one while the backward could hide it.",
-             exposed.queued),
+             training.queued),
             ("needed-at-once", "Each layer's input is gathered only when the layer needs it.",
-             exposed.needed_at_once),
+             training.needed_at_once),
             ("late-input", "The last bucket is ready only after the backward.",
-             exposed.late_input),
+             training.late_input),
             ("waiting", "One rank has more work, and the other one waits for it.",
-             exposed.waiting),
+             training.waiting),
         )
     },
     "host-stall": Scenario(
         "Some launches of one rank take milliseconds: its thread is held up.",
-        stalls.one_rank,
+        idle.one_rank,
         silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
     ),
     "uneven-clock": Scenario(
         "All kernels of one rank take longer: its clock is slower.",
-        partial(uneven.slower_clock, num_ranks=3, num_layers=1),
+        partial(ranks.slower_clock, num_ranks=3, num_layers=1),
         silent=all_but("uneven-kernels", "straggler", "exposed-communication", "gpu-idle"),
     ),
     "uneven-experts": Scenario(
         "Another rank has most work in each layer, as experts have.",
-        partial(uneven.uneven_experts, num_ranks=3, num_layers=2),
+        partial(ranks.uneven_experts, num_ranks=3, num_layers=2),
         silent=all_but("uneven-kernels", "exposed-communication", "gpu-idle"),
     ),
     "full-precision-matmul": Scenario(

@@ -1,26 +1,46 @@
-"""Runs with an idle GPU, each for one reason, and with host tables."""
+"""Runs with an idle GPU, each for one reason: waits, stalls, full queues, host code."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sample_traces.simulator import kernels
-from sample_traces.simulator.event_model import lost_time
-from sample_traces.simulator.event_model.actions import Arrive, Await, Call, Rendezvous
+from sample_traces.simulator.event_model import answers, lost_time
+from sample_traces.simulator.event_model.actions import (
+    Arrive,
+    Await,
+    Call,
+    Communicator,
+    Pop,
+    Push,
+    Rendezvous,
+)
 from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.gpu import Latencies
-from sample_traces.simulator.event_model.program_writer import Host
-from sample_traces.simulator.machine import LOADING, MPI_COLLECTIVE, MPI_POINT_TO_POINT, NCCL_DOMAIN
+from sample_traces.simulator.event_model.program_writer import NCCL, Host
+from sample_traces.simulator.machine import (
+    LOADING,
+    MPI_COLLECTIVE,
+    MPI_POINT_TO_POINT,
+    NCCL_DOMAIN,
+    PURPOSE,
+    TRACEPROF_DOMAIN,
+)
 from sample_traces.simulator.scenarios.setup import Setup, finding, idle
-from sample_traces.simulator.scenarios.training import WORLD, optimize, reduce_beside
+from sample_traces.simulator.scenarios.training import WORLD, optimize, programs, reduce_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
+    from sample_traces.simulator.event_model.actions import Action
+    from sample_traces.simulator.event_model.engine import Result
+    from sample_traces.simulator.kernels import Kernel
     from sample_traces.simulator.scenarios.setup import Finding
+
+    Stalls = dict[int, int]  # ns, by the number of the launch in its program
 
 _US = 1_000
 _MS = 1_000_000
@@ -217,3 +237,260 @@ def turnaround(rng: np.random.Generator) -> Setup:
         with host.step(step):
             host.operator(host.compute, "aten::linear", *[short] * 80)
     return Setup((host,), idle, latencies=Latencies(stream_gap=1_500))
+
+
+_SHORT = (kernels.LAYER_NORM, kernels.ADD, kernels.BIAS_GRADIENT, kernels.LAYER_NORM_BACKWARD)
+
+_SMALL_BUCKET_BYTES = 14 << 20
+_LOADING_NS = 9_000_000
+_LOGGING_NS = 60_000
+DATA_LOADER = "dataloader next"
+
+
+def host_sync(rng: np.random.Generator) -> Setup:
+    """Return a run that reads three numbers in the middle of each step.
+
+    Each read waits until the GPU has no work left; then the host uses the number, and launches more
+    only afterwards.
+    """
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, _BATCH_BYTES)
+        for _ in range(3):
+            host.operator(host.compute, "aten::add", *_SHORT * 2)
+            host.item(host.compute)
+            host.busy(_LOGGING_NS)
+        _backward(host, kernels.FORWARD)
+
+    return Setup(programs(rng, 8, step), _synchronized)
+
+
+def _backward(host: Host, first: Sequence[Kernel]) -> None:
+    """Run a backward, whose first gradients are reduced beside its last kernels."""
+    with host.range("backward"):
+        host.operator(host.compute, "aten::mm", *first)
+        reduce_beside(host, _SMALL_BUCKET_BYTES)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+        host.follow(host.compute, host.nccl)
+
+
+def _synchronized(ranks: Ranks) -> list[Finding]:
+    findings = idle(ranks)
+    for rank, (process, _) in enumerate(ranks.places):
+        calls = [call for call in ranks.result.calls if call.thread.process == process]
+        findings.append(finding("host-sync", rank, **answers.synchronizations(calls)))
+    return findings
+
+
+def launch_bound(rng: np.random.Generator) -> Setup:
+    """Return a run of kernels that are over before the host has launched the next one."""
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, _BATCH_BYTES)
+        with host.range("forward"):
+            host.launch(host.compute, *kernels.TINY * 15)
+        with host.range("backward"):
+            host.launch(host.compute, *kernels.TINY * 15)
+            reduce_beside(host, _SMALL_BUCKET_BYTES)
+            host.launch(host.compute, *kernels.TINY * 6)
+            host.follow(host.compute, host.nccl)
+        with host.range("optimizer"):
+            host.launch(host.compute, *kernels.TINY * 6)
+
+    return Setup(programs(rng, 3, step), idle)
+
+
+def data_loading(rng: np.random.Generator) -> Setup:
+    """Return a run that loads each batch only when it is needed, slower than the GPU."""
+
+    def step(host: Host) -> None:
+        with host.purpose("data_loading_ns"), host.range(DATA_LOADER, TRACEPROF_DOMAIN):
+            host.busy(_LOADING_NS, spread=0.02)
+        host.to_device(host.compute, _BATCH_BYTES)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 4)
+        _backward(host, kernels.FORWARD * 3)
+        optimize(host)
+
+    return Setup(programs(rng, 8, step), idle)
+
+
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.DOWN, kernels.SOFTMAX)
+_ACTIVATIONS_BYTES = 64 << 20
+_BURST, _REST = 325, 70  # layers
+
+
+def launch_queue_stall(rng: np.random.Generator) -> Setup:
+    """Return a run in which one thread fills the queue before it starts the send of another stream.
+
+    The send needs only the first few kernels and its stream is idle, but the launching thread is
+    blocked behind the kernels that come before it in the program.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = host.compute, host.nccl
+        host.collective("all_reduce", WORLD, nccl, 1024)
+        for step, layers in enumerate((_BURST, _REST)):
+            with host.step(step):
+                if host.process == 0:
+                    host.launch(compute, *_LAYER * 4)
+                    ready = host.record(compute)
+                    host.launch(compute, *_LAYER * layers)
+                    host.wait(nccl, ready)
+                    host.send_recv("send", 1, WORLD, nccl, _ACTIVATIONS_BYTES)
+                else:
+                    host.send_recv("recv", 0, WORLD, nccl, _ACTIVATIONS_BYTES)
+                    host.follow(compute, nccl)
+                    host.launch(compute, *_LAYER * 12)
+    setup = Setup(hosts, lambda ranks: _stalled(ranks, setup.without_queue_limit()))
+    return setup
+
+
+def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
+    """Return the stalls and their cost compared to the same run without a limit."""
+    calls = [call for call in ranks.result.calls if call.thread.process == 0]
+    metrics = answers.launch_queue(calls)
+    late = [
+        (operation.start_ns - other.start_ns, operation.call.end_ns - other.call.end_ns)
+        for operation, other in zip(ranks.result.operations, unlimited.operations, strict=True)
+        if operation.stream.process == 0 and operation.stream.id == NCCL
+    ]
+    metrics |= {
+        "model_late_start_ns": sum(start for start, _ in late),
+        "model_late_launch_ns": max(launch for _, launch in late),
+        "model_makespan_ns": ranks.result.end_ns - unlimited.end_ns,
+    }
+    return [finding("launch-queue-stall", 0, **metrics)]
+
+
+def launch_queue_full_healthy(rng: np.random.Generator) -> Setup:
+    """Return a run whose thread is blocked because it has launched far ahead of a busy GPU."""
+    host = Host(0, rng)
+    with host.step(0):
+        host.launch(host.compute, *_LAYER * 330)
+    return Setup((host,), _stalled_queue)
+
+
+def _stalled_queue(ranks: Ranks) -> list[Finding]:
+    metrics = answers.launch_queue(ranks.result.calls)
+    return [finding("launch-queue-stall", 0, **metrics, model_late_start_ns=0)]
+
+
+_KIB = 1 << 10
+_PURPOSE = "stalled_ns"
+LAUNCH = "cudaLaunchKernel_v7000"
+NUM_STEPS, NUM_KERNELS = 7, 40
+
+
+def host_bound(
+    rng: np.random.Generator,
+    num_ranks: int,
+    *,
+    num_steps: int = NUM_STEPS,
+    busy_ns: int = 0,
+    waits: bool = False,
+    kernel_ns: int = 9_000,
+) -> tuple[Host, ...]:
+    """Return programs that launch kernels and reduce twice a step.
+
+    Args:
+        rng: for variations of durations.
+        num_ranks: of the run, one program each.
+        num_steps: of each program.
+        busy_ns: how much longer the host takes for each kernel.
+        waits: whether the host waits for the GPU at the end of each step.
+        kernel_ns: the duration of each kernel.
+    """
+    world = Communicator(0x5EED_0000_0000_0001, "0", tuple(range(num_ranks)))
+    hosts = tuple(Host(rank, rng) for rank in world.processes)
+    kernel = replace(kernels.TINY[0], duration_ns=kernel_ns)
+    for host in hosts:
+        for step in range(num_steps):
+            with host.step(step):
+                for _ in range(2):
+                    for _ in range(NUM_KERNELS // 2):
+                        if busy_ns:
+                            host.busy(busy_ns)
+                        host.operator(host.compute, "aten::linear", kernel)
+                    host.collective("all_reduce", world, host.nccl, 256 * _KIB, after=host.compute)
+                    host.follow(host.compute, host.nccl)
+                if waits:
+                    host.synchronize(host.compute)
+    return hosts
+
+
+def num_launches(host: Host) -> int:
+    """Return how many kernels of compute a program launches."""
+    return sum(isinstance(action, Call) and action.api == LAUNCH for action in host.actions)
+
+
+def hold_up(host: Host, stalls: Stalls) -> None:
+    """Let some launches of a program take longer."""
+    actions: list[Action] = []
+    launch = 0
+    for action in host.actions:
+        if isinstance(action, Call) and action.api == LAUNCH:
+            if launch in stalls:
+                longer = replace(action, cost_ns=action.cost_ns + stalls[launch])
+                actions += [Push(_PURPOSE, PURPOSE), longer, Pop()]
+            else:
+                actions.append(action)
+            launch += 1
+        else:
+            actions.append(action)
+    host.actions[:] = actions
+
+
+def held_up(
+    hosts: Sequence[Host], stalls: Callable[[Host], Stalls], held_up_by: str = "unknown"
+) -> Setup:
+    """Return a run of programs with some longer launches, and the truth about it."""
+    planted = {host.process: stalls(host) for host in hosts}
+    for host in hosts:
+        hold_up(host, planted[host.process])
+    return Setup(tuple(hosts), lambda ranks: _truth(ranks, planted, held_up_by))
+
+
+def _truth(ranks: Ranks, planted: dict[int, Stalls], held_up_by: str) -> list[Finding]:
+    """Return `gpu-idle` and `host-stall` of each rank that stalled."""
+    stalled = {rank: stalls for rank, stalls in planted.items() if stalls}
+    return [
+        claim
+        for rank, stalls in stalled.items()
+        for claim in (
+            finding("gpu-idle", rank, **lost_time.idle(ranks, rank)),
+            finding("host-stall", rank, **_metrics(ranks, rank, stalls, len(stalled), held_up_by)),
+        )
+    ]
+
+
+def _metrics(
+    ranks: Ranks, rank: int, stalls: Stalls, num_ranks: int, held_up_by: str
+) -> dict[str, Any]:
+    return {
+        "stalled_ns": sum(stalls.values()),
+        "num_calls": len(stalls),
+        "longest_ns": max(stalls.values()),
+        "idle_ns": lost_time.idle(ranks, rank)[_PURPOSE],
+        "others_wait_ns": lost_time.others_wait_ns(ranks, rank, _PURPOSE)
+        if len(ranks.places) > 1
+        else None,
+        "num_ranks": num_ranks,
+        "held_up_by": held_up_by,
+    }
+
+
+def one_rank(rng: np.random.Generator) -> Setup:
+    """Return a run in which one rank of two is held up in most steps, at any launch."""
+    hosts = host_bound(rng, 2)
+
+    def stalls(host: Host) -> Stalls:
+        if host.process == 0:
+            return {}
+        steps = rng.choice(range(1, NUM_STEPS - 1), 4, replace=False).tolist()
+        return {
+            step * NUM_KERNELS + int(rng.integers(2, NUM_KERNELS)): int(rng.integers(2, 6) * _MS)
+            for step in steps
+        }
+
+    return held_up(hosts, stalls)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sample_traces.simulator.boards import A100, Board
 from sample_traces.simulator.event_model import lost_time
 from sample_traces.simulator.event_model.actions import Call, Thread
 from sample_traces.simulator.event_model.engine import QUEUE_LIMIT, Simulation
 from sample_traces.simulator.event_model.gpu import Latencies
-from sample_traces.simulator.machine import TORCH_THREADS
+from sample_traces.simulator.machine import A100, TORCH_THREADS, Board
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

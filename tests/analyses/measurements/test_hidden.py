@@ -7,7 +7,7 @@ from shutil import copyfile
 import pytest
 
 from sample_traces.simulator import simulate_scenario
-from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
 from tests.support.selection import rows_long_after

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import traceprof
-from sample_traces.simulator.scenarios import uneven
+from sample_traces.simulator.scenarios import ranks
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
 from tests.support.selection import known, long_after
@@ -23,8 +23,8 @@ def test_the_limit_is_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: 
     def built(size: float) -> Setup:
         rng = np.random.default_rng(7)  # the same noise with and without
         if kind == "clock":
-            return uneven.slower_clock(rng, num_ranks, times=1 + size)
-        return uneven.uneven_experts(rng, num_ranks, most=4 * size)
+            return ranks.slower_clock(rng, num_ranks, times=1 + size)
+        return ranks.uneven_experts(rng, num_ranks, most=4 * size)
 
     before, after = (
         recorded(built(size), tmp_path / f"{kind}-{size}.sqlite") for size in (0.15, 0.0)
@@ -41,7 +41,7 @@ def test_the_limit_is_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: 
 
 @pytest.mark.long
 def test_equal_ranks_have_nothing_to_even_out(tmp_path: Path) -> None:
-    setup = uneven.equal_ranks(np.random.default_rng(1))
+    setup = ranks.equal_ranks(np.random.default_rng(1))
     path = recorded(setup, tmp_path / "equal.sqlite")
     (answer,) = traceprof.whatif(path, assume=["equal-kernels"]).whatif.answers
     assert answer.refused == "no rank's kernels take significantly longer than those of the others"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sample_traces.simulator import simulate_run
-from sample_traces.simulator.event_model.fleet import Capture, Node, seen
+from sample_traces.simulator.event_model.engine import Capture, Node, seen
 from sample_traces.simulator.scenarios.ranks import STRAGGLERS, training
 from tests.support.databases import query
 from traceprof.errors import UsageError

@@ -11,7 +11,7 @@ import pytest
 
 import traceprof
 from sample_traces.simulator import simulate_scenario
-from sample_traces.simulator.scenarios.published import NUM_TENSORS, TENSOR_BYTES
+from sample_traces.simulator.scenarios.copies import NUM_TENSORS, TENSOR_BYTES
 from traceprof import Options
 
 _PAGE = Path(__file__).parents[3] / "docs" / "testing.md"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sample_traces.simulator import SCENARIOS, schema_layouts, simulate_scenario
+from sample_traces.simulator import SCENARIOS, nsight_writer, simulate_scenario
 from sample_traces.simulator.event_model.lost_time import IDLE_CAUSES
 from sample_traces.simulator.scenarios.setup import FINDINGS
 from tests.reference import exposed_communication
@@ -25,7 +25,7 @@ from traceprof.trace.nsight import schema
 
 pytestmark = pytest.mark.slow
 
-VERSIONS = tuple(schema_layouts.PRODUCTS)
+VERSIONS = tuple(nsight_writer.PRODUCTS)
 LATEST = VERSIONS[-1]
 Truth = dict[str, Any]
 

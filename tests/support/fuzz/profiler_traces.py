@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sample_traces.simulator import simulate_scenario
-from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.kineto_writer import write_traces
 from traceprof.trace.open import open_trace
 
 Damage = Callable[[bytearray, random.Random], None]

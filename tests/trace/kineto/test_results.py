@@ -15,7 +15,7 @@ from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
 from dashboards.timeline.tracks import read_gpu, with_host
 from sample_traces.simulator import simulate_scenario
-from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.kineto_writer import write_traces
 from tests.support import profiler_events
 from tests.support.dashboard import drawn, named, text
 

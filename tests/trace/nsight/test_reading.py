@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_traces.simulator import schema_layouts
+from sample_traces.simulator import nsight_writer
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.commands import EVENTS, SMALL_TABLES, alter, attempt, everything
@@ -427,7 +427,7 @@ def test_only_calls_and_ranges(path: Path) -> None:
 def test_every_table_is_there_and_empty(path: Path) -> None:
     # As `nsys export --lazy=false` writes them.
     export = TraceBuilder()
-    for table in schema_layouts.LAYOUTS:
+    for table in nsight_writer.LAYOUTS:
         export.raw(table)
     assert notes(export.write(path)) == ["no GPU operation, so no rank; it holds no events"]
 
