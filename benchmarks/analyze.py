@@ -29,7 +29,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.trace.nsight import schema
 
 GPUS, KERNELS_PER_STEP = 8, 1000

@@ -34,7 +34,7 @@ from rich.table import Table
 from werkzeug.serving import make_server
 
 from dashboards.timeline import server as timeline_server
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import click
 from playwright.sync_api import sync_playwright
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 
 GPUS = 8
 KERNELS_PER_STEP = 1000

@@ -33,7 +33,7 @@ from rich.table import Table
 from werkzeug.serving import make_server
 
 from dashboards.server.app import create_app
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.analysis import analyze
 from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 

@@ -7,8 +7,8 @@ runs whose ranks have no GPU. Exports are marked as simulated in their metadata,
 beside them follows from the model, not from reading the export back.
 """
 
+from sample_traces.simulator.ddp import simulate_ddp
 from sample_traces.simulator.gloo import simulate_gloo
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from sample_traces.simulator.scenarios import SCENARIOS, SCHEMA_VERSIONS, simulate_scenario
 from sample_traces.simulator.scenarios.runs import RUN_SCENARIOS, simulate_run
 

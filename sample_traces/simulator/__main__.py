@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sample_traces.simulator.ddp import simulate_ddp
 from sample_traces.simulator.gloo import simulate_gloo
 from sample_traces.simulator.kineto_writer import simulate_into
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from sample_traces.simulator.scenarios import SCENARIOS, SCHEMA_VERSIONS, simulate_scenario
 from sample_traces.simulator.scenarios.runs import RUN_SCENARIOS, simulate_run
 from traceprof.cli.groups import SuggestingGroup

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.builders import stretch
 from tests.support.selection import known
 from traceprof.analysis import Options

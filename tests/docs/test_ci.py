@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.analysis import analyze_reports
 from traceprof.reports.json import render
 

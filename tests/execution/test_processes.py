@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.selection import long_after
 from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
 from traceprof.analysis import Analysis, analyze, analyze_in_child

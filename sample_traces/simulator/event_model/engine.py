@@ -4,14 +4,14 @@ Each host thread has a program of actions; the result is a record of all events 
 The model is deterministic and counts in whole nanoseconds:
 
 * A thread performs its actions one after the other.
-** A process has room for a number of operations that are launched and not over. A launch without
+* A process has room for a number of operations that are launched and not over. A launch without
   room blocks its thread until one is over.
 * A stream runs its entries in order. An operation starts when it has been launched, the one before
   it and the events that its stream waits for are over, and its engine and communicator are free.
 * A communicator runs its operations one after the other, whatever their streams. Each member
   occupies its stream from its own start; all leave together, a transfer after the last arrived.
 * While a communication kernel runs on a device, compute kernels there are slower by one factor.
-** A rendezvous of threads, as of ranks without a GPU, ends some time after its last member arrives.
+* A rendezvous of threads, as of ranks without a GPU, ends some time after its last member arrives.
 * Concurrent copies share the bandwidth of a link evenly.
 
 Simplifications: kernels of two streams do not slow each other, nothing slows communication, and

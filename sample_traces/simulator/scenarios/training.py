@@ -1,4 +1,4 @@
-"""Data-parallel training: healthy, with communication that costs time, and with several problems."""
+"""Data-parallel training: healthy, with costly communication, and with several problems."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from sample_traces.simulator import SCENARIOS, kernels, simulate_scenario
+from sample_traces.simulator.ddp import simulate_ddp
 from sample_traces.simulator.event_model.actions import Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
 from sample_traces.simulator.machine import MPI_POINT_TO_POINT
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder

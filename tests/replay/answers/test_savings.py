@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 import traceprof
 from sample_traces.simulator import SCENARIOS, simulate_scenario
-from sample_traces.simulator.large_ddp.ddp import simulate_ddp
+from sample_traces.simulator.ddp import simulate_ddp
 from tests.reference.gpu_programs import PROGRAMS
 from tests.reference.spans import length, union
 from tests.reference.streams import Rank, read

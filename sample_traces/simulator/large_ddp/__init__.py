@@ -1,1 +1,0 @@
-"""Large data-parallel runs, made in columns: millions of kernels in seconds."""
