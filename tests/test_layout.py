@@ -19,7 +19,7 @@ STARTED = (
     r".*\.__main__|traceprof\.(cli\.\w+|reports\.(comparison\.)?\w+|testing|documents\.schema)"
     r"|instrument\.(wraps\.\w+|lightning|transformers)"
 )
-SHARED = ("tests.support", "tests.reference", "tests.gpu.changes")  # the last by another program
+SHARED = ("tests.support", "tests.reference", "tests.touched", "tests.gpu.changes")
 
 
 def imported(path: Path) -> set[str]:
