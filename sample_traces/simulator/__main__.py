@@ -33,8 +33,6 @@ _TO_EXPORT = click.option(
 
 
 class _Scenarios(SuggestingGroup):
-    """A group with a command for each registered scenario, beside its own."""
-
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  (as click has it)
         try:
             return super().invoke(ctx)
@@ -93,14 +91,12 @@ def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
 
 
 def _write(output: str, simulate: Callable[[Path], Path]) -> None:
-    """Simulate into a file, and print what was written."""
     check_files(output)
     written, truth = simulate_into(Path(output), simulate)
     click.echo("\n".join(map(str, (*written, truth))))
 
 
 def _schema_version(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Return the option for the schema version to write."""
     return click.option(
         "--schema-version",
         type=click.Choice(SCHEMA_VERSIONS),

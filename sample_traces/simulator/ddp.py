@@ -79,20 +79,13 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class Program:
-    """The API calls of one step in their order, which is the same on every rank.
+    """The API calls of one step in their order, which is the same on every rank."""
 
-    Attributes:
-        call: int64[calls], of `CallKind`.
-        phase: int64[calls], of `Phase`.
-        kernel: int64[calls], index into `kernels.KERNELS`; -1 if no kernel is launched.
-        size_bytes: int64[calls], of copies, memory sets and all-reduces, else 0.
-        work_ns: int64[calls], nominal time on the GPU; of an all-reduce, once all ranks are in it.
-    """
-
-    call: Int64
-    phase: Int64
-    kernel: Int64
-    size_bytes: Int64
+    call: Int64  # int64[calls], of `CallKind`
+    phase: Int64  # int64[calls], of `Phase`
+    kernel: Int64  # int64[calls], index into `kernels.KERNELS`; -1 if no kernel is launched
+    size_bytes: Int64  # int64[calls], of copies, memory sets and all-reduces, else 0
+    # int64[calls], nominal time on the GPU; of an all-reduce, once all ranks are in it
     work_ns: Int64
 
     def __len__(self) -> int:
@@ -258,27 +251,16 @@ _HOST_SPREAD = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StepTimeline:
-    """The times of one step on each rank, in ns since the session's start.
+    """The times of one step on each rank, in ns since the session's start."""
 
-    Attributes:
-        number: of the step.
-        program: its calls.
-        range_start_ns: int64[ranks], of the step's range on the host.
-        range_end_ns: int64[ranks].
-        call_start_ns: int64[ranks, calls].
-        call_end_ns: int64[ranks, calls].
-        start_ns: int64[ranks, calls], of the GPU operation; 0 for calls that launch none.
-        end_ns: int64[ranks, calls], of the GPU operation; 0 for calls that launch none.
-    """
-
-    number: int
-    program: Program
-    range_start_ns: Int64
-    range_end_ns: Int64
-    call_start_ns: Int64
-    call_end_ns: Int64
-    start_ns: Int64
-    end_ns: Int64
+    number: int  # of the step
+    program: Program  # its calls
+    range_start_ns: Int64  # int64[ranks], of the step's range on the host
+    range_end_ns: Int64  # int64[ranks]
+    call_start_ns: Int64  # int64[ranks, calls]
+    call_end_ns: Int64  # int64[ranks, calls]
+    start_ns: Int64  # int64[ranks, calls], of the GPU operation; 0 for calls that launch none
+    end_ns: Int64  # int64[ranks, calls], of the GPU operation; 0 for calls that launch none
 
 
 def run_steps(
@@ -335,14 +317,10 @@ def _run_step(
 
 
 def run_stream(ready_ns: Int64, work_ns: Int64) -> tuple[Int64, Int64]:
-    """Return start and end of operations that a stream runs in order.
+    """Return start and end, int64[ranks, operations], of operations that a stream runs in order.
 
     Each starts when it is ready and the stream is free, a moment after the end of the one before:
     the recurrence end[i] = max(end[i-1], ready[i]) + work[i], without a loop over operations.
-
-    Args:
-        ready_ns: int64[ranks, operations], earliest starts.
-        work_ns: int64[ranks, operations].
     """
     occupied = work_ns + _STREAM_GAP_NS
     total = np.cumsum(occupied, axis=1)
@@ -517,13 +495,6 @@ class RunExport:
     """Writes a run: first the machine, then step after step, then the duration."""
 
     def __init__(self, writer: NsightWriter, num_ranks: int, command: str) -> None:
-        """Write the tables that do not depend on time.
-
-        Args:
-            writer: the open export.
-            num_ranks: of the run.
-            command: the command line that reproduces this run.
-        """
         self._writer = writer
         self._ranks = [Process(number) for number in range(num_ranks)]
         self._num_calls = 0
@@ -660,7 +631,6 @@ class RunExport:
 
 
 def _threads(rank: Process, program: Program) -> Int64:
-    """Return the globalTid that makes each call."""
     backward = program.phase == Phase.BACKWARD
     return np.where(backward, rank.thread(1), rank.thread(0))
 

@@ -90,7 +90,6 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
 
 
 def _programs(pairs: int, operations: int, random: np.random.Generator) -> list[CpuProgram]:
-    """Return the program of each rank: one more pair trains in each step, and all wait for all."""
     programs = [CpuProgram(number) for number in range(2 * pairs)]
     for step in range(pairs):
         together = Rendezvous(len(programs))
@@ -104,7 +103,6 @@ def _programs(pairs: int, operations: int, random: np.random.Generator) -> list[
 def _train(
     pair: Sequence[CpuProgram], step: int, operations: int, random: np.random.Generator
 ) -> None:
-    """Add one step of a pair, whose ranks begin together."""
 
     def varied(length_ns: int) -> int:
         return round(length_ns * (1 + random.uniform(-_JITTER, _JITTER)))
@@ -135,7 +133,6 @@ def _train(
 
 
 def _findings(ranges: Sequence[Sequence[RangeRecord]], operations: int) -> list[dict[str, Any]]:
-    """Return the findings about many groups: the pair that never worked with fewer loses most."""
     most = len(ranges) // 2
     if most == 1:
         return []

@@ -7,29 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as it is launched again in every step.
+    """A kernel as it is launched again in every step."""
 
-    Attributes:
-        name: demangled.
-        operator: the PyTorch operator that launches it, as in the ranges of `emit_nvtx`.
-        grid_x: thread blocks along x.
-        grid_y: along y; along z it is 1.
-        block_x: threads of a block along x; along y and z it is 1.
-        registers: per thread.
-        static_bytes: of shared memory.
-        dynamic_bytes: of shared memory.
-        duration_ns: nominal, on a GPU of its own.
-    """
-
-    name: str
-    operator: str
-    grid_x: int
-    grid_y: int
-    block_x: int
-    registers: int
-    static_bytes: int
-    dynamic_bytes: int
-    duration_ns: int
+    name: str  # demangled
+    operator: str  # the PyTorch operator that launches it, as in the ranges of `emit_nvtx`
+    grid_x: int  # thread blocks along x
+    grid_y: int  # along y; along z it is 1
+    block_x: int  # threads of a block along x; along y and z it is 1
+    registers: int  # per thread
+    static_bytes: int  # of shared memory
+    dynamic_bytes: int  # of shared memory
+    duration_ns: int  # nominal, on a GPU of its own
 
     @property
     def short_name(self) -> str:

@@ -41,13 +41,9 @@ TORCH_THREADS = ("python", "pt_autograd_0")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The ids of a process.
+    """The ids of a process."""
 
-    Attributes:
-        number: of the process, which is its rank if each has one device.
-    """
-
-    number: int
+    number: int  # of the process, which is its rank if each has one device
 
     @property
     def pid(self) -> int:
@@ -76,35 +72,23 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a run.
+    """The machine of a run."""
 
-    Attributes:
-        command: the command line that reproduces this run.
-        board: the kind of all GPUs; None without GPUs.
-        devices: of each process, its CUDA ordinals.
-        thread_names: of the threads of each process, the main one first, named like the process.
-        has_overhead_rows: False if the capture had Command Buffer Full records but the exporter
-            dropped them, as those of 2024.5 to 2025.1 did: only their name is left.
-        has_json_payloads: NCCL's payloads as JSON text instead of binary data.
-        processes: in the export; None for all.
-        hostname: of the machine.
-        session_start_ns: the reading of its clock at time 0, in ns since 1970.
-        num_cores: of the machine; None if the capture does not have it.
-        host_tables: the host tables of the capture, of `HOST_TABLES`.
-        mpi_size: the number of ranks of a program of MPI, which has no ranges of NVTX; else 0.
-    """
-
-    command: str
-    board: Board | None
-    devices: tuple[tuple[int, ...], ...]
+    command: str  # the command line that reproduces this run
+    board: Board | None  # the kind of all GPUs; None without GPUs
+    devices: tuple[tuple[int, ...], ...]  # of each process, its CUDA ordinals
+    # of the threads of each process, the main one first, named like the process
     thread_names: tuple[str, ...] = TORCH_THREADS
+    # False if the capture had Command Buffer Full records but the exporter dropped them, as those
+    # of 2024.5 to 2025.1 did: only their name is left
     has_overhead_rows: bool = True
-    has_json_payloads: bool = False
-    processes: tuple[int, ...] | None = None
-    hostname: str = HOSTNAME
-    session_start_ns: int = SESSION_START_NS
-    num_cores: int | None = None
-    host_tables: frozenset[str] = frozenset()
+    has_json_payloads: bool = False  # NCCL's payloads as JSON text instead of binary data
+    processes: tuple[int, ...] | None = None  # in the export; None for all
+    hostname: str = HOSTNAME  # of the machine
+    session_start_ns: int = SESSION_START_NS  # the reading of its clock at time 0, in ns since 1970
+    num_cores: int | None = None  # of the machine; None if the capture does not have it
+    host_tables: frozenset[str] = frozenset()  # the host tables of the capture, of `HOST_TABLES`
+    # the number of ranks of a program of MPI, which has no ranges of NVTX; else 0
     mpi_size: int = 0
 
 
@@ -243,25 +227,15 @@ def _write_board(
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A GPU.
+    """A GPU."""
 
-    Attributes:
-        name: as Nsight gives it.
-        chip: of the GPU.
-        num_multiprocessors: SMs.
-        memory_bytes: of device memory.
-        memory_bytes_per_s: its bandwidth.
-        clock_hz: of the SMs.
-        compute_capability: major and minor.
-    """
-
-    name: str
-    chip: str
-    num_multiprocessors: int
-    memory_bytes: int
-    memory_bytes_per_s: int
-    clock_hz: int
-    compute_capability: tuple[int, int]
+    name: str  # as Nsight gives it
+    chip: str  # of the GPU
+    num_multiprocessors: int  # SMs
+    memory_bytes: int  # of device memory
+    memory_bytes_per_s: int  # its bandwidth
+    clock_hz: int  # of the SMs
+    compute_capability: tuple[int, int]  # major and minor
 
 
 A100 = Board(

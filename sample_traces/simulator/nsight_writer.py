@@ -336,7 +336,6 @@ class NsightWriter:
             self.add(table, {"id": list(rows), "name": names, "label": labels})
 
     def _declare(self, table: str) -> list[_Column]:
-        """Create a table and return its columns."""
         if table not in LAYOUTS:
             raise ValueError(f"no version of the schema has a table {table}")
         missing = "-" if self._is_latest else "+~" if self._is_oldest else "+"
@@ -359,7 +358,6 @@ class NsightWriter:
         return columns
 
     def _has(self, table: str) -> bool:
-        """Return whether the written version has a table."""
         if table == schema.EXPORT_METADATA[1]:
             return self._is_oldest
         if self._is_oldest and table in LATER_THAN_2:
@@ -372,21 +370,13 @@ class NsightWriter:
 
 
 class _Column(Record, frozen=True):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        name: in the schema.
-        declaration: in SQL.
-        default: the value of rows without one, in SQL.
-        written: whether the written version has the column.
-        in_key: whether it is part of the primary key.
-    """
-
-    name: str
-    declaration: str
-    default: str
-    written: bool
-    in_key: bool
+    name: str  # in the schema
+    declaration: str  # in SQL
+    default: str  # the value of rows without one, in SQL
+    written: bool  # whether the written version has the column
+    in_key: bool  # whether it is part of the primary key
 
 
 def _column(word: str, *, in_version: bool, missing: str) -> _Column:
@@ -410,7 +400,6 @@ def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:
 
 
 def _create(path: Path) -> None:
-    """Create an empty file, so that no existing file can be overwritten."""
     try:
         path.open("xb").close()
     except FileExistsError as error:

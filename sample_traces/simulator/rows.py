@@ -37,27 +37,13 @@ def kernel_columns(writer: NsightWriter, kernels: Sequence[Kernel]) -> dict[str,
 def operation(
     place: Mapping[str, int], start: Value, end: Value, stream: Value, correlation: Value
 ) -> dict[str, Any]:
-    """Return the columns that all GPU operations have.
-
-    Args:
-        place: process and device, from `Process.place`.
-        start: of the operation, in ns.
-        end: of the operation, in ns.
-        stream: by number.
-        correlation: with the launching call.
-    """
+    """Return the columns that all GPU operations have."""
     times = {"start": start, "end": end}
     return {**place, **times, "streamId": stream, "correlationId": correlation}
 
 
 def kernel(where: Mapping[str, Any], number: Value, columns: Mapping[str, Any]) -> Row:
-    """Return kernels.
-
-    Args:
-        where: from `operation`.
-        number: of the kernel in its process.
-        columns: of each, from `kernel_columns`.
-    """
+    """Return kernels."""
     constant = dict.fromkeys(("gridZ", "blockY", "blockZ", "launchType", "cacheConfig"), 1)
     constant |= dict.fromkeys(("clusterX", "clusterY", "clusterZ"), 0)
     row = {**where, "gridId": number, **columns, **constant, "tensorSizeMinusOneElements": "[]"}

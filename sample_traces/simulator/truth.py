@@ -17,9 +17,6 @@ _SCHEMA = "traceprof.truth/1"
 def new_truth(path: Path) -> Path:
     """Return the path of the truth, at which there must be no file yet.
 
-    Args:
-        path: the export that will be written.
-
     Raises:
         UsageError: the file exists.
     """
@@ -55,14 +52,7 @@ def check_at_least(name: str, value: int, least: int) -> None:
 def write_truth(
     path: Path, scenario: str, arguments: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Path:
-    """Write the truth about a simulated run, and return its path.
-
-    Args:
-        path: of the truth.
-        scenario: its name.
-        arguments: that reproduce it.
-        facts: the expected results.
-    """
+    """Write the truth about a simulated run, and return its path."""
     head = {"schema": _SCHEMA, "scenario": scenario, "arguments": arguments}
     path.write_text(json.dumps({**head, **facts}, indent=1) + "\n", encoding="utf-8")
     return path

@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of a process, which runs its entries in order.
+    """A stream of a process, which runs its entries in order."""
 
-    Attributes:
-        process: number of the process, which is the rank if each has one device.
-        device: the CUDA ordinal.
-        id: in the export.
-    """
-
-    process: int
-    device: int
-    id: int
+    process: int  # number of the process, which is the rank if each has one device
+    device: int  # the CUDA ordinal
+    id: int  # in the export
 
 
 @dataclass(eq=False, slots=True)
@@ -39,17 +33,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A NCCL communicator.
+    """A NCCL communicator."""
 
-    Attributes:
-        id: the hash that is equal on all of its members.
-        group: the name of its process group.
-        processes: its members in the order of their ranks inside it.
-    """
-
-    id: int
-    group: str
-    processes: tuple[int, ...]
+    id: int  # the hash that is equal on all of its members
+    group: str  # the name of its process group
+    processes: tuple[int, ...]  # its members in the order of their ranks inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,48 +50,29 @@ class KernelWork:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationWork:
-    """One member's kernel of a NCCL operation.
+    """One member's kernel of a NCCL operation."""
 
-    Attributes:
-        kernel: as Nsight records it.
-        communicator: its operations run one after the other.
-        members: the participating processes, all of which leave together.
-        transfer_ns: from the arrival of the last one until they leave.
-        bytes: the size of one rank's message.
-    """
-
-    kernel: Kernel
-    communicator: Communicator
-    members: tuple[int, ...]
-    transfer_ns: int
-    bytes: int
+    kernel: Kernel  # as Nsight records it
+    communicator: Communicator  # its operations run one after the other
+    members: tuple[int, ...]  # the participating processes, all of which leave together
+    transfer_ns: int  # from the arrival of the last one until they leave
+    bytes: int  # the size of one rank's message
 
 
 @dataclass(frozen=True, slots=True)
 class CopyWork:
-    """A copy of memory.
+    """A copy of memory."""
 
-    Attributes:
-        kind: of `schema.COPY_KINDS`.
-        bytes: copied.
-        work_ns: its time with the link to itself.
-        engine: runs one copy after the other; None within a device, and where copies share it.
-        link: shared by concurrent copies; None within a device.
-        source_kind: the kind of memory, as in `MEMCPY.srcKind`.
-        destination_kind: the kind of memory, as in `MEMCPY.dstKind`.
-        source: the device, of peer copies only.
-        destination: the other device, of peer copies only.
-    """
-
-    kind: int
+    kind: int  # of `schema.COPY_KINDS`
     bytes: int
-    work_ns: int
+    work_ns: int  # its time with the link to itself
+    # runs one copy after the other; None within a device, and where copies share it
     engine: str | None
-    link: str | None
-    source_kind: int
-    destination_kind: int
-    source: int | None = None
-    destination: int | None = None
+    link: str | None  # shared by concurrent copies; None within a device
+    source_kind: int  # the kind of memory, as in `MEMCPY.srcKind`
+    destination_kind: int  # the kind of memory, as in `MEMCPY.dstKind`
+    source: int | None = None  # the device, of peer copies only
+    destination: int | None = None  # the other device, of peer copies only
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,35 +103,24 @@ Entry = Work | Record | Wait
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An API call.
-
-    Attributes:
-        api: its name.
-        cost_ns: its duration without waits.
-        entries: the entries that it puts into streams.
-        until: it returns when this event, or all work so far in this stream, is done.
-        device_wide: it returns when all work so far on the device of the stream `until` is done.
-        blocking: it returns when its own entries are done.
-    """
+    """An API call."""
 
     api: str
-    cost_ns: int
-    entries: tuple[tuple[Stream, Entry], ...] = ()
+    cost_ns: int  # its duration without waits
+    entries: tuple[tuple[Stream, Entry], ...] = ()  # the entries that it puts into streams
+    # it returns when this event, or all work so far in this stream, is done
     until: Stream | Event | None = None
+    # it returns when all work so far on the device of the stream `until` is done
     device_wide: bool = False
-    blocking: bool = False
+    blocking: bool = False  # it returns when its own entries are done
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Work of the host's own.
-
-    Attributes:
-        duration_ns: of it.
-        function: the innermost function of samples, and its library; None for the main program.
-    """
+    """Work of the host's own."""
 
     duration_ns: int
+    # the innermost function of samples, and its library; None for the main program
     function: tuple[str, str] | None = None
 
 
@@ -175,16 +133,11 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Open an NVTX range on this thread.
-
-    Attributes:
-        name: of the range.
-        domain: number in `machine.DOMAINS`, or of a kind that is not a domain of NVTX.
-        payload: name of the payload's schema and its fields, None without one.
-    """
+    """Open an NVTX range on this thread."""
 
     name: str
-    domain: int
+    domain: int  # number in `machine.DOMAINS`, or of a kind that is not a domain of NVTX
+    # name of the payload's schema and its fields, None without one
     payload: Mapping[str, int] | None = None
 
 
@@ -195,19 +148,13 @@ class Pop:
 
 @dataclass(eq=False, slots=True)
 class Rendezvous:
-    """An operation of ranks without a GPU, which ends some time after its last member arrives.
-
-    Attributes:
-        num_members: the number of participants.
-        transfer_ns: from the arrival of the last one to its end.
-        arrived_ns: the arrivals of members so far, by process.
-        over_ns: its end; -1 until the last member has arrived.
-    """
+    """An operation of ranks without a GPU, which ends some time after its last member arrives."""
 
     num_members: int
-    transfer_ns: int = 0
+    transfer_ns: int = 0  # from the arrival of the last one to its end
+    # the arrivals of members so far, by process
     arrived_ns: dict[int, int] = field(default_factory=dict)
-    over_ns: int = -1
+    over_ns: int = -1  # its end; -1 until the last member has arrived
 
 
 Leaving = tuple[Rendezvous, int]
@@ -230,30 +177,19 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Open an NVTX range that does not nest, and ends when the process has left all rendezvous.
-
-    Attributes:
-        name: of the range.
-        domain: number in `machine.DOMAINS`.
-        until: one rendezvous or more.
-    """
+    """Open an NVTX range that does not nest, and ends when the process has left all rendezvous."""
 
     name: str
-    domain: int
-    until: tuple[Leaving, ...]
+    domain: int  # number in `machine.DOMAINS`
+    until: tuple[Leaving, ...]  # one rendezvous or more
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An NVTX mark at this moment.
-
-    Attributes:
-        name: of the mark.
-        domain: number in `machine.DOMAINS`.
-    """
+    """An NVTX mark at this moment."""
 
     name: str
-    domain: int
+    domain: int  # number in `machine.DOMAINS`
 
 
 Action = Call | Busy | Sleep | Push | Pop | Arrive | Await | Start | Mark
@@ -288,33 +224,20 @@ class MarkRecord:
 
 @dataclass(eq=False, slots=True)
 class CallRecord:
-    """An API call that was made.
-
-    Attributes:
-        thread: the caller.
-        action: the call.
-        correlation: unique in the process, in the order of starts.
-        start_ns: of the call.
-        end_ns: of the call; -1 while it lasts.
-        stall_ns: start and end of its wait for room in the launch queue; None without a wait.
-        depth: operations of the process that were launched and not over at its start.
-    """
+    """An API call that was made."""
 
     thread: Thread
     action: Call
-    correlation: int
+    correlation: int  # unique in the process, in the order of starts
     start_ns: int
-    end_ns: int = -1
+    end_ns: int = -1  # of the call; -1 while it lasts
+    # start and end of its wait for room in the launch queue; None without a wait
     stall_ns: tuple[int, int] | None = None
-    depth: int = 0
+    depth: int = 0  # operations of the process that were launched and not over at its start
 
 
 class Clock:
-    """A queue of planned events that runs them in order of time.
-
-    Attributes:
-        now_ns: the present.
-    """
+    """A queue of planned events that runs them in order of time."""
 
     def __init__(self) -> None:
         self.now_ns = 0

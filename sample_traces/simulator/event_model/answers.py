@@ -78,12 +78,7 @@ def covered(start: int, end: int, by: Iterable[Interval]) -> int:
 
 
 class Ranks:
-    """The operations of a run by rank: process and device, in order.
-
-    Attributes:
-        places: process and device of each rank.
-        operations: of each rank.
-    """
+    """The operations of a run by rank: process and device, in order."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -233,7 +228,6 @@ def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _is_independent(one: Operation, other: Operation) -> bool:
-    """Return whether two operations could have run at the same time."""
     return communication(one).communicator != communication(other).communicator
 
 
@@ -385,11 +379,7 @@ _STEP = re.compile(rf"{labels.STEP} (\d+)")
 
 
 def breakdown(ranges: Sequence[Sequence[RangeRecord]]) -> dict[str, Any]:
-    """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them.
-
-    Args:
-        ranges: of each rank, in order of start.
-    """
+    """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them."""
     rows, steps = [], []
     for rank, of_rank in enumerate(ranges):
         measured = _Measures(of_rank)
@@ -454,7 +444,6 @@ class _Measures:
 
 
 def _common(intervals: Sequence[Interval], start: int, end: int) -> list[Interval]:
-    """Return the intersection of disjoint intervals with [start, end)."""
     pieces = [(max(first, start), min(stop, end)) for first, stop in intervals]
     return [(first, stop) for first, stop in pieces if first < stop]
 

@@ -78,23 +78,16 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The record of a run, each kind in order of start (operations: of launch).
+    """The record of a run, each kind in order of start (operations: of launch)."""
 
-    Attributes:
-        calls: of the CUDA API.
-        operations: of GPUs.
-        ranges: of NVTX, and other regions of threads.
-        host: times in which threads slept or ran named functions.
-        lives: the beginning and the end of each thread.
-        marks: of threads.
-    """
-
-    calls: list[CallRecord]
-    operations: list[Operation]
-    ranges: list[RangeRecord]
+    calls: list[CallRecord]  # of the CUDA API
+    operations: list[Operation]  # of GPUs
+    ranges: list[RangeRecord]  # of NVTX, and other regions of threads
+    # times in which threads slept or ran named functions
     host: list[HostRecord] = field(default_factory=list)
+    # the beginning and the end of each thread
     lives: dict[Thread, tuple[int, int]] = field(default_factory=dict)
-    marks: list[MarkRecord] = field(default_factory=list)
+    marks: list[MarkRecord] = field(default_factory=list)  # of threads
 
     @property
     def end_ns(self) -> int:
@@ -179,7 +172,6 @@ class Simulation:
         return self._result
 
     def _act(self, state: _ThreadState) -> None:
-        """Perform the next action of a thread."""
         action, now = next(state.program, None), self._clock.now_ns
         go_on = partial(self._act, state)
         if action is None:
@@ -253,7 +245,6 @@ class Simulation:
     def _take_room(
         self, call: CallRecord, num_slots: int, rest_ns: int, submit: Callable[[], None]
     ) -> None:
-        """Continue a launch as soon as the queue has room for it."""
         queue, since = self._queues[call.thread.process], self._clock.now_ns
 
         def go_on() -> None:
@@ -269,7 +260,6 @@ class Simulation:
             go_on()
 
     def _submit(self, state: _ThreadState, call: CallRecord) -> None:
-        """Put the call's entries into their streams and return, or wait first."""
         action, now = call.action, self._clock.now_ns
         ready = now + self._latencies.launch
         used: list[Stream] = []
@@ -298,7 +288,6 @@ class Simulation:
             self._return(state, call)
 
     def _mark(self, stream: Stream) -> Event:
-        """Return an event that is reached when all work so far in the stream is done."""
         event = Event()
         self._gpus.put(stream, Record(event), self._clock.now_ns)
         return event
@@ -337,17 +326,11 @@ _OUTLIERS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine and its clock.
+    """A machine and its clock."""
 
-    Attributes:
-        name: of the machine.
-        ahead_ns: the lead of its clock over the true time at time 0.
-        drift_ppb: the gain of its clock, in ns per second.
-    """
-
-    name: str
-    ahead_ns: int
-    drift_ppb: int
+    name: str  # of the machine
+    ahead_ns: int  # the lead of its clock over the true time at time 0
+    drift_ppb: int  # the gain of its clock, in ns per second
 
     def shown(self, true_ns: int) -> int:
         """Return the reading of its clock at a true time."""
@@ -356,21 +339,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One report.
+    """One report."""
 
-    Attributes:
-        node: the captured machine.
-        processes: in the report.
-        session_ns: the true time of its time 0.
-        start_ns: events that start before this true time are missing.
-        stop_ns: events that end after this true time are missing.
-    """
-
-    node: Node
-    processes: tuple[int, ...]
-    session_ns: int
-    start_ns: int
-    stop_ns: int
+    node: Node  # the captured machine
+    processes: tuple[int, ...]  # in the report
+    session_ns: int  # the true time of its time 0
+    start_ns: int  # events that start before this true time are missing
+    stop_ns: int  # events that end after this true time are missing
 
     def time(self, true_ns: int) -> int:
         """Return the time in the report of a true time."""
@@ -385,11 +360,6 @@ def seen(result: Result, capture: Capture, rng: np.random.Generator) -> Result:
     """Return the part of a run in a report, in its own time.
 
     Members of an operation, which leave together in the model, leave up to 20 µs apart here.
-
-    Args:
-        result: of the simulation.
-        capture: the report.
-        rng: for the times of leaving.
     """
     calls = {
         id(call): _call(call, capture)

@@ -34,44 +34,27 @@ _ALONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Times between cause and effect, in ns.
+    """Times between cause and effect, in ns."""
 
-    Attributes:
-        launch: from the end of a call to the earliest start of its operation.
-        stream_gap: between operations of one stream.
-        event: from the operation before an event's record to a stream that waits for it.
-        host_return: from the end of the work that a call waits for to the end of the call.
-        queue_check: from a launch's start to its check for room in the queue.
-    """
-
-    launch: int = 1_900
-    stream_gap: int = 500
-    event: int = 1_600
+    launch: int = 1_900  # from the end of a call to the earliest start of its operation
+    stream_gap: int = 500  # between operations of one stream
+    event: int = 1_600  # from the operation before an event's record to a stream that waits for it
+    # from the end of the work that a call waits for to the end of the call
     host_return: int = 3_200
-    queue_check: int = 600
+    queue_check: int = 600  # from a launch's start to its check for room in the queue
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """A kernel, a copy or a memory set that was launched.
+    """A kernel, a copy or a memory set that was launched."""
 
-    Attributes:
-        work: its kind and size.
-        stream: runs it.
-        call: launched it.
-        start_ns: -1 until it has started.
-        end_ns: -1 until it is over.
-        last_arrival_ns: the start of the last member of a NCCL operation; -1 for others.
-        input_ns: the end of the work on other streams that its stream had to wait for.
-    """
-
-    work: Work
-    stream: Stream
-    call: CallRecord
-    start_ns: int = -1
-    end_ns: int = -1
-    last_arrival_ns: int = -1
-    input_ns: int = 0
+    work: Work  # its kind and size
+    stream: Stream  # runs it
+    call: CallRecord  # launched it
+    start_ns: int = -1  # -1 until it has started
+    end_ns: int = -1  # -1 until it is over
+    last_arrival_ns: int = -1  # the start of the last member of a NCCL operation; -1 for others
+    input_ns: int = 0  # the end of the work on other streams that its stream had to wait for
     _remaining_ns: Fraction = _ALONE
     _rate: Fraction = _ALONE
     _since_ns: int = 0
@@ -122,14 +105,7 @@ class Gpus:
         slowdown: Fraction,
         on_end: Callable[[Operation], None],
     ) -> None:
-        """Prepare idle GPUs.
-
-        Args:
-            clock: of the simulation.
-            latencies: between cause and effect.
-            slowdown: factor on the duration of a compute kernel beside communication.
-            on_end: called with each operation at its end.
-        """
+        """Prepare idle GPUs."""
         self._clock = clock
         self._latencies = latencies
         self._slowdown = slowdown
@@ -182,7 +158,6 @@ class Gpus:
         self._round[operation] = (work.communicator.id, work.members, number)
 
     def _advance(self, stream: Stream) -> None:
-        """Run all entries of the stream that can run now."""
         state, now = self._streams[stream], self._clock.now_ns
         while state.queue and state.running is None:
             entry, ready = state.queue[0]

@@ -188,12 +188,7 @@ def exposed_copies(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def exposed_communication(operations: Sequence[Operation], reason: str) -> dict[str, Any]:
-    """Return the metrics of `exposed-communication` of one rank.
-
-    Args:
-        operations: of the rank; its communication runs one after the other.
-        reason: the metric of the time that is not waiting for other ranks.
-    """
+    """Return `exposed-communication` of one rank, whose communication runs one after the other."""
     computing = union(
         (operation.start_ns, operation.end_ns)
         for operation in operations
@@ -218,12 +213,7 @@ def exposed_communication(operations: Sequence[Operation], reason: str) -> dict[
 
 
 def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) -> dict[str, Any]:
-    """Return the metrics of `full-precision-matmul` of one rank, which computes on one stream.
-
-    Args:
-        operations: of the rank.
-        slow: kernels that could use tensor cores and do not.
-    """
+    """Return the metrics of `full-precision-matmul` of one rank, which computes on one stream."""
     lengths = {False: 0, True: 0}
     num_slow = 0
     for operation in operations:
@@ -239,12 +229,7 @@ def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) ->
 
 
 def few_blocks(operations: Sequence[Operation], few: Kernel) -> dict[str, Any]:
-    """Return the metrics of `few-blocks` of one rank, which computes on one stream.
-
-    Args:
-        operations: of the rank.
-        few: the kernel with fewer blocks than the GPU has multiprocessors.
-    """
+    """Return the metrics of `few-blocks` of one rank, which computes on one stream."""
     lengths = {False: list[int](), True: list[int]()}
     for operation in operations:
         if isinstance(operation.work, KernelWork):
@@ -266,13 +251,7 @@ def unfused(
     chains: Sequence[Sequence[Kernel]],
     of_optimizer: Sequence[Kernel],
 ) -> dict[str, Any]:
-    """Return the metrics of `unfused-kernels` of one rank, which computes on one stream.
-
-    Args:
-        operations: of the rank.
-        chains: kernels that the program launches one after the other.
-        of_optimizer: the one of these that is the optimizer's.
-    """
+    """Return the metrics of `unfused-kernels` of one rank, which computes on one stream."""
     kernels = [
         (operation.work.kernel, operation.end_ns - operation.start_ns)
         for operation in sorted(operations, key=lambda operation: operation.start_ns)

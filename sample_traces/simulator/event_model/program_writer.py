@@ -69,34 +69,18 @@ _SEND_RECV = {"send": "ncclSend", "recv": "ncclRecv"}
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Achieved rates of the links of a machine; 1 byte per ns is 1 GB/s.
+    """Achieved rates of the links of a machine; 1 byte per ns is 1 GB/s."""
 
-    Attributes:
-        pinned: bytes per ns between pinned host memory and a device.
-        pageable: the same for pageable memory.
-        peer: between two devices, by a copy engine.
-        within: within a device, which reads and writes each byte.
-        nccl: bus bandwidth of NCCL's operations.
-        nccl_latency_ns: of an operation of any size.
-    """
-
-    pinned: Fraction = Fraction(24)
-    pageable: Fraction = Fraction(6)
-    peer: Fraction = Fraction(270)
-    within: Fraction = Fraction(620)
-    nccl: Fraction = Fraction(235)
-    nccl_latency_ns: int = 12_000
+    pinned: Fraction = Fraction(24)  # bytes per ns between pinned host memory and a device
+    pageable: Fraction = Fraction(6)  # the same for pageable memory
+    peer: Fraction = Fraction(270)  # between two devices, by a copy engine
+    within: Fraction = Fraction(620)  # within a device, which reads and writes each byte
+    nccl: Fraction = Fraction(235)  # bus bandwidth of NCCL's operations
+    nccl_latency_ns: int = 12_000  # of an operation of any size
 
 
 class Host:
-    """Collects the actions of a process's main thread.
-
-    Attributes:
-        process: its number, which is its rank.
-        device: of the process.
-        actions: so far.
-        rates: of the machine's links, for transfers from now on.
-    """
+    """Collects the actions of a process's main thread."""
 
     def __init__(
         self,
@@ -429,15 +413,9 @@ _HOOK_NS, _CALL_NS, _COPY_BACK_NS = 5 * US, 20 * US, 30 * US
 
 
 class CpuProgram:
-    """Collects the actions of a process's main thread.
-
-    Attributes:
-        process: its number, which is its rank.
-        actions: so far.
-    """
+    """Collects the actions of a process's main thread."""
 
     def __init__(self, process: int) -> None:
-        """Begin an empty program."""
         self.process = process
         self.actions: list[Action] = []
         self._num_in_group: dict[str, int] = defaultdict(int)
@@ -463,13 +441,7 @@ class CpuProgram:
         self.actions += [Arrive(rendezvous), Await((rendezvous, 0))]
 
     def all_reduce(self, leaving: Leaving, group: str, size: int) -> None:
-        """Reduce a tensor and wait for it.
-
-        Args:
-            leaving: the operation, and the delay of this process after its end.
-            group: the name of the process group.
-            size: of the tensor, in bytes.
-        """
+        """Reduce a tensor and wait for it."""
         with self.range(self._label(leaving[0], group, size)):
             self.actions += [Arrive(leaving[0]), Await(leaving)]
 

@@ -75,13 +75,7 @@ class HostTables:
     """Writes the host tables of a capture."""
 
     def __init__(self, machine: Machine, string: Callable[[str], int], add: Add) -> None:
-        """Prepare to write.
-
-        Args:
-            machine: has the set of host tables of the capture.
-            string: returns the id of a text.
-            add: adds a row to a table.
-        """
+        """Prepare to write."""
         self._tables = machine.host_tables
         program = machine.thread_names[0]
         self._program = _INTERPRETER if program == "python" else (("main", f"/opt/{program}"),)
@@ -98,7 +92,6 @@ class HostTables:
             self._write_samples(result, thread, start, end)
 
     def _write_call(self, range_: RangeRecord) -> None:
-        """Write a call of a library that has a table of its own."""
         domain, name = range_.action.domain, range_.action.name
         row = {"start": range_.start_ns, "end": range_.end_ns}
         row["globalTid"] = global_thread(range_.thread)
@@ -288,7 +281,6 @@ class Records:
     """Writes one run."""
 
     def __init__(self, writer: NsightWriter, machine: Machine) -> None:
-        """Write the tables that do not depend on time."""
         self._writer = writer
         self._machine = machine
         # Exports of 2023 have neither Command Buffer Full in any form nor NCCL's payloads.
@@ -438,7 +430,6 @@ def _place(stream: Stream) -> dict[str, int]:
 
 
 def _copy_ends(stream: Stream, work: CopyWork) -> dict[str, Any]:
-    """Return the columns of the two devices of a peer copy."""
     is_peer = work.source is not None and work.destination is not None
     contexts = {"srcContextId": stream.device + 1, "dstContextId": (work.destination or 0) + 1}
     devices = {"srcDeviceId": work.source, "dstDeviceId": work.destination}

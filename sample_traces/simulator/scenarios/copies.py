@@ -225,21 +225,14 @@ _NUM_KERNELS = 256
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """A run of the experiment.
+    """A run of the experiment."""
 
-    Attributes:
-        name: of the step's range.
-        total_ms: published time of all tensors, one after the other; None if none is sent.
-        peers: the destinations of tensors in turn, indices into `_GPUS`.
-        has_streams: whether each peer has a stream of its own.
-        computes: whether the first GPU computes, too.
-    """
-
-    name: str
+    name: str  # of the step's range
+    # published time of all tensors, one after the other; None if none is sent
     total_ms: float | None
-    peers: tuple[int, ...] = (1,)
-    has_streams: bool = False
-    computes: bool = False
+    peers: tuple[int, ...] = (1,)  # the destinations of tensors in turn, indices into `_GPUS`
+    has_streams: bool = False  # whether each peer has a stream of its own
+    computes: bool = False  # whether the first GPU computes, too
 
     def rate(self, num_legs: int) -> Fraction:
         """Return the bytes per ns of each leg of a transfer."""

@@ -391,16 +391,7 @@ def host_bound(
     waits: bool = False,
     kernel_ns: int = 9_000,
 ) -> tuple[Host, ...]:
-    """Return programs that launch kernels and reduce twice a step.
-
-    Args:
-        rng: for variations of durations.
-        num_ranks: of the run, one program each.
-        num_steps: of each program.
-        busy_ns: how much longer the host takes for each kernel.
-        waits: whether the host waits for the GPU at the end of each step.
-        kernel_ns: the duration of each kernel.
-    """
+    """Return programs that reduce twice a step; the host takes `busy_ns` longer for each kernel."""
     world = Communicator(0x5EED_0000_0000_0001, "0", tuple(range(num_ranks)))
     hosts = tuple(Host(rank, rng) for rank in world.processes)
     kernel = replace(kernels.TINY[0], duration_ns=kernel_ns)

@@ -40,36 +40,23 @@ PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline.
+    """A pipeline."""
 
-    Attributes:
-        order: of its passes, a key of `ORDERS`.
-        num_stages: at least 2.
-        num_micro_batches: of a step.
-        work: of each stage, how many times as much as usual it computes; empty for equal stages.
-        num_steps: how often it is repeated.
-        late_ns: how long the first stage waits for data before each step.
-        is_copying: stages are GPUs of one process that copy, without NCCL.
-        is_prefetching: receives are posted as soon as the one before is over, else when the
-            stage has computed what comes before.
-        is_labelled: whether the ranges of `instrument` are there.
-        rates: of the links.
-        is_even: whether all passes of a kind are equal: no kernel varies.
-        num_bytes: of a message.
-    """
-
-    order: str = "1f1b"
-    num_stages: int = 4
-    num_micro_batches: int = 8
+    order: str = "1f1b"  # of its passes, a key of `ORDERS`
+    num_stages: int = 4  # at least 2
+    num_micro_batches: int = 8  # of a step
+    # of each stage, how many times as much as usual it computes; empty for equal stages
     work: tuple[float, ...] = ()
-    num_steps: int = 4
-    late_ns: int = 0
-    is_copying: bool = False
+    num_steps: int = 4  # how often it is repeated
+    late_ns: int = 0  # how long the first stage waits for data before each step
+    is_copying: bool = False  # stages are GPUs of one process that copy, without NCCL
+    # receives are posted as soon as the one before is over, else when the stage has computed what
+    # comes before
     is_prefetching: bool = False
-    is_labelled: bool = True
-    rates: Rates = _USUAL
-    is_even: bool = False
-    num_bytes: int = 96 << 20
+    is_labelled: bool = True  # whether the ranges of `instrument` are there
+    rates: Rates = _USUAL  # of the links
+    is_even: bool = False  # whether all passes of a kind are equal: no kernel varies
+    num_bytes: int = 96 << 20  # of a message
 
     @property
     def num_chunks(self) -> int:
@@ -177,7 +164,6 @@ def _gaps(plan: Plan, result: Result) -> list[list[int]]:
 
 
 def _spans(plan: Plan, result: Result, stage: int) -> list[tuple[int, int, bool]]:
-    """Return the start and end of each pass and optimizer of a stage; whether it needs input."""
     device = stage
     computed = sorted(
         (operation.start_ns, operation.end_ns)
@@ -216,7 +202,6 @@ def _sending(plan: Plan, rng: np.random.Generator) -> Setup:
 
 
 def _send_and_receive(host: Host, plan: Plan, stage: int, pass_: Pass, receives: Stream) -> None:
-    """Add a pass of a stage, with its messages."""
     source, destination = plan.source(stage, pass_), plan.destination(stage, pass_)
     if source is not None:
         way = _way(source[0], stage, pass_)
@@ -280,7 +265,6 @@ def _host(plan: Plan, process: int, rng: np.random.Generator) -> Host:
 
 
 def _load(host: Host, plan: Plan) -> None:
-    """Wait for data."""
     if plan.late_ns:
         with host.range("data loading"), host.purpose("data_loading_ns"):
             host.sleep(plan.late_ns, "poll", spread=0)

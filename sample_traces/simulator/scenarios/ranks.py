@@ -59,19 +59,12 @@ _SHORT = replace(kernels.ADD, duration_ns=60_000)
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The deviation of one rank from the others.
+    """The deviation of one rank from the others."""
 
-    Attributes:
-        cause: as in the finding; None for a balanced run.
-        delay: adds the delay to the program of the rank.
-        slower: factor on the durations of its kernels.
-        upstream: whether the rank is late because it waits for its late neighbour.
-    """
-
-    cause: str | None
-    delay: Callable[[Host], None] | None = None
-    slower: float = 1.0
-    upstream: bool = False
+    cause: str | None  # as in the finding; None for a balanced run
+    delay: Callable[[Host], None] | None = None  # adds the delay to the program of the rank
+    slower: float = 1.0  # factor on the durations of its kernels
+    upstream: bool = False  # whether the rank is late because it waits for its late neighbour
 
 
 def stream(host: Host, number: int) -> Stream:
@@ -87,15 +80,7 @@ def training(
     is_labelled: bool,
     num_steps: int = STEPS,
 ) -> Setup:
-    """Return a run of eight ranks on four machines.
-
-    Args:
-        rng: for variations of durations.
-        plan: of the late rank.
-        late: the rank.
-        is_labelled: whether the ranges of `instrument` are in it.
-        num_steps: of the run.
-    """
+    """Return a run of eight ranks on four machines."""
     hosts = tuple(Host(rank, rng, NCCL_RATES, is_labelled=is_labelled) for rank in range(NUM_RANKS))
     for host in hosts:
         slower = plan.slower if host.process == late else 1.0
@@ -263,15 +248,7 @@ def slower_clock(
     times: float = 1.15,
     num_layers: int = NUM_LAYERS,
 ) -> Setup:
-    """Return a run in which one rank takes longer for all kernels.
-
-    Args:
-        rng: for variations of durations.
-        num_ranks: of the run.
-        slow: the rank.
-        times: how much longer.
-        num_layers: of each program.
-    """
+    """Return a run in which one rank takes longer for all kernels."""
 
     def factor(rank: int, *_: int) -> float:
         return times if rank == slow else 1.0
@@ -283,14 +260,7 @@ def slower_clock(
 def uneven_experts(
     rng: np.random.Generator, num_ranks: int = 4, most: float = 0.6, num_layers: int = NUM_LAYERS
 ) -> Setup:
-    """Return a run in which another rank has the most work in each step and layer.
-
-    Args:
-        rng: for variations of durations.
-        num_ranks: of the run.
-        most: the work of a rank differs from the mean by up to this share.
-        num_layers: of each program.
-    """
+    """Return a run in which another rank has up to this share `most` more work in each layer."""
     shape = (num_ranks, NUM_STEPS, num_layers)
     load = 1 + most * (2 * rng.random(shape) - 1)
     load /= load.mean(axis=0)

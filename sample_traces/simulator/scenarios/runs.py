@@ -61,21 +61,14 @@ _LEAVING_NS, _RARELY_NS, _RARELY = 60 * US, 1 * _MS, 0.05
 
 @dataclass(frozen=True, slots=True)
 class CpuPlan:
-    """The deviation of one rank without a GPU from the others.
+    """The deviation of one rank without a GPU from the others."""
 
-    Attributes:
-        cause: as in the finding; None for a balanced run.
-        forward: factor on the duration of its forward.
-        loading_ns: additional wait for its data.
-        unnamed_ns: time outside of all ranges.
-        has_pairs: whether pairs of neighbours reduce a tensor within the forward, so that one is
-            late because it waits for the other, late one.
-    """
-
-    cause: str | None
-    forward: float = 1.0
-    loading_ns: int = 0
-    unnamed_ns: int = 0
+    cause: str | None  # as in the finding; None for a balanced run
+    forward: float = 1.0  # factor on the duration of its forward
+    loading_ns: int = 0  # additional wait for its data
+    unnamed_ns: int = 0  # time outside of all ranges
+    # whether pairs of neighbours reduce a tensor within the forward, so that one is late because
+    # it waits for the other, late one
     has_pairs: bool = False
 
 
@@ -92,13 +85,7 @@ CPU_PLANS: dict[str, CpuPlan] = {
 def cpu_training(
     rng: np.random.Generator, plan: CpuPlan, late: int
 ) -> tuple[Result, Mapping[str, Sequence[Rendezvous]]]:
-    """Return the result of a run of eight ranks, and the operations of each process group.
-
-    Args:
-        rng: for durations and for the times at which members leave.
-        plan: of the late rank.
-        late: the rank.
-    """
+    """Return the result of a run of eight ranks, and the operations of each process group."""
     writer = _Writer(rng, plan, late)
     for step in range(_STEPS):
         writer.write(step)
@@ -109,12 +96,7 @@ def cpu_training(
 
 
 class _Writer:
-    """Writes the programs of all ranks.
-
-    Attributes:
-        ranks: their programs so far.
-        operations: of each process group.
-    """
+    """Writes the programs of all ranks."""
 
     def __init__(self, rng: np.random.Generator, plan: CpuPlan, late: int) -> None:
         self.ranks = [CpuProgram(number) for number in range(NUM_RANKS)]
@@ -194,17 +176,11 @@ _LATE_WITHOUT_GPU_NS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunScenario:
-    """A run of several reports.
+    """A run of several reports."""
 
-    Attributes:
-        summary: one line for `--help`.
-        plan: a key of `STRAGGLERS`, or of `CPU_PLANS`.
-        has_gpu: whether the ranks have GPUs.
-    """
-
-    summary: str
-    plan: str
-    has_gpu: bool = True
+    summary: str  # one line for `--help`
+    plan: str  # a key of `STRAGGLERS`, or of `CPU_PLANS`
+    has_gpu: bool = True  # whether the ranks have GPUs
 
 
 RUN_SCENARIOS: dict[str, RunScenario] = {
@@ -306,19 +282,12 @@ def simulate_run(
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The output of a run.
+    """The output of a run."""
 
-    Attributes:
-        folder: of the reports.
-        command: that reproduces them.
-        schema_version: of the exports.
-        per_rank: a report for each rank, not for each machine.
-    """
-
-    folder: Path
-    command: str
-    schema_version: str
-    per_rank: bool
+    folder: Path  # of the reports
+    command: str  # that reproduces them
+    schema_version: str  # of the exports
+    per_rank: bool  # a report for each rank, not for each machine
 
     def writer(self, stem: str) -> NsightWriter:
         """Return the writer of a report."""
@@ -354,7 +323,6 @@ def _with_gpus(
 def _without_gpus(
     key: str, rng: np.random.Generator, output: _Output
 ) -> tuple[dict[str, Capture], dict[str, Any]]:
-    """Do as `_with_gpus()`, for a run of ranks without a GPU."""
     plan = CPU_PLANS[key]
     late = int(rng.integers(NUM_RANKS)) | plan.has_pairs
     result, operations = cpu_training(rng, plan, late)
@@ -386,14 +354,7 @@ def _machine(
 def _straggler(
     late: int, cause: str | None, arrivals: Sequence[dict[int, int]], least_ns: int
 ) -> dict[str, Any]:
-    """Return the late rank, and its lateness after the rank before it.
-
-    Args:
-        late: the rank.
-        cause: of its lateness; None if no rank is late.
-        arrivals: of each member at each operation.
-        least_ns: the shortest time that counts as late.
-    """
+    """Return the late rank, and its lateness after the rank before it."""
     if cause is None:
         return {"straggler": None}
     delays = [
@@ -441,7 +402,6 @@ def _captures(
 
 
 def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[str, Any]:
-    """Return the truth about a report's clock."""
     reference = captures[0].node
     at = (capture.start_ns + capture.stop_ns) // 2
     shown = [other.node.shown(other.session_ns) for other in captures]

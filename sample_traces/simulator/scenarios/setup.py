@@ -42,31 +42,20 @@ _START_SPREAD_NS = 40_000  # processes are apart, but too little to look like st
 
 @dataclass(frozen=True)
 class Setup:
-    """One scenario, ready to run.
+    """One scenario, ready to run."""
 
-    Attributes:
-        hosts: the programs of the processes' main threads, by rank.
-        devices: of each process, its CUDA ordinals.
-        board: the kind of all GPUs.
-        slowdown: of compute kernels beside communication.
-        queue_limit: the largest number of operations of one process that are launched, but not
-            over.
-        findings: the truth, from the result.
-        latencies: between cause and effect.
-        mpi_program: the name of each process, if it is a program of MPI and not PyTorch.
-        write_more: writes further tables of the export, from the result.
-        more_links: further transfers over links, from the result.
-    """
-
-    hosts: tuple[Host, ...]
-    findings: Callable[[Ranks], list[Finding]]
-    devices: tuple[tuple[int, ...], ...] = ()
-    board: Board = A100
-    slowdown: Fraction = Fraction(1)
+    hosts: tuple[Host, ...]  # the programs of the processes' main threads, by rank
+    findings: Callable[[Ranks], list[Finding]]  # the truth, from the result
+    devices: tuple[tuple[int, ...], ...] = ()  # of each process, its CUDA ordinals
+    board: Board = A100  # the kind of all GPUs
+    slowdown: Fraction = Fraction(1)  # of compute kernels beside communication
+    # the largest number of operations of one process that are launched, but not over
     queue_limit: int = QUEUE_LIMIT
-    latencies: Latencies = _LATENCIES
-    mpi_program: str = ""
+    latencies: Latencies = _LATENCIES  # between cause and effect
+    mpi_program: str = ""  # the name of each process, if it is a program of MPI and not PyTorch
+    # writes further tables of the export, from the result
     write_more: Callable[[NsightWriter, Ranks], None] | None = None
+    # further transfers over links, from the result
     more_links: Callable[[Ranks], list[dict[str, Any]]] | None = None
 
     @property
@@ -80,11 +69,7 @@ class Setup:
         return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
 
     def run(self, change: Callable[[Sequence[Action]], Iterable[Action]] | None = None) -> Result:
-        """Run it; a second run gives the same result.
-
-        Args:
-            change: changes the actions of each process; random numbers stay the same.
-        """
+        """Run it with changed actions of each process, but the same random numbers; repeatable."""
         simulation = Simulation(
             slowdown=self.slowdown, queue_limit=self.queue_limit, latencies=self.latencies
         )
@@ -112,25 +97,16 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An entry of the registry.
+    """An entry of the registry."""
 
-    Attributes:
-        summary: one line for `--help`.
-        build: makes the setup; all that varies comes from the generator.
-        silent: findings that must not be reported above info.
-        has_overhead_rows: see `machine.Machine`.
-        has_json_payloads: see `machine.Machine`.
-        host_tables: see `machine.Machine`.
-        is_sample: whether its export is among `sample_traces/`.
-    """
-
-    summary: str
+    summary: str  # one line for `--help`
+    # makes the setup; all that varies comes from the generator
     build: Callable[[np.random.Generator], Setup]
-    silent: tuple[str, ...] = field(default=())
-    has_overhead_rows: bool = True
-    has_json_payloads: bool = False
-    host_tables: frozenset[str] = frozenset()
-    is_sample: bool = True
+    silent: tuple[str, ...] = field(default=())  # findings that must not be reported above info
+    has_overhead_rows: bool = True  # see `machine.Machine`
+    has_json_payloads: bool = False  # see `machine.Machine`
+    host_tables: frozenset[str] = frozenset()  # see `machine.Machine`
+    is_sample: bool = True  # whether its export is among `sample_traces/`
 
 
 def all_but(*reported: str) -> tuple[str, ...]:

@@ -29,14 +29,9 @@ _BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message of a stage: activations to the next one, or gradients to the one before.
+    """A message of a stage: activations to the next one, or gradients to the one before."""
 
-    Attributes:
-        is_forward: whether it carries activations.
-        micro_batch: by number.
-    """
-
-    is_forward: bool
+    is_forward: bool  # whether it carries activations
     micro_batch: int
 
 
@@ -71,11 +66,6 @@ def nccl_pipeline(
 
     Activations wait behind gradients for another rank, which are not ready yet; and a send runs
     until its receiver arrives, which computes first.
-
-    Args:
-        rng: for variations of durations.
-        sends: of each stage, the order of its sends in a step; by default that of `sends_of`.
-        num_steps: of the run.
     """
     hosts = tuple(Host(rank, rng) for rank in range(NUM_STAGES))
     for host in hosts:
@@ -90,7 +80,6 @@ def nccl_pipeline(
 
 
 def _stage(host: Host, order: list[Send]) -> None:
-    """Add a step of a stage."""
     stage = host.process
     sends, receives = host.stream(SENDS), host.stream(RECEIVES)
     done: dict[Send, Event] = {}
@@ -120,7 +109,6 @@ def _compute(host: Host, stream: Stream, pass_: Pass) -> None:
 
 
 def _is_sent(stage: int, pass_: Pass) -> bool:
-    """Return whether the result of a pass goes to another stage."""
     return stage < NUM_STAGES - 1 if pass_.is_forward else stage > 0
 
 
@@ -128,10 +116,6 @@ def copying_pipeline(rng: np.random.Generator, num_steps: int = NUM_STEPS) -> Se
     """Return the same pipeline on four GPUs of one process, with a copy engine for each peer.
 
     Copies need no receiver, and each has a stream of its own: none waits for another.
-
-    Args:
-        rng: for variations of durations.
-        num_steps: of the run.
     """
     host = Host(0, rng)
     compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(NUM_STAGES)]

@@ -44,16 +44,7 @@ def programs(
     processes: Sequence[int] = WORLD.processes,
     is_grouped: bool = True,
 ) -> tuple[Host, ...]:
-    """Return programs of ranks that take this number of steps.
-
-    Args:
-        rng: for variations of durations.
-        num_steps: of each program.
-        step: writes one.
-        rates: of the machine's links.
-        processes: the ranks.
-        is_grouped: as of `Host`.
-    """
+    """Return programs of ranks that take this number of steps."""
     hosts = tuple(Host(rank, rng, rates, is_grouped=is_grouped) for rank in processes)
     for host in hosts:
         for number in range(num_steps):
@@ -89,10 +80,6 @@ def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
 
     The host reads each loss a step late, so that its wait never makes the GPU wait; the running
     average of the weights, which does not need the gradients, hides the last bucket.
-
-    Args:
-        rng: for variations of durations.
-        marks: whether each step's batch, and each loss that is read, gets a mark.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
