@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference.unified_memory import unified_memory as expected
+from tests.reference.idle_causes import unified_memory as expected
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding
 from tests.support.traces import ranks_of

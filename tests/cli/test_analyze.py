@@ -238,19 +238,19 @@ def test_importing_traceprof_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "most", "absent"),
+    ("arguments", "absent"),
     rows_long_after(
         2,
         [
-            (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
-            (["analyze", str(SAMPLE), "--format", "json"], 344, ["rich"]),
-            (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
-            (["analyze", str(HEALTHY)], 293, ["traceprof.replay"]),
+            (["--help"], ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
+            (["analyze", str(SAMPLE), "--format", "json"], ["rich"]),
+            (["info", str(SAMPLE)], ["traceprof.analyses", "traceprof.replay"]),
+            (["analyze", str(HEALTHY)], ["traceprof.replay"]),
         ],
     ),
     ids=["help", "analyze", "info", "nothing to replay"],
 )
-def test_commands_import_what_they_need(arguments: list[str], most: int, absent: list[str]) -> None:
+def test_commands_import_what_they_need(arguments: list[str], absent: list[str]) -> None:
     never = [
         *("pandas", "sqlite_utils", "jinja2", "pyarrow", "perfetto", "google.protobuf", "numpy.ma"),
         *("concurrent.futures", "difflib", "html", "traceprof.reports.html"),
@@ -260,12 +260,9 @@ def test_commands_import_what_they_need(arguments: list[str], most: int, absent:
     code = (
         f"import sys\nfrom traceprof.cli.main import main\ntry: main({arguments!r})\n"
         "except SystemExit as end: assert not end.code\n"
-        "print('\\n', *(name for name in sys.modules if name.split('.')[0] == 'traceprof'))\n"
         f"print('needless:', *({{*{[*absent, *never]!r}}} & set(sys.modules)))"
     )
-    *_, ours, needless = output_of(sys.executable, "-c", code).strip().split("\n")
-    assert needless == "needless:"
-    assert len(ours.split()) <= most
+    assert output_of(sys.executable, "-c", code).strip().rpartition("\n")[2] == "needless:"
 
 
 def test_no_garbage_is_collected_of_a_small_report() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference.host_evidence import Evidence
+from tests.reference.host import Evidence
 from tests.reference.idle_causes import CAUSES, RankIdle
 from tests.reference.nsight_export import export_of
 from tests.support.builders import TraceBuilder, global_tid

@@ -43,7 +43,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
       taken together; the end of one to the start of the next): `launch_bound_ns`
    h. T or U is known to be awake: `host_code_ns`
    i. `unknown_ns`: silent
-   `tests.reference.host_evidence` says which calls, ranges and rows these are.
+   `tests.reference.host` says which calls, ranges and rows these are.
 4. The copy of a batch goes from host to device (of copy kind HtoD or HtoA, between no two devices),
    and either a step begins or ends on the host between the last compute kernel launched before it
    and the first launched after it, or its thread launches nothing to the busiest compute stream
@@ -75,13 +75,11 @@ from statistics import median
 from typing import NamedTuple
 
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
-from tests.reference.host import RankReference
-from tests.reference.host_evidence import Evidence
+from tests.reference.host import Evidence, RankReference, incurred_debts
 from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
-from tests.reference.spans import Span, both, clipped, union, without
+from tests.reference.spans import Span, both, clipped, length, union, without
 from tests.reference.stalls import ProcessStalls
 from tests.reference.training import StepBoundaries
-from tests.reference.waits import incurred_debts
 
 CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
@@ -407,3 +405,42 @@ def idle_causes(path: Path, windows: Sequence[Span | None] = ()) -> list[IdleCau
     evidence = Evidence(export)
     ranks = [RankIdle(export, evidence, *key) for key in sorted(export.ranks)]
     return [rank.answer(window) for rank, window in zip_longest(ranks, windows)]
+
+
+PAGE_TO_GPU = 11  # copy kind
+
+
+class UnifiedMemory(NamedTuple):
+    moving_ns: int
+    kernel_ns: int
+    num_kernels: int
+    num_moves: int
+
+
+def unified_memory(path: Path) -> dict[tuple[int, int], UnifiedMemory]:
+    """Return the same as the analysis of each rank of an export, over its whole window."""
+    export = Export(path)
+    answers = {}
+    for (process, device), operations in export.ranks.items():
+        calls = export.calls.get(process, [])
+        first = min((call.start for call in calls if _PREFETCH.match(call.name)), default=None)
+        moves: list[Span] = [
+            (op.start, op.end)
+            for op in operations
+            if op.copy_kind == PAGE_TO_GPU
+            and op.call is None
+            and (first is None or op.start < first)
+        ]
+        computing = [op for op in operations if op.kind == COMPUTE]
+        spans = union((op.start, op.end) for op in computing)
+        waits = both(union(moves), spans)
+        kernels: list[Span] = [
+            (op.start, op.end)
+            for op in computing
+            if op.name is not None and both([(op.start, op.end)], waits)
+        ]
+        beside = [move for move in moves if both([move], waits)]
+        answers[process, device] = UnifiedMemory(
+            length(waits), length(union(kernels)), len(kernels), len(beside)
+        )
+    return answers

@@ -5,8 +5,7 @@ Shares no code with ``traceprof``.
 * Searched are the kernels that do not communicate, and whole graphs, that start in a span: all in
   order of start, and those of the stream with the most time alone; of both the one whose operations
   return more often (of equals all). Operations are equal by name, grid and block; all graphs are.
-* The lag is `tests.reference.periods.period`. Where there is none, or no operation returns with it:
-  that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
+* The lag is that of `period`. Where there is none, or no operation returns with it: that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
   stretches within 2 % of it the shortest p); what is before and after is searched by itself.
 * A period begins at an operation that returns once in each: its distances are the lag within 5 %,
   for 90 % of its returns from the first such distance to the last. Of all of those (of ones with
@@ -30,9 +29,37 @@ import numpy as np
 
 from tests.reference.breakdown import COMPUTE
 from tests.reference.nsight_export import Operation
-from tests.reference.periods import period
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+def period(names: Int64) -> int | None:
+    longest = int(len(names) / 3.5)
+    match = {lag: float(np.mean(names[lag:] == names[:-lag])) for lag in range(1, longest + 1)}
+    least = max(0.95, max(match.values(), default=0) - 0.02)
+    fitting = [lag for lag, share in match.items() if share >= least]
+    if not fitting:
+        return None
+    shortest = fitting[0]
+    left = [
+        place for place in range(len(names) - shortest) if names[place] != names[place + shortest]
+    ]
+    groups = 0
+    for before, place in zip([-shortest - 1, *left], left, strict=False):
+        groups += place - before > shortest
+    if groups < 3 or len(left) <= 0.05 * shortest * groups:
+        return shortest
+    for longer in range(shortest + 1, longest + 1):
+        if match[longer] < 0.95:
+            continue
+        known = [place for place in left if place + longer < len(names)]
+        num_groups = 0
+        for before, place in zip([-longer, *known], known, strict=False):
+            num_groups += place - before > longer // 2
+        explained = sum(bool(names[place] == names[place + longer]) for place in known)
+        if num_groups >= 2 and explained >= 0.9 * len(known):
+            return longer
+    return shortest
 
 
 class PeriodStep(NamedTuple):

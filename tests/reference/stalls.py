@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from tests.reference.host_evidence import ALLOCATION_CALL, SETUP_CALL, Evidence
+from tests.reference.host import ALLOCATION_CALL, SETUP_CALL, Evidence
 from tests.reference.nsight_export import Call, Operation
 from tests.reference.spans import Span, covered, union, without
 from tests.reference.training import host_steps

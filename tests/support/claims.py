@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 import traceprof
 from tests.reference.breakdown import RankEvents, measured, read
 from tests.reference.exposed_copy import KINDS, ExposedCopy
-from tests.reference.host_evidence import Evidence
+from tests.reference.host import Evidence
 from tests.reference.idle_causes import RankIdle
 from tests.reference.links import reference_copies, reference_integral, reference_series
 from tests.reference.nsight_export import Export

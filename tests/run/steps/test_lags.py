@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reference.periods import period
+from tests.reference.period_steps import period
 from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, named
 from tests.support.traces import ranks_of
 from traceprof.intervals import Int64
