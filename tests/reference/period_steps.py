@@ -5,8 +5,9 @@ Shares no code with ``traceprof``.
 * Searched are the kernels that do not communicate, and whole graphs, that start in a span: all in
   order of start, and those of the stream with the most time alone; of both the one whose operations
   return more often (of equals all). Operations are equal by name, grid and block; all graphs are.
-* The lag is that of `period`. Where there is none, or no operation returns with it: that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
-  stretches within 2 % of it the shortest p); what is before and after is searched by itself.
+* The lag is that of `period`. Where there is none, or no operation returns with it: that of the
+  longest stretch in which each p neighbours match 95 % p later, over all p (of stretches within
+  2 % of it the shortest p); what is before and after is searched by itself.
 * A period begins at an operation that returns once in each: its distances are the lag within 5 %,
   for 90 % of its returns from the first such distance to the last. Of all of those (of ones with
   most returns, within 5 %) that with the longest gap before it, in the median. Where none does, the
