@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sample_traces.simulator.profiler_traces import write_traces
+from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.builders import ALL_REDUCE, US, TraceBuilder, solver
 from tests.support.traces import SAMPLES
 from traceprof.trace.nsight import schema
