@@ -1,10 +1,12 @@
 """The public functions: what they take, what they refuse, and what they show of themselves."""
 
 import html
+import inspect
 import shutil
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,14 @@ def test_scalars_are_means_of_steady_steps(name: str, tmp_path: Path) -> None:
 
 def test_scalars_without_a_rank(analysis: Analysis) -> None:
     assert replace(analysis.result, verdict=Verdict()).scalars == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("whatif", "traceprof.replay.answers.savings"), ("compare", "traceprof.comparison.ask")],
+)
+def test_a_public_function_has_its_signature(name: str, module: str) -> None:
+    import_module(module)
+    function = getattr(traceprof, name)
+    assert inspect.isfunction(function)
+    assert "options" in inspect.signature(function).parameters

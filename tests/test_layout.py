@@ -1,9 +1,13 @@
-"""Tests stand where their subject does, and share things only by way of `support`."""
+"""Rules of the code and of the tests that no linter knows: who stands where, and knows what."""
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import grimp
+
+from traceprof.analyses.registry import ANALYSES
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -16,7 +20,7 @@ BESIDE = {
 OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
 # Modules that are imported by their names: commands, formats, wraps, a plugin of pytest, programs.
 STARTED = (
-    r".*\.__main__|traceprof\.(cli\.\w+|reports\.(comparison\.)?\w+|testing|documents\.schema)"
+    r".*\.__main__|traceprof\.(cli\.\w+|reports\.\w+|testing|documents\.schema)"
     r"|instrument\.(wraps\.\w+|lightning|transformers)"
 )
 SHARED = ("tests.support", "tests.reference", "tests.touched", "tests.gpu.changes")
@@ -72,3 +76,70 @@ def test_no_module_that_ships_is_there_for_tests_alone() -> None:
         and not re.fullmatch(STARTED, module)
     ]
     assert unused == []
+
+
+PACKAGES = ("traceprof", "dashboards", "instrument")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def test_analyses_has_its_registry_and_registered_analyses_at_its_root() -> None:
+    names = {path.stem for path in (ROOT / "traceprof" / "analyses").glob("*.py")}
+    registered = {analysis.name.rpartition(".")[2] for analysis in ANALYSES}
+    assert names - {"__init__", "registry"} <= registered
+
+
+def test_a_concept_is_defined_once() -> None:
+    homes = Counter(
+        name
+        for path in SOURCES
+        for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE)
+    )
+    concepts = ("Attribution", "Document", "Finding", "Gate", "Saving")
+    assert {name: homes[name] for name in concepts} == dict.fromkeys(concepts, 1)
+
+
+# Of the formats: how to record and to export is theirs to say. The command line says
+# in its help what may be given.
+KNOW_FORMATS = ("trace", "recording", "cli")
+NAMES = re.compile(r"\bnsys\b|Nsight", re.IGNORECASE)
+
+
+def texts_of(path: Path) -> list[tuple[int, str]]:
+    """Return the line and the text of the literals of a module that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    alone = {  # docstrings of modules, classes, functions and attributes
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+    ]
+
+
+def modules() -> list[Path]:
+    """Return the modules that are to know no format."""
+    packages = [ROOT / "dashboards", ROOT / "traceprof"]
+    paths = [path for package in packages for path in sorted(package.rglob("*.py"))]
+    return [path for path in paths if path.relative_to(ROOT).parts[1] not in KNOW_FORMATS]
+
+
+def test_what_says_how_to_collect_asks_the_trace() -> None:
+    paths = modules()
+    assert len(paths) > 100
+    named = [
+        f"{path.relative_to(ROOT)}:{line} says {text[:60]!r}"
+        for path in paths
+        if NAMES.search(path.read_text())  # few do, in docstrings
+        for line, text in texts_of(path)
+        if NAMES.search(text)
+    ]
+    assert named == []
+
+
+def test_the_count_sees_texts_and_no_docstrings(tmp_path: Path) -> None:
+    module = tmp_path / "m.py"
+    module.write_text('"""Of Nsight."""\nHOW = f"nsys {1} profile"\nX = 1\n"""nsys"""\n')
+    assert [text for _, text in texts_of(module) if NAMES.search(text)] == ["nsys "]
+    known = ROOT / "traceprof" / "trace" / "nsight" / "parts.py"
+    assert [text for _, text in texts_of(known) if NAMES.search(text)]
