@@ -206,7 +206,6 @@ class Column:
 
     @property
     def _every(self) -> Int64:
-        """Return the values of all numbers up to the largest kept one."""
         return np.arange(int(self._kept.max()) + 1 if len(self) else 0) + self._base
 
 
@@ -401,7 +400,6 @@ def _of_bytes(data: bytes, kind: str, base: int, blocks: Blocks) -> Column:
 
 
 def _constant(kept: Narrow, length: int, base: int) -> Column:
-    """Return a column of one number, which is kept once."""
     repeated = np.ndarray((length,), kept.dtype, kept, strides=(0,))  # `broadcast_to` takes long
     repeated.flags.writeable = False
     return Column(repeated, base)
@@ -421,14 +419,10 @@ class PackedSpans(Record, frozen=True):
     """Spans of time.
 
     Properties are unpacked at each use: keep the result if speed matters.
-
-    Attributes:
-        starts: n times in ns.
-        packed_length: n durations in ns, not negative.
     """
 
-    starts: Column
-    packed_length: Column
+    starts: Column  # n times in ns
+    packed_length: Column  # n durations in ns, not negative
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -42,7 +42,6 @@ def report_paths(reports: Iterable[AnyPath | Iterable[AnyPath]]) -> list[Path]:
 
 
 def _texts(reports: object, *, is_list: bool = False) -> Iterator[str]:
-    """Yield paths as texts, those of lists, too."""
     for report in reports if isinstance(reports, Iterable) else ():
         if isinstance(report, (str, bytes, os.PathLike)):
             yield os.fsdecode(report)
@@ -125,6 +124,5 @@ def _start(path: Path) -> bytes:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers in names by value."""
     parts = re.split(r"(\d+)", path.name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

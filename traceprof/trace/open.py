@@ -161,12 +161,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
-    """Return the kind of an unreadable file, and a remedy.
-
-    Args:
-        start: its beginning.
-        unpacked: its unpacked beginning; None if it cannot be unpacked.
-    """
+    """Return the kind of an unreadable file, and a remedy."""
     from traceprof.trace.kineto.file import NAMES, packing
 
     name = NAMES.get(packing(start) or b"")

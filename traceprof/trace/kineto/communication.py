@@ -187,7 +187,6 @@ def _bytes(arguments: Arguments, operation: str) -> int:
 
 
 def _global_rank(peer: int | None, group_ranks: str | None) -> int:
-    """Return the rank in the world of a group's rank; -1 if unknown."""
     if peer is None or peer < 0 or group_ranks is None:
         return UNKNOWN
     ranks = re.findall(r"\d+", group_ranks)
@@ -222,8 +221,6 @@ _COMPUTES = (
 
 
 class _Row(NamedTuple):
-    """A row of `LabelRanges`."""
-
     start: int
     end: int
     thread: int
@@ -237,13 +234,7 @@ _ONE_SIDED = ("Send", "Recv")  # the back end runs them on the calling thread
 def read_label_ranges(
     content: Content, annotations: Mapping[int, Annotations], metadata: Metadata
 ) -> dict[int, LabelRanges]:
-    """Return the ranges of `instrument` by process, or their substitutes.
-
-    Args:
-        content: of the trace.
-        annotations: by process.
-        metadata: of the trace.
-    """
+    """Return the ranges of `instrument` by process, or their substitutes."""
     has_gpu = any(kind in content.num_events for kind in _OF_GPU)
     by_process = {}
     for process, ranges in annotations.items():
@@ -262,7 +253,6 @@ def read_label_ranges(
 
 
 def _is_label(name: str) -> bool:
-    """Return whether an annotation is one of `instrument`."""
     label = labels.parse(name)
     if label.operation in _PLAIN:
         return True
@@ -270,13 +260,7 @@ def _is_label(name: str) -> bool:
 
 
 def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
-    """Return the annotations that are labels.
-
-    Args:
-        ranges: of a process.
-        rows: indices of the labels, int64[n].
-        is_call: bool[n], whether they are communication.
-    """
+    """Return the annotations that are labels."""
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))
     rows, is_call = rows[order], is_call[order]
     names = [ranges.names[number] for number in ranges.name[rows].tolist()]
@@ -367,13 +351,7 @@ def _text(function: str, call: Call, operation: str, metadata: Metadata) -> str:
 
 
 def _backwards(content: Content, process: int, borders: Int64) -> list[tuple[int, int, int]]:
-    """Return start, end and thread of each backward pass: autograd's operators between others.
-
-    Args:
-        content: of the trace.
-        process: of the passes.
-        borders: starts of forward passes and optimizer steps, ascending int64[n].
-    """
+    """Return start, end and thread of each backward pass: autograd's operators between others."""
     columns = content.tables.get(Kind.BACKWARD)
     if columns is None:
         return []

@@ -93,15 +93,10 @@ _WINDOW_END = "Record Window End"
 
 
 class Call(NamedTuple):
-    """An operator or annotation of communication.
+    """An operator or annotation of communication."""
 
-    Attributes:
-        name: its name.
-        arguments: of the event.
-    """
-
-    name: str
-    arguments: Arguments
+    name: str  # its name
+    arguments: Arguments  # of the event
 
 
 class Numbers(dict[Any, int]):
@@ -126,42 +121,28 @@ class TextNumbers(Numbers):
 
 @dataclass
 class Content:
-    """The content of a trace.
+    """The content of a trace."""
 
-    Attributes:
-        facts: of the trace, from the top of its document.
-        is_cut: whether the document ends in the middle.
-        num_events: by kind.
-        tables: columns by kind of event, in the order of the document, as long as they are needed.
-        names: of kernels, API calls, copies, annotations and overhead, by number.
-        signatures: name, grid and block of kernels, by number.
-        work: multiplications and additions of operators, NULL if shapes do not say them, and the
-            bytes that they move and read at least, negative where shapes do not say it; by number.
-        calls: operators that communicate, and annotations of communication, by number.
-        first_ns: the start of the first event; None before there is one.
-        end_ns: the end of the recording; None if unknown.
-        thread_names: by thread.
-        process_names: by process.
-        num_unusable: the number of events that were left out.
-        num_unread: events of accelerators that are not read, by category.
-        num_repaired: the number of events with texts that were no JSON.
-    """
-
-    facts: Mapping[str, Any]
-    is_cut: bool
-    num_events: Mapping[Kind, int]
+    facts: Mapping[str, Any]  # of the trace, from the top of its document
+    is_cut: bool  # whether the document ends in the middle
+    num_events: Mapping[Kind, int]  # by kind
+    # columns by kind of event, in the order of the document, as long as they are needed
     tables: dict[Kind, Mapping[str, Column]]
-    names: tuple[str, ...]
-    signatures: tuple[tuple[int, Any, Any], ...]
+    names: tuple[str, ...]  # of kernels, API calls, copies, annotations and overhead, by number
+    signatures: tuple[tuple[int, Any, Any], ...]  # name, grid and block of kernels, by number
+    # multiplications and additions of operators, NULL if shapes do not say them, and the bytes
+    # that they move and read at least, negative where shapes do not say it; by number
     work: Int64
+    # operators that communicate, and annotations of communication, by number
     calls: tuple[Call, ...]
-    first_ns: int | None
-    end_ns: int | None
-    thread_names: Mapping[int, str] = field(default_factory=dict)
-    process_names: Mapping[int, str] = field(default_factory=dict)
-    num_unusable: int = 0
+    first_ns: int | None  # the start of the first event; None before there is one
+    end_ns: int | None  # the end of the recording; None if unknown
+    thread_names: Mapping[int, str] = field(default_factory=dict)  # by thread
+    process_names: Mapping[int, str] = field(default_factory=dict)  # by process
+    num_unusable: int = 0  # the number of events that were left out
+    # events of accelerators that are not read, by category
     num_unread: Mapping[str, int] = field(default_factory=dict)
-    num_repaired: int = 0
+    num_repaired: int = 0  # the number of events with texts that were no JSON
 
     def take(self, kind: Kind) -> Mapping[str, Column]:
         """Return a table, empty if there is none, and keep it no longer."""
@@ -222,8 +203,6 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Tables:
-    """Sorts events into tables."""
-
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
@@ -361,7 +340,6 @@ class _Tables:
             column.append(np.concatenate([columns[name] for columns in waiting]))
 
     def _more_columns(self, kind: Kind, events: Events) -> dict[str, Int64]:
-        """Return the columns that some kinds of events have besides."""
         columns = {}
         if kind == Kind.HOST_OPERATOR:
             columns[WORK] = self._work.of(map(_work, events.rows), len(events))

@@ -66,11 +66,6 @@ class KinetoDocument:
     def __init__(self, file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
         """Read a document.
 
-        Args:
-            file: of the document.
-            pieces: its content.
-            take: receives the events.
-
         Raises:
             TraceFormatError: no JSON, or no object or list of objects.
         """
@@ -133,7 +128,6 @@ class KinetoDocument:
     # -- events ----------------------------------------------------------------------------------
 
     def _read_events(self) -> None:
-        """Read the list of events after its opening bracket."""
         if self._next_char() == "]":
             self._drop(1)
             return
@@ -217,7 +211,6 @@ class KinetoDocument:
     # -- the buffer ------------------------------------------------------------------------------
 
     def _value(self) -> Any:  # noqa: ANN401
-        """Read a whole value."""
         self._next_char()
         while True:
             text = self._buffer.decode("latin-1")  # one character per byte
@@ -248,10 +241,6 @@ class KinetoDocument:
     def _need_more(self, text: str, error: Exception | None = None) -> None:
         """Read more, since a value is not complete.
 
-        Args:
-            text: the buffer.
-            error: the reason why the value could not be decoded.
-
         Raises:
             _CutError: there is no more.
             TraceFormatError: more would not help.
@@ -265,7 +254,6 @@ class KinetoDocument:
         self._fill(2 * len(self._buffer))
 
     def _next_char(self) -> str:
-        """Drop blanks, and return the next character."""
         while True:
             self._fill(1)
             rest = self._buffer.lstrip(b" \t\r\n\xef\xbb\xbf" if not self._offset else b" \t\r\n")

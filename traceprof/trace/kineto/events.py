@@ -362,7 +362,6 @@ class EventDecoder:
 
 
 def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
-    """Return the needed events, by kind."""
     kinds = map(_KIND_OF.get, map(attrgetter("cat"), rows), repeat(int(Kind.NOT_NEEDED)))
     number = np.fromiter(kinds, np.int8, len(rows))
     by_kind: dict[Kind, Sequence[AnyEvent]] = {}

@@ -177,27 +177,18 @@ def read_overhead(content: Content) -> ThreadSpans:
 
 
 def _ids(values: Int64) -> Int64:
-    """Return ids with NULL for none, int64[n]."""
     ids: Int64 = np.where(values < 0, NULL, values)
     return ids
 
 
 class Annotations(Record, frozen=True):
-    """The annotations of one process, ordered by start, longer ones first.
+    """The annotations of one process, ordered by start, longer ones first."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 if still open at the recording's end.
-        thread: int64[n].
-        name: int64[n], indices into `names`.
-        names: of the trace.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int64
-    names: Sequence[str]
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]; the largest int64 if still open at the recording's end
+    thread: Int64  # int64[n]
+    name: Int64  # int64[n], indices into `names`
+    names: Sequence[str]  # of the trace
 
     def __len__(self) -> int:
         return len(self.start_ns)

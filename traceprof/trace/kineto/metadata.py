@@ -17,17 +17,9 @@ _MAX_INTEGER = 1 << 62
 
 
 class _Device(Record, frozen=True):
-    """A GPU that the process sees.
-
-    Attributes:
-        name: its name.
-        capability: its compute capability, major and minor.
-        num_sms: its multiprocessors.
-    """
-
-    name: str | None
-    capability: tuple[int, int] | None
-    num_sms: int | None
+    name: str | None  # its name
+    capability: tuple[int, int] | None  # its compute capability, major and minor
+    num_sms: int | None  # its multiprocessors
 
 
 class Metadata:

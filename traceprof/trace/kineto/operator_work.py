@@ -126,31 +126,17 @@ FLOP_FORMULAS: dict[str, Callable[[Shapes, Values], int]] = {
 
 
 class Moved(NamedTuple):
-    """Bytes that an operator moves.
+    """Bytes that an operator moves."""
 
-    Attributes:
-        all: read and written.
-        read: the part of them that is read.
-    """
-
-    all: int
-    read: int
+    all: int  # read and written
+    read: int  # the part of them that is read
 
 
 class _Tensor(NamedTuple):
-    """An input.
-
-    Attributes:
-        shape: its sizes.
-        item: bytes of one element.
-        is_floating: whether elements are floating-point numbers.
-        bytes: that are read.
-    """
-
-    shape: tuple[int, ...]
-    item: int
-    is_floating: bool
-    bytes: int
+    shape: tuple[int, ...]  # its sizes
+    item: int  # bytes of one element
+    is_floating: bool  # whether elements are floating-point numbers
+    bytes: int  # that are read
 
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats

@@ -122,8 +122,7 @@ _KINDS = {
 }
 
 
-def holds(content: Content, part: Part) -> bool:
-    """Return whether a trace holds a part that is one of its tables."""
+def _holds(content: Content, part: Part) -> bool:
     if part is Part.END:
         return not content.is_cut
     if part in {Part.EVERY_OPERATION, Part.GRAPH_KERNELS}:
@@ -131,8 +130,7 @@ def holds(content: Content, part: Part) -> bool:
     return any(kind in content.num_events for kind in _KINDS.get(part, ()))
 
 
-def contents(content: Content) -> list[Table]:
-    """Return the categories of events that are not empty, with their counts."""
+def _contents(content: Content) -> list[Table]:
     num, unread = content.num_events, content.num_unread
     return [
         *(Table(*_TABLES[kind], num[kind]) for kind in num if kind in _TABLES),
@@ -193,7 +191,6 @@ class KinetoTrace(Trace):
         return nullcontext()
 
     def close(self) -> None:
-        """Release the file."""
         self._file.close()
         forget_names()
 
@@ -221,7 +218,6 @@ class KinetoTrace(Trace):
     # -- what was recorded -----------------------------------------------------------------------
 
     def pid(self, process: int) -> int:
-        """Return the operating system's id of the process, which is also its id here."""
         return process
 
     def thread_number(self, thread: int) -> int:
@@ -230,11 +226,9 @@ class KinetoTrace(Trace):
 
     @property
     def origin(self) -> str:
-        """The program that wrote the trace."""
         return "torch.profiler"
 
     def holds(self, part: Part) -> bool:
-        """Return whether the trace holds a part."""
         if part is Part.COPY_MEMORY:
             return self._has_memory_kinds
         if part is Part.EVENT_RECORDS:
@@ -245,16 +239,14 @@ class KinetoTrace(Trace):
                 return len(calls) > 0
             column = calls.bytes if part is Part.MESSAGE_SIZES else calls.communicator
             return bool((column >= 0).any())
-        return holds(self._content, part)
+        return _holds(self._content, part)
 
     @property
     def has_unread_accelerator(self) -> bool:
-        """True if an accelerator worked whose events are not read."""
         return bool(self._content.num_unread)
 
     @cached_property
     def notes(self) -> Sequence[str]:
-        """Notes for readers about the data of this trace."""
         notes = []
         if self._content.is_cut:
             notes.append(
@@ -290,14 +282,12 @@ class KinetoTrace(Trace):
         return gpu.read_operations(self._content, self._process)
 
     def move_operations(self, key: RankKey, by_ns: int) -> None:
-        """Move the operations of a device in time, until the report is closed."""
         moved = {**self.operations, key: self.operations[key].moved(by_ns)}
         vars(self)["operations"] = moved
         self.moved = {**self.moved, key: by_ns}
 
     @cached_property
     def signatures(self) -> Signatures:
-        """Kernels by name, grid and block."""
         return gpu.read_signatures(self._content)
 
     @cached_property
@@ -316,19 +306,15 @@ class KinetoTrace(Trace):
         return {number: self._content.names[number] for number in sorted(numbers)}
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        """Return the API calls of a process, or None if the trace has no API calls."""
         return self._api_calls.get(process, NO_API_CALLS) if self._api_calls else None
 
     def synchronizations(self, process: int) -> Synchronizations | None:
-        """Return the waits of a process, or None if they were not recorded."""
         return self._synchronizations if process == self._process else None
 
     def event_records(self, process: int) -> EventRecords | None:
-        """Return the recordings of events that waits refer to, or None if there are none."""
         return self._event_records if process == self._process else None
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        """Return the blocked launches, or None if overhead was not recorded."""
         return host.read_launch_stalls(self._content, process)
 
     def host_activity(self, process: int) -> HostActivity:
@@ -339,11 +325,9 @@ class KinetoTrace(Trace):
         """Return None: thread switches are not recorded."""
 
     def operators(self, process: int) -> HostCode | None:
-        """Return the operators that a process ran, or None if there are none."""
         return self._operators if process == self._process else None
 
     def python_functions(self, process: int) -> HostCode | None:
-        """Return the functions of Python that a process ran, or None if they are unknown."""
         return self._python_functions if process == self._process else None
 
     def samples(self, process: int) -> ThreadSamples:
@@ -351,11 +335,9 @@ class KinetoTrace(Trace):
         return NO_SAMPLES
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
-        """Return the profiler's own work in a process."""
         return NO_SPANS
 
     def communication_calls(self, process: int) -> ProcessCalls:
-        """Return the communication calls on the host, from PyTorch's operators and labels."""
         return self._calls if process == self._process else NO_PROCESS_CALLS
 
     @cached_property
@@ -396,21 +378,17 @@ class KinetoTrace(Trace):
         return annotations.end_ns[is_over], annotations.thread[is_over]
 
     def range_table(self, process: int) -> RangeTable | None:
-        """Return all annotations of a process, or None if it has none."""
         annotations = self._annotations.get(process)
         return None if annotations is None else annotations.table()
 
     def marks(self, process: int) -> Marks | None:
-        """Return the instant events of a process's threads, or None if it has none."""
         return self._marks.get(process)
 
     @property
     def thread_names(self) -> Mapping[int, str]:
-        """Known names of threads."""
         return self._content.thread_names
 
     def longest_ranges(self, limit: int) -> list[str]:
-        """Return the names of the longest annotations, to choose a step pattern from."""
         longest: dict[str, int] = {}
         for table in self._annotations.values():
             length = table.end_ns - table.start_ns
@@ -423,15 +401,12 @@ class KinetoTrace(Trace):
         return []
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the name of the rank's GPU, if known."""
         return self._metadata.gpu_name(key.device)
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self._metadata.compute_capability(key.device)
 
     def num_sms(self, key: RankKey) -> int | None:
-        """Return the number of multiprocessors of the rank's GPU, if the report has it."""
         return self._metadata.num_sms(key.device)
 
     def gpu_id(self, key: RankKey) -> str | None:
@@ -439,26 +414,21 @@ class KinetoTrace(Trace):
         return None
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run, if known."""
         rank = self.labelled_rank(process)
         return self.distributed_rank(process) if rank is None else rank
 
     def distributed_rank(self, process: int) -> int | None:
-        """Return the rank that torch.distributed gave the process."""
         return self._metadata.rank if process == self._process else None
 
     @property
     def world_size(self) -> int | None:
-        """Return the number of processes of the run, if torch.distributed gave it."""
         return self._metadata.world_size
 
     def labelled_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run from its labels, if known."""
         return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
 
     @cached_property
     def session(self) -> Session:
-        """The place and the time of the recording."""
         first_ns, end_ns = self._content.first_ns or 0, self._content.end_ns
         return Session(
             host=self._metadata.host_name,
@@ -471,15 +441,13 @@ class KinetoTrace(Trace):
         )
 
     def num_threads(self, process: int) -> int | None:
-        """Return the number of threads of a process with events."""
         of_calls = [self._api_calls.get(process)]
         threads = [calls.packed_thread.distinct for calls in of_calls if calls]
         threads += [ranges.thread for ranges in [self._annotations.get(process)] if ranges]
         return len(distinct_values(np.concatenate(threads))) if threads else None
 
     def contents(self) -> Sequence[Table]:
-        """Return the categories of events that are not empty, with their counts."""
-        return contents(self._content)
+        return _contents(self._content)
 
     @property
     def gpus(self) -> Sequence[str]:
@@ -487,7 +455,6 @@ class KinetoTrace(Trace):
         return self._metadata.gpu_names
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program of a process; None if unknown."""
         return self._content.process_names.get(process)
 
     @property

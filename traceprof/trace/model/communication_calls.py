@@ -46,44 +46,30 @@ class CommunicationCalls(Record, frozen=True):
     In a *launch range* the host launches the operations of calls: the call's own range, or the
     `ncclGroupEnd` that closes the group, or a label around others (`batch_isend_irecv`). Launch
     ranges are ordered by thread, then start.
-
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
-        thread: int64[n], the calling thread.
-        operation: int64[n], indices into `OPERATIONS`.
-        bytes: int64[n], one rank's message as NCCL counts it (the sent data in an AllGather, the
-            received data in a ReduceScatter); -1 if unknown, as for all attributes below.
-        communicator: int64[n], indices into `communicators`.
-        peer: int64[n], of a send or receive: its rank in the communicator; in labels, in the world.
-        world_size: int64[n], the ranks of the communicator.
-        sequence: int64[n], the call's number in its group.
-        launch_start_ns: int64[m].
-        launch_end_ns: int64[m].
-        launch_thread: int64[m].
-        launch_parent: int64[m], the launch range around it, -1 for none.
-        first_member: int64[m + 1], the beginning of the calls of each launch range in `members`.
-        members: int64[k], indices of calls, in their order.
-        communicators: NCCL's id in hexadecimal digits, or the name of PyTorch's group.
-        descriptions: the user's descriptions of groups (`group_desc`), by name.
     """
 
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    operation: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]; the largest int64 if the range was still open at the capture's end
+    thread: Int64  # int64[n], the calling thread
+    operation: Int64  # int64[n], indices into `OPERATIONS`
+    # int64[n], one rank's message as NCCL counts it (the sent data in an AllGather, the received
+    # data in a ReduceScatter); -1 if unknown, as for all attributes below
     bytes: Int64
-    communicator: Int64
+    communicator: Int64  # int64[n], indices into `communicators`
+    # int64[n], of a send or receive: its rank in the communicator; in labels, in the world
     peer: Int64
-    world_size: Int64
-    sequence: Int64
-    launch_start_ns: Int64
-    launch_end_ns: Int64
-    launch_thread: Int64
-    launch_parent: Int64
+    world_size: Int64  # int64[n], the ranks of the communicator
+    sequence: Int64  # int64[n], the call's number in its group
+    launch_start_ns: Int64  # int64[m]
+    launch_end_ns: Int64  # int64[m]
+    launch_thread: Int64  # int64[m]
+    launch_parent: Int64  # int64[m], the launch range around it, -1 for none
+    # int64[m + 1], the beginning of the calls of each launch range in `members`
     first_member: Int64
-    members: Int64
+    members: Int64  # int64[k], indices of calls, in their order
+    # NCCL's id in hexadecimal digits, or the name of PyTorch's group
     communicators: tuple[str, ...]
+    # the user's descriptions of groups (`group_desc`), by name
     descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -114,17 +100,11 @@ class CommunicationCalls(Record, frozen=True):
 
 
 class ProcessCalls(NamedTuple):
-    """The calls of one process.
+    """The calls of one process."""
 
-    Attributes:
-        nccl: NCCL's ranges.
-        labelled: the labels of `instrument`.
-        rank: the process's rank in NCCL's largest communicator; None if unknown.
-    """
-
-    nccl: CommunicationCalls
-    labelled: CommunicationCalls
-    rank: int | None = None
+    nccl: CommunicationCalls  # NCCL's ranges
+    labelled: CommunicationCalls  # the labels of `instrument`
+    rank: int | None = None  # the process's rank in NCCL's largest communicator; None if unknown
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -164,17 +144,11 @@ _FACTS = {"bytes", "group", "seq", "dst", "src"}
 
 
 class CallLabel(NamedTuple):
-    """The facts about a call in its label.
+    """The facts about a call in its label."""
 
-    Attributes:
-        operation: in NCCL's spelling, `Barrier`, or `Unknown`.
-        is_container: whether it encloses calls that have labels of their own.
-        fields: -1 and None if unknown. The peer is a rank of the world.
-    """
-
-    operation: str
-    is_container: bool
-    fields: Fields
+    operation: str  # in NCCL's spelling, `Barrier`, or `Unknown`
+    is_container: bool  # whether it encloses calls that have labels of their own
+    fields: Fields  # -1 and None if unknown. The peer is a rank of the world
 
 
 def operation_of(function: str) -> str | None:
@@ -228,34 +202,24 @@ class MpiCalls(Record, frozen=True):
 
     A call that does not block, such as `MPI_Irecv`, lasts until the `MPI_Wait` for its request
     returns; without such a wait it lasts as long as it took itself.
-
-    Attributes:
-        start_ns: int64[n].
-        blocked_ns: int64[n], when the host began to wait for it: the start of the call, or of the
-            `MPI_Wait` for its request.
-        end_ns: int64[n], not before `blocked_ns`; the largest int64 if it never ended.
-        operation: int64[n], indices into `communication_calls.OPERATIONS`, after them a barrier.
-        bytes: int64[n], of one rank's message as NCCL counts it; of a receive -1, since the size of
-            its buffer is recorded.
-        communicator: int64[n], indices into `communicators`.
-        peer: int64[n], the other rank of a send or receive, in the world.
-        root: int64[n], the root of a collective, in the world.
-        tag: int64[n], of a send or receive.
-        world_size: int64[n], the ranks of the communicator.
-        communicators: names, equal on all members.
     """
 
-    start_ns: Int64
+    start_ns: Int64  # int64[n]
+    # int64[n], when the host began to wait for it: the start of the call, or of the `MPI_Wait` for
+    # its request
     blocked_ns: Int64
-    end_ns: Int64
+    end_ns: Int64  # int64[n], not before `blocked_ns`; the largest int64 if it never ended
+    # int64[n], indices into `communication_calls.OPERATIONS`, after them a barrier
     operation: Int64
+    # int64[n], of one rank's message as NCCL counts it; of a receive -1, since the size of its
+    # buffer is recorded
     bytes: Int64
-    communicator: Int64
-    peer: Int64
-    root: Int64
-    tag: Int64
-    world_size: Int64
-    communicators: tuple[str, ...]
+    communicator: Int64  # int64[n], indices into `communicators`
+    peer: Int64  # int64[n], the other rank of a send or receive, in the world
+    root: Int64  # int64[n], the root of a collective, in the world
+    tag: Int64  # int64[n], of a send or receive
+    world_size: Int64  # int64[n], the ranks of the communicator
+    communicators: tuple[str, ...]  # names, equal on all members
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -21,17 +21,12 @@ class ApiCalls(PackedSpans, frozen=True):
     """CUDA API calls of one process, ordered by correlation id, then start.
 
     A call lasts from its entry to its return; 0 if the capture ended before.
-
-    Attributes:
-        packed_ahead: n ids, minus 0, 1, 2, …: ids are mostly consecutive, so that the rest is
-            small.
-        packed_thread: n calling threads.
-        packed_name: n keys of `Trace.api_names`.
     """
 
+    # n ids, minus 0, 1, 2, …: ids are mostly consecutive, so that the rest is small
     packed_ahead: Column
-    packed_thread: Column
-    packed_name: Column
+    packed_thread: Column  # n calling threads
+    packed_name: Column  # n keys of `Trace.api_names`
 
     @property
     def correlation(self) -> Int64:
@@ -54,67 +49,41 @@ class ApiCalls(PackedSpans, frozen=True):
 
 
 class Synchronizations(Record, frozen=True):
-    """Synchronizations of one process, ordered by start.
+    """Synchronizations of one process, ordered by start."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        stream: int64[n], the waiting or awaited stream; NULL if there is none.
-        correlation: int64[n], of the API call.
-        kind: int64[n], values of `SynchronizationKind`, by the name of the API call.
-        event: int64[n], the event's id, NULL for none.
-        recording: int64[n], the awaited recording of the event; NULL if unknown.
-        device: int64[n], the CUDA ordinal as the process sees it; NULL if unknown.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    correlation: Int64
-    kind: Int64
-    event: Int64
-    recording: Int64
-    device: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    stream: Int64  # int64[n], the waiting or awaited stream; NULL if there is none
+    correlation: Int64  # int64[n], of the API call
+    kind: Int64  # int64[n], values of `SynchronizationKind`, by the name of the API call
+    event: Int64  # int64[n], the event's id, NULL for none
+    recording: Int64  # int64[n], the awaited recording of the event; NULL if unknown
+    device: Int64  # int64[n], the CUDA ordinal as the process sees it; NULL if unknown
 
 
 class EventRecords(Record, frozen=True):
-    """Recordings of CUDA events in one process, ordered by the time of the API call.
+    """Recordings of CUDA events in one process, ordered by the time of the API call."""
 
-    Attributes:
-        asked_ns: int64[n], the start of the API call that records the event; NULL, and first, if
-            that call is not in the report.
-        stream: int64[n], the stream in which the event is recorded.
-        event: int64[n], the event's id; an event is recorded repeatedly.
-        recording: int64[n], the number of the recording; NULL if unknown.
-        correlation: int64[n], of the API call.
-        device: int64[n], the CUDA ordinal as the process sees it; NULL if unknown.
-    """
-
+    # int64[n], the start of the API call that records the event; NULL, and first, if that call is
+    # not in the report
     asked_ns: Int64
-    stream: Int64
-    event: Int64
-    recording: Int64
-    correlation: Int64
-    device: Int64
+    stream: Int64  # int64[n], the stream in which the event is recorded
+    event: Int64  # int64[n], the event's id; an event is recorded repeatedly
+    recording: Int64  # int64[n], the number of the recording; NULL if unknown
+    correlation: Int64  # int64[n], of the API call
+    device: Int64  # int64[n], the CUDA ordinal as the process sees it; NULL if unknown
 
     def __len__(self) -> int:
         return len(self.event)
 
 
 class LaunchStalls(Record, frozen=True):
-    """CUPTI's records of a full command buffer in one process, ordered by start.
+    """CUPTI's records of a full command buffer in one process, ordered by start."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        thread: int64[n], the blocked thread.
-        correlation: int64[n], of the blocked API call.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    correlation: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    thread: Int64  # int64[n], the blocked thread
+    correlation: Int64  # int64[n], of the blocked API call
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -129,21 +98,13 @@ WOKE_NS = 50_000
 
 
 class ThreadSpans(Record, frozen=True):
-    """Named spans of a process's threads, ordered by start, then end.
+    """Named spans of a process's threads, ordered by start, then end."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n], not before the start; the largest int64 if it never ended.
-        thread: int64[n].
-        name: int64[n], indices into `names`.
-        names: empty for spans without a name.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int64
-    names: tuple[str, ...]
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n], not before the start; the largest int64 if it never ended
+    thread: Int64  # int64[n]
+    name: Int64  # int64[n], indices into `names`
+    names: tuple[str, ...]  # empty for spans without a name
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -163,16 +124,11 @@ class ThreadSwitches(Record, frozen=True):
     """Context switches of a process's threads, off the CPU and on it.
 
     Ordered by thread, then time; of two at the same time the one off the CPU comes first.
-
-    Attributes:
-        time_ns: int64[n].
-        thread: int64[n].
-        is_on: bool[n], whether the thread runs from then on.
     """
 
-    time_ns: Int64
-    thread: Int64
-    is_on: Mask
+    time_ns: Int64  # int64[n]
+    thread: Int64  # int64[n]
+    is_on: Mask  # bool[n], whether the thread runs from then on
 
     def chosen(self, chosen: Mask) -> ThreadSwitches:
         """Return some of the switches, bool[n]."""
@@ -196,19 +152,12 @@ class ThreadSwitches(Record, frozen=True):
 
 
 class ThreadSamples(Record, frozen=True):
-    """Samples of the functions in which threads of a process ran, ordered by time.
+    """Samples of the functions in which threads of a process ran, ordered by time."""
 
-    Attributes:
-        time_ns: int64[n].
-        thread: int64[n].
-        function: int64[n], the innermost one, indices into `names`.
-        names: of functions.
-    """
-
-    time_ns: Int64
-    thread: Int64
-    function: Int64
-    names: tuple[str, ...]
+    time_ns: Int64  # int64[n]
+    thread: Int64  # int64[n]
+    function: Int64  # int64[n], the innermost one, indices into `names`
+    names: tuple[str, ...]  # of functions
 
     def chosen(self, chosen: Mask) -> ThreadSamples:
         """Return some of the samples, bool[n]."""
@@ -218,22 +167,15 @@ class ThreadSamples(Record, frozen=True):
 
 
 class HostActivity(Record, frozen=True):
-    """Activity of those threads of a process that call CUDA.
+    """Activity of those threads of a process that call CUDA."""
 
-    Attributes:
-        switches: on and off the CPU.
-        system_calls: calls of the operating system and its threading library, such as `read` and
-            `pthread_cond_wait`.
-        mpi_calls: calls of MPI, and of UCX below it.
-        library_calls: calls of cuBLAS and cuDNN.
-        driver_work: CUDA's own work inside calls, such as `Lazy Function Loading`.
-    """
-
-    switches: ThreadSwitches
+    switches: ThreadSwitches  # on and off the CPU
+    # calls of the operating system and its threading library, such as `read` and
+    # `pthread_cond_wait`
     system_calls: ThreadSpans
-    mpi_calls: ThreadSpans
-    library_calls: ThreadSpans
-    driver_work: ThreadSpans
+    mpi_calls: ThreadSpans  # calls of MPI, and of UCX below it
+    library_calls: ThreadSpans  # calls of cuBLAS and cuDNN
+    driver_work: ThreadSpans  # CUDA's own work inside calls, such as `Lazy Function Loading`
 
 
 NO_SPANS = ThreadSpans(_NOTHING, _NOTHING, _NOTHING, _NOTHING, ())
@@ -243,29 +185,22 @@ NO_ACTIVITY = HostActivity(NO_SWITCHES, NO_SPANS, NO_SPANS, NO_SPANS, NO_SPANS)
 
 
 class HostCode(PackedSpans, frozen=True):
-    """Operators, or functions of Python, of one process, ordered by start.
+    """Operators, or functions of Python, of one process, ordered by start."""
 
-    Attributes:
-        packed_thread: n threads.
-        packed_name: n indices into `names`.
-        external: n ids that join an operator with the calls and GPU operations inside it, NULL
-            for none; None for functions of Python.
-        sequence: n numbers that join operators of the forward with those of the backward, NULL for
-            none; None for functions of Python.
-        packed_work: n indices into `work`; None for functions of Python.
-        work: int64[m, 3], multiplications and additions by the operator's formula, NULL if it
-            has none or its shapes are not known; and the bytes that it moves at least, and those of
-            them that it reads, negative where that is unknown.
-        names: the names of the whole trace.
-    """
-
-    packed_thread: Column
-    packed_name: Column
+    packed_thread: Column  # n threads
+    packed_name: Column  # n indices into `names`
+    # n ids that join an operator with the calls and GPU operations inside it, NULL for none; None
+    # for functions of Python
     external: Column | None
+    # n numbers that join operators of the forward with those of the backward, NULL for none; None
+    # for functions of Python
     sequence: Column | None
-    packed_work: Column | None
+    packed_work: Column | None  # n indices into `work`; None for functions of Python
+    # int64[m, 3], multiplications and additions by the operator's formula, NULL if it has none or
+    # its shapes are not known; and the bytes that it moves at least, and those of them that it
+    # reads, negative where that is unknown
     work: Int64
-    names: Sequence[str]
+    names: Sequence[str]  # the names of the whole trace
 
     def work_of(self, index: Int64 | slice) -> Int64:
         """Return the work of some operators, int64[3, k], as in `work`; unknown for functions."""

@@ -22,27 +22,18 @@ _SOME = 1024  # operations that are searched first for the last end
 
 
 class RankKey(Record, frozen=True, order=True):
-    """One process on one device.
+    """One process on one device."""
 
-    Attributes:
-        process: identifies the process within its report.
-        device: the CUDA ordinal as that process sees it.
-    """
-
-    process: int
-    device: int
+    process: int  # identifies the process within its report
+    device: int  # the CUDA ordinal as that process sees it
 
 
 class Operations(PackedSpans, frozen=True):
-    """GPU operations of one rank, ordered by start, then end.
+    """GPU operations of one rank, ordered by start, then end."""
 
-    Attributes:
-        packed_stream: n CUDA streams within the process.
-        packed_ahead: n ids shared with the API call that launched each, less 0, 1, 2, …; unique
-            only within the process; NULL (the smallest int64) if the export has none.
-    """
-
-    packed_stream: Column
+    packed_stream: Column  # n CUDA streams within the process
+    # n ids shared with the API call that launched each, less 0, 1, 2, …; unique only within the
+    # process; NULL (the smallest int64) if the export has none
     packed_ahead: Column
 
     @property
@@ -74,22 +65,16 @@ class Operations(PackedSpans, frozen=True):
 
 
 class Kernels(Operations, frozen=True):
-    """Kernels of one rank.
+    """Kernels of one rank."""
 
-    Attributes:
-        packed_signature: n indices into `Trace.signatures`, kept without a base: equal for the same
-            kernel launched with the same grid and block.
-        name_of_signature: int64[m], keys of `Trace.kernel_names`.
-        packed_label: n labels that the program gave kernels of its graphs: 0 for none, else twice
-            the place in `labels` plus 2, and 1 more where the kernel is of the backward. None where
-            no kernel has one.
-        labels: texts, such as paths of modules.
-    """
-
+    # n indices into `Trace.signatures`, kept without a base: equal for the same kernel launched
+    # with the same grid and block
     packed_signature: Column
-    name_of_signature: Int64
+    name_of_signature: Int64  # int64[m], keys of `Trace.kernel_names`
+    # n labels that the program gave kernels of its graphs: 0 for none, else twice the place in
+    # `labels` plus 2, and 1 more where the kernel is of the backward. None where no kernel has one
     packed_label: Column | None = None
-    labels: Sequence[str] = ()
+    labels: Sequence[str] = ()  # texts, such as paths of modules
 
     @property
     def signature(self) -> Int64:
@@ -112,51 +97,31 @@ class Kernels(Operations, frozen=True):
 
 
 class Signatures(Record, frozen=True):
-    """Kernels by name, grid and block.
+    """Kernels by name, grid and block."""
 
-    Attributes:
-        name: int64[m], keys of `Trace.kernel_names`.
-        shape: int64[m, 6], grid x, y, z and block x, y, z; NULL if the export lacks them.
-    """
-
-    name: Int64
-    shape: Int64
+    name: Int64  # int64[m], keys of `Trace.kernel_names`
+    shape: Int64  # int64[m, 6], grid x, y, z and block x, y, z; NULL if the export lacks them
 
 
 class Copies(Operations, frozen=True):
-    """Memory copies or memory sets of one rank.
+    """Memory copies or memory sets of one rank."""
 
-    Attributes:
-        bytes: int64[n].
-        kind: int64[n], values of `CopyKind`; NULL for memory sets.
-        source_device: int64[n], of copies between devices; NULL if unknown, and for others.
-        destination_device: int64[n], of copies between devices; NULL if unknown, and for others.
-        source_memory: int64[n], values of `MemoryKind`; NULL if unknown, and for memory sets.
-        destination_memory: int64[n], values of `MemoryKind`; NULL if unknown.
-    """
-
-    bytes: Int64
-    kind: Int64
-    source_device: Int64
+    bytes: Int64  # int64[n]
+    kind: Int64  # int64[n], values of `CopyKind`; NULL for memory sets
+    source_device: Int64  # int64[n], of copies between devices; NULL if unknown, and for others
+    # int64[n], of copies between devices; NULL if unknown, and for others
     destination_device: Int64
-    source_memory: Int64
-    destination_memory: Int64
+    source_memory: Int64  # int64[n], values of `MemoryKind`; NULL if unknown, and for memory sets
+    destination_memory: Int64  # int64[n], values of `MemoryKind`; NULL if unknown
 
 
 class KernelsOnDemand(Record, frozen=True):
-    """The kernels of one rank, selected from those of all ranks on first use.
+    """The kernels of one rank, selected from those of all ranks on first use."""
 
-    Attributes:
-        num_kernels: the number of kernels.
-        first_ns: the start of the first one.
-        last_end_ns: the end of all of them.
-        pick: returns the kernels.
-    """
-
-    num_kernels: int
-    first_ns: int
-    last_end_ns: int
-    pick: Callable[[], Kernels]
+    num_kernels: int  # the number of kernels
+    first_ns: int  # the start of the first one
+    last_end_ns: int  # the end of all of them
+    pick: Callable[[], Kernels]  # returns the kernels
 
     def __len__(self) -> int:
         return self.num_kernels
@@ -248,45 +213,27 @@ CLOCK = "clock"
 
 
 class LinkSamples(Record, frozen=True):
-    """Samples of one link in one direction, ordered by time, without overlap.
+    """Samples of one link in one direction, ordered by time, without overlap."""
 
-    Attributes:
-        link: `nvlink`, `pcie` or `network`; `clock` of a GPU's clock.
-        direction: `tx` or `rx`, seen from the GPU or the NIC; empty of a clock.
-        name: of the NIC, else None.
-        unit: `percent` of the link's peak, `bytes/ms` or `Hz`.
-        start_ns: int64[n], the start of the sample's period.
-        end_ns: int64[n], the time of the sample.
-        value: int64[n], the mean over the period.
-    """
-
-    link: str
-    direction: str
-    name: str | None
-    unit: str
-    start_ns: Int64
-    end_ns: Int64
-    value: Int64
+    link: str  # `nvlink`, `pcie` or `network`; `clock` of a GPU's clock
+    direction: str  # `tx` or `rx`, seen from the GPU or the NIC; empty of a clock
+    name: str | None  # of the NIC, else None
+    unit: str  # `percent` of the link's peak, `bytes/ms` or `Hz`
+    start_ns: Int64  # int64[n], the start of the sample's period
+    end_ns: Int64  # int64[n], the time of the sample
+    value: Int64  # int64[n], the mean over the period
 
 
 class Counters(Record, frozen=True):
-    """The sampled counters of a report.
+    """The sampled counters of a report."""
 
-    Attributes:
-        by_gpu: the samples of each GPU's links, by its number in the machine.
-        clocks: the samples of each GPU's clock, by the same number.
-        gpu_of_rank: that number by rank, if known.
-        network: the samples of the machine's NICs.
-        nics: names of the machine's NICs, sampled or not.
-        has_gpu_samples: whether GPU metrics were sampled at all.
-    """
-
+    # the samples of each GPU's links, by its number in the machine
     by_gpu: Mapping[int, tuple[LinkSamples, ...]]
-    clocks: Mapping[int, LinkSamples]
-    gpu_of_rank: Mapping[RankKey, int]
-    network: tuple[LinkSamples, ...]
-    nics: tuple[str, ...]
-    has_gpu_samples: bool
+    clocks: Mapping[int, LinkSamples]  # the samples of each GPU's clock, by the same number
+    gpu_of_rank: Mapping[RankKey, int]  # that number by rank, if known
+    network: tuple[LinkSamples, ...]  # the samples of the machine's NICs
+    nics: tuple[str, ...]  # names of the machine's NICs, sampled or not
+    has_gpu_samples: bool  # whether GPU metrics were sampled at all
 
     def clock_of(self, key: RankKey) -> LinkSamples | None:
         """Return the samples of the clock of a rank's GPU; None if there are none."""

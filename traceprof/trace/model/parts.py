@@ -63,15 +63,10 @@ class Part(Enum):
 
 
 class HowToCollect(Record, frozen=True):
-    """Instructions to collect the parts of one format; they outlive the open trace.
+    """Instructions to collect the parts of one format; they outlive the open trace."""
 
-    Attributes:
-        format_name: the program that writes the format, such as `Nsight Systems`.
-        texts: for each part the command to run, or another step.
-    """
-
-    format_name: str
-    texts: Mapping[Part, str]
+    format_name: str  # the program that writes the format, such as `Nsight Systems`
+    texts: Mapping[Part, str]  # for each part the command to run, or another step
 
     def __reduce__(self) -> tuple[Callable[..., HowToCollect], tuple[object, ...]]:
         """Send what becomes one object with those of other reports: there may be thousands."""

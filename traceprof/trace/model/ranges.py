@@ -39,69 +39,44 @@ BETWEEN_TEXTS = "\0"
 
 
 class NamedRanges(Record, frozen=True):
-    """NVTX ranges of one process, ordered by start, then end.
+    """NVTX ranges of one process, ordered by start, then end."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
-        names: n names.
-        thread: int64[n], the thread that opened it.
-        end_thread: int64[n], the thread that closed it, or would have closed it.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    names: Sequence[str]
-    thread: Int64
-    end_thread: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]; the largest int64 if the range was still open at the capture's end
+    names: Sequence[str]  # n names
+    thread: Int64  # int64[n], the thread that opened it
+    end_thread: Int64  # int64[n], the thread that closed it, or would have closed it
 
 
 class RangeTable(Record, frozen=True):
-    """All NVTX ranges of one process, ordered by start, longer ones first.
+    """All NVTX ranges of one process, ordered by start, longer ones first."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
-        name: int64[n], indices into `names`.
-        thread: int64[n], the thread that opened it.
-        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
-            thread; if not, it was started and ended, perhaps by another thread.
-        names: the names of the whole report.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    name: Int64
-    thread: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]; the largest int64 if the range was still open at the capture's end
+    name: Int64  # int64[n], indices into `names`
+    thread: Int64  # int64[n], the thread that opened it
+    # bool[n], whether it was pushed and popped, so that it nests with others of its thread; if
+    # not, it was started and ended, perhaps by another thread
     nests: npt.NDArray[np.bool_]
-    names: Sequence[str]
+    names: Sequence[str]  # the names of the whole report
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
 
 class LabelRanges(Record, frozen=True):
-    """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting.
+    """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
-        thread: int64[n], the thread that opened it.
-        nests: bool[n], whether it was pushed and popped, so that it nests with others of its
-            thread; if not, it was started and ended, perhaps by another thread.
-        text: int64[n], indices into `texts`.
-        texts: the distinct texts.
-        kind: int64[n], indices into `kinds`.
-        kinds: the distinct labels, without sequence numbers (`seq`), steps with the number 0.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]; the largest int64 if the range was still open at the capture's end
+    thread: Int64  # int64[n], the thread that opened it
+    # bool[n], whether it was pushed and popped, so that it nests with others of its thread; if
+    # not, it was started and ended, perhaps by another thread
     nests: npt.NDArray[np.bool_]
-    text: Int64
-    texts: Sequence[str]
-    kind: Int64
+    text: Int64  # int64[n], indices into `texts`
+    texts: Sequence[str]  # the distinct texts
+    kind: Int64  # int64[n], indices into `kinds`
+    # the distinct labels, without sequence numbers (`seq`), steps with the number 0
     kinds: Sequence[Label]
 
     def __len__(self) -> int:
@@ -152,47 +127,31 @@ def labelled(
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
-    """Return the number of each text among the distinct ones, and these."""
     numbers: dict[str, int] = {}
     indices = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return indices, list(numbers)
 
 
 class Marks(Record, frozen=True):
-    """All marks of one process, ordered by time.
+    """All marks of one process, ordered by time."""
 
-    Attributes:
-        time_ns: int64[n].
-        name: int64[n], indices into `names`.
-        thread: int64[n], the thread of the mark.
-        names: the names of the whole report.
-    """
-
-    time_ns: Int64
-    name: Int64
-    thread: Int64
-    names: Sequence[str]
+    time_ns: Int64  # int64[n]
+    name: Int64  # int64[n], indices into `names`
+    thread: Int64  # int64[n], the thread of the mark
+    names: Sequence[str]  # the names of the whole report
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
 
 class CallRange(NamedTuple):
-    """A call that communicates.
+    """A call that communicates."""
 
-    Attributes:
-        start: in ns.
-        end: in ns; the largest int64 if still open at the capture's end.
-        thread: of the call.
-        operation: one of `OPERATIONS`.
-        fields: known facts.
-    """
-
-    start: int
-    end: int
-    thread: int
-    operation: str
-    fields: Fields
+    start: int  # in ns
+    end: int  # in ns; the largest int64 if still open at the capture's end
+    thread: int  # of the call
+    operation: str  # one of `OPERATIONS`
+    fields: Fields  # known facts
 
 
 def labelled_calls(ranges: LabelRanges) -> list[CallRange]:

@@ -45,40 +45,24 @@ class SectionData(Record, frozen=True):
 
 
 class Content(Record, frozen=True):
-    """A table of events that a report holds.
+    """A table of events that a report holds."""
 
-    Attributes:
-        name: of the table in the report.
-        what: its content in words, such as `kernels`.
-        num_rows: the number of rows.
-    """
-
-    name: str
-    what: str
-    num_rows: int
+    name: str  # of the table in the report
+    what: str  # its content in words, such as `kernels`
+    num_rows: int  # the number of rows
 
 
 class Session(Record, frozen=True):
-    """The place and the time of a capture, as far as known.
+    """The place and the time of a capture, as far as known."""
 
-    Attributes:
-        host: the machine's name.
-        num_cores: its logical processors.
-        start_utc_ns: the machine's clock at time 0 of the report, in ns since 1970.
-        is_utc: whether the report's times are themselves ns since 1970.
-        command_line: of the profiled program.
-        environment: its environment variables.
-        start_text: the UTC time of the capture's start, as the report has it.
-        end_ns: of the capture, in the report's own time; events may end a little later.
-    """
-
-    host: str | None
-    num_cores: int | None
-    start_utc_ns: int | None
-    is_utc: bool
-    command_line: tuple[str, ...]
-    environment: Mapping[str, str]
-    start_text: str | None = None
+    host: str | None  # the machine's name
+    num_cores: int | None  # its logical processors
+    start_utc_ns: int | None  # the machine's clock at time 0 of the report, in ns since 1970
+    is_utc: bool  # whether the report's times are themselves ns since 1970
+    command_line: tuple[str, ...]  # of the profiled program
+    environment: Mapping[str, str]  # its environment variables
+    start_text: str | None = None  # the UTC time of the capture's start, as the report has it
+    # of the capture, in the report's own time; events may end a little later
     end_ns: int | None = None
 
 

@@ -74,11 +74,6 @@ def find_nsys(report: Path) -> str:
 def export(nsys: str, report: Path, folder: Path) -> Path:
     """Export a .nsys-rep with all data that this nsys can export; return the export.
 
-    Args:
-        nsys: the program.
-        report: the capture.
-        folder: of the export.
-
     Raises:
         MissingToolError: nsys does not start.
         TraceFormatError: the capture cannot be exported.

@@ -59,10 +59,6 @@ _GAP = 2
 def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
     """Read the sampled counters of links.
 
-    Args:
-        database: the export.
-        ranks: of the report.
-
     Raises:
         TraceFormatError: the file is damaged.
     """

@@ -147,7 +147,6 @@ class NsightTrace(SectionedExport):
     how_to_collect = HOW_TO_COLLECT
 
     def release(self) -> None:
-        """Release data that can be read again and that most analyses do not need: NVTX ranges."""
         self._events = None
         if "_nvtx_tables" in vars(self):
             self._nvtx_tables.ranges.release()
@@ -157,7 +156,6 @@ class NsightTrace(SectionedExport):
         self._database.shrink()
 
     def unload(self) -> None:
-        """Release all that can be read again, and the connection, until they are needed."""
         self.release()
         # Ranks hold the operations themselves.
         self._kept = {key: data for key, data in self._kept.items() if key == GPU_OPERATIONS}
@@ -174,11 +172,9 @@ class NsightTrace(SectionedExport):
     # -- what was recorded -----------------------------------------------------------------------
 
     def pid(self, process: int) -> int:
-        """Return the operating system's id of the process."""
         return schema.pid_of_process(process)
 
     def thread_number(self, thread: int) -> int:
-        """Return the operating system's id of a thread (globalTid)."""
         return schema.thread_number(thread)
 
     @property
@@ -189,14 +185,12 @@ class NsightTrace(SectionedExport):
         return f"Nsight Systems {self.product_version}"
 
     def holds(self, part: Part) -> bool:
-        """Return whether the export holds a part."""
         if part is Part.EVERY_OPERATION:
             return not any("cuda" in warning.lower() for warning in self.target.diagnostics())
         return holds(self, self._database, part)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for readers about the data of this report."""
         gpu, ranges = self._gpu_operations, self._named_ranges
         return [
             *gpu.notes,
@@ -214,7 +208,6 @@ class NsightTrace(SectionedExport):
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank, in order of process and device."""
         return self._gpu_operations.operations
 
     @cached_property
@@ -224,7 +217,6 @@ class NsightTrace(SectionedExport):
 
     @_ReadAgain
     def kernel_names(self) -> Mapping[int, str]:
-        """Demangled kernel names by StringIds.id."""
         unknown = {
             name: "(unnamed kernel)" if name == NULL else f"(unknown string {name})"
             for name in self._gpu_operations.name_ids
@@ -233,7 +225,6 @@ class NsightTrace(SectionedExport):
 
     @property
     def signatures(self) -> Signatures:
-        """Kernels by name, grid and block."""
         return self._gpu_operations.signatures
 
     @_ReadAgain
@@ -246,19 +237,16 @@ class NsightTrace(SectionedExport):
         return {key: _VERSION.sub("", names.get(key, _UNNAMED)) for key in sorted(ids)}
 
     def calls_any(self, part_of_name: str) -> bool:
-        """Return whether the name of an API call contains a text; reads no calls for that."""
         if API_CALLS in self._kept:
             return any(part_of_name in name for name in self.api_names.values())
         return refers_to(self._database, schema.API_CALL.name, "nameId", part_of_name)
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        """Return the API calls of a process, or None if the export has no API calls."""
         if schema.API_CALL.name not in self._database.columns:
             return None
         return self._api_calls.get(process, NO_API_CALLS)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
-        """Return the synchronizations of a process, or None if the export has none."""
         if schema.WAIT.name not in self._database.columns:
             return None
         columns = self._synchronizations.get(process)
@@ -268,7 +256,6 @@ class NsightTrace(SectionedExport):
         return host.synchronizations_of(columns, self._api_calls.get(process), self.api_names)
 
     def event_records(self, process: int) -> EventRecords | None:
-        """Return the recordings of CUDA events in a process, or None if the export has none."""
         if schema.EVENT_RECORD.name not in self._database.columns:
             return None
         columns = self._event_records.get(process)
@@ -277,13 +264,11 @@ class NsightTrace(SectionedExport):
         return host.event_records_of(columns, self._api_calls.get(process))
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        """Return the records of a full command buffer, or None if they are not exported."""
         if schema.DRIVER_OVERHEAD.name not in self._database.columns:
             return None
         return self._launch_stalls.get(process, NO_LAUNCH_STALLS)
 
     def host_activity(self, process: int) -> HostActivity:
-        """Return the activity of a process's CUDA-calling threads outside of CUDA."""
         return self._host_activities.get(process, NO_ACTIVITY)
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -291,7 +276,6 @@ class NsightTrace(SectionedExport):
         return host.others_ran(self._database, times_ns, threads)
 
     def quiet_switches(self, process: int) -> ThreadSwitches:
-        """Return the switches of a program's threads that make no CUDA calls."""
         return host.quiet_switches(self._database, process, self._calling_threads)
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
@@ -301,25 +285,20 @@ class NsightTrace(SectionedExport):
         return host.time_on_cpu(self._database, threads, start_ns, end_ns)
 
     def samples(self, process: int) -> ThreadSamples:
-        """Return the samples of a process's CUDA-calling threads."""
         return self._samples.get(process, NO_SAMPLES)
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
-        """Return the profiler's own work in a process, on any of its threads."""
         return self._profiler_overhead.get(process, NO_SPANS)
 
     def communication_calls(self, process: int) -> ProcessCalls:
-        """Return the communication calls on the host, from NCCL's ranges and labels."""
         return self._named_ranges.communication_calls.get(process, NO_PROCESS_CALLS)
 
     @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process."""
         return self._named_ranges.label_ranges
 
     @_ReadAgain
     def counters(self) -> Counters:
-        """Sampled counters of links."""
         return read_counters(self._database, list(self.operations))
 
     @cached_property
@@ -348,7 +327,6 @@ class NsightTrace(SectionedExport):
         return nvtx_names.range_ends(events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
-        """Return all NVTX ranges of a process, or None if it has none."""
         return self._nvtx_tables.ranges.of(process)
 
     def operators(self, process: int) -> HostCode | None:  # noqa: ARG002
@@ -365,7 +343,6 @@ class NsightTrace(SectionedExport):
         return False
 
     def marks(self, process: int) -> Marks | None:
-        """Return the NVTX marks of a process, or None if it has none."""
         return self._nvtx_tables.marks.get(process)
 
     @_ReadAgain
@@ -374,27 +351,21 @@ class NsightTrace(SectionedExport):
         return nvtx_names.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
-        """Return the names of the longest NVTX ranges, to choose a step pattern from."""
         return nvtx_names.longest_names(self._database, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the name of the rank's GPU, if known."""
         return self.target.gpu_name(key)
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self.target.compute_capability(key)
 
     def num_sms(self, key: RankKey) -> int | None:
-        """Return the number of multiprocessors of the rank's GPU, if the report has it."""
         return self.target.num_sms(key)
 
     def gpu_id(self, key: RankKey) -> str | None:
-        """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
         return self.target.gpu_id(key)
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run, from its labels, else from MPI."""
         rank = self.labelled_rank(process)
         if rank is not None:
             return rank
@@ -405,7 +376,6 @@ class NsightTrace(SectionedExport):
         return next(iter(ranks)) if len(ranks) == 1 else None
 
     def labelled_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run from its labels, if known."""
         return self._labelled_ranks.get(process)
 
     def distributed_rank(self, process: int) -> int | None:  # noqa: ARG002
@@ -418,11 +388,9 @@ class NsightTrace(SectionedExport):
         return None
 
     def num_threads(self, process: int) -> int | None:
-        """Return the number of threads of the process with events; None if unknown."""
         return self.target.num_threads(process)
 
     def empty_domain_notes(self) -> list[str]:
-        """Return notes on NVTX domains of the program without any record."""
         events = self._nvtx_events
         if events is None:
             return []
@@ -431,20 +399,16 @@ class NsightTrace(SectionedExport):
 
     @property
     def gpus(self) -> Sequence[str]:
-        """Names of the machine's NVIDIA GPUs."""
         return self.target.gpus
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program of a process; None if unknown."""
         return self.target.program(process)
 
     @cached_property
     def mpi_processes(self) -> frozenset[int]:
-        """The processes with calls of MPI."""
         return mpi_processes(self._database)
 
     def mpi_calls(self, process: int) -> MpiCalls:
-        """Return the calls of MPI by which a process communicates."""
         return self._mpi_calls.get(process, NO_MPI_CALLS)
 
     @cached_property
@@ -455,13 +419,11 @@ class NsightTrace(SectionedExport):
 
     @cached_property
     def session(self) -> Session:
-        """The place and the time of the capture."""
         return self.target.session(
             first for operations in self.operations.values() for first in operations.starts_ns
         )
 
     def contents(self) -> Sequence[Content]:
-        """Return the tables of events that are not empty, with their numbers of rows."""
         return self._contents
 
     @cached_property

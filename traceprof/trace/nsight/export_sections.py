@@ -46,19 +46,12 @@ SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
 
 
 class NamedRangesData(SectionData, frozen=True):
-    """NVTX ranges and names, and the communication calls in them.
+    """NVTX ranges and names, and the communication calls in them."""
 
-    Attributes:
-        events: None if the export has no NVTX table.
-        domains: names of domains by process and id.
-        label_ranges: ranges of `instrument` by process.
-        communication_calls: by process.
-    """
-
-    events: EventColumns | None
-    domains: Mapping[tuple[int, int], str]
-    label_ranges: Mapping[int, LabelRanges]
-    communication_calls: Mapping[int, ProcessCalls]
+    events: EventColumns | None  # None if the export has no NVTX table
+    domains: Mapping[tuple[int, int], str]  # names of domains by process and id
+    label_ranges: Mapping[int, LabelRanges]  # ranges of `instrument` by process
+    communication_calls: Mapping[int, ProcessCalls]  # by process
 
 
 class ApiCallsData(SectionData, frozen=True):
@@ -152,25 +145,17 @@ class SectionedExport:
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
 
     def close(self) -> None:
-        """Release the file once it is not in use."""
         self.in_use.close()
         forget_names()
 
     def reopen(self) -> None:
-        """Open the file again, because another process continues with the current handle."""
         self._database.reopen()
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Sections, each read as a whole on first use, in the order of need."""
         return SECTIONS
 
     def read_section(self, section: Section) -> SectionData:
-        """Read a section from the file; the trace itself stays as it is.
-
-        Raises:
-            TraceFormatError: the file is damaged.
-        """
         with self.in_use:
             return read_section(
                 self._database,
@@ -180,26 +165,19 @@ class SectionedExport:
             )
 
     def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep a section that was read, perhaps in another process."""
         self._kept[section] = data
 
     def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Set the source of sections that are not kept yet, instead of the file."""
         # A reference to its own method would keep the trace alive after its last use.
         self._source = None if source == self.read_section else source
 
     def move_operations(self, key: RankKey, by_ns: int) -> None:
-        """Move the operations of a rank in time, until the report is closed."""
         data = self._gpu_operations
         moved = {**data.operations, key: data.operations[key].moved(by_ns)}
         self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
         self.moved = {**self.moved, key: by_ns}
 
     def first_launches(self, key: RankKey) -> Int64:
-        """Return how long after their calls some of a rank's first operations began, int64[n].
-
-        None of them where all kernels are read anyway.
-        """
         return self._first_launches.get(key, np.empty(0, np.int64))
 
     @cached_property

@@ -201,7 +201,6 @@ class ExtentsBuilder:
         }
 
     def _owners(self, process: Int64, device: Int64) -> Int64:
-        """Return the number of each run's rank, int64[m]."""
         if len(process) <= _FEW_RUNS:
             keys = zip(process.tolist(), device.tolist(), strict=True)
             return np.array([self._place(key) for key in keys], np.int64)
@@ -234,15 +233,10 @@ _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 
 
 class GpuTable(Record, frozen=True):
-    """The rows of all ranks.
+    """The rows of all ranks."""
 
-    Attributes:
-        extents: of each rank's rows, in order of first occurrence.
-        of_rank: the rows of each.
-    """
-
-    extents: Mapping[RankKey, Extent]
-    of_rank: Mapping[RankKey, Rows]
+    extents: Mapping[RankKey, Extent]  # of each rank's rows, in order of first occurrence
+    of_rank: Mapping[RankKey, Rows]  # the rows of each
 
     def rows(self, key: RankKey) -> Rows:
         """Return a rank's rows."""
@@ -420,35 +414,22 @@ _BASE = (LENGTH, "streamId", "correlationId")
 
 
 class GpuOperationsData(SectionData, frozen=True):
-    """GPU operations of all ranks.
+    """GPU operations of all ranks."""
 
-    Attributes:
-        operations: by rank, in order of process and device.
-        signatures: of the kernels.
-        name_ids: StringIds.id of the kernels' names.
-        notes: for readers of the report.
-    """
-
-    operations: Mapping[RankKey, RankOperations]
-    signatures: Signatures
-    name_ids: frozenset[int]
-    notes: tuple[str, ...]
+    operations: Mapping[RankKey, RankOperations]  # by rank, in order of process and device
+    signatures: Signatures  # of the kernels
+    name_ids: frozenset[int]  # StringIds.id of the kernels' names
+    notes: tuple[str, ...]  # for readers of the report
 
 
 class GpuOutlineData(SectionData, frozen=True):
-    """GPU operations of all ranks, with only the extents and names of kernels.
+    """GPU operations of all ranks, with only the extents and names of kernels."""
 
-    Attributes:
-        operations: by rank, in order of process and device; kernels are read on first use.
-        name_ids: StringIds.id of the kernels' names.
-        notes: for readers of the report.
-        whole: returns all operations, read once.
-    """
-
+    # by rank, in order of process and device; kernels are read on first use
     operations: Mapping[RankKey, RankOperations]
-    name_ids: frozenset[int]
-    notes: tuple[str, ...]
-    whole: Callable[[], GpuOperationsData]
+    name_ids: frozenset[int]  # StringIds.id of the kernels' names
+    notes: tuple[str, ...]  # for readers of the report
+    whole: Callable[[], GpuOperationsData]  # returns all operations, read once
 
     @property
     def signatures(self) -> Signatures:
@@ -499,14 +480,7 @@ def _with_others(
     kernels_of: Callable[[RankKey], Kernels | KernelsOnDemand],
     notes: list[str],
 ) -> dict[RankKey, RankOperations]:
-    """Return the operations of each rank, reading all except kernels.
-
-    Args:
-        database: the export.
-        ranks: with kernels.
-        kernels_of: returns the kernels of a rank, perhaps none.
-        notes: extended by those on other tables.
-    """
+    """Return the operations of each rank, reading all except kernels."""
 
     def others(table: schema.Table) -> GpuTable:
         columns = present_columns(database, table)

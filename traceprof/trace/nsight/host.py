@@ -119,19 +119,12 @@ def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> E
 
 
 def _ids(values: Int64) -> Int64:
-    """Return ids of streams or events with NULL for none, int64[n]."""
     ids: Int64 = np.where(values == schema.NO_ID, NULL, values)
     return ids
 
 
 def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
-    """Return the index of the call of each row, int64[n], -1 if the export does not have it.
-
-    Args:
-        calls: of the process.
-        correlation: int64[n].
-        start_ns: int64[n]; of several calls with the same id, the last one that began by then.
-    """
+    """Return the index of the call of each row, int64[n], -1 if the export does not have it."""
     ids = calls.correlation
     if len(ids) == 0:
         return np.full(len(correlation), -1, np.int64)
@@ -176,11 +169,6 @@ def _by_process(
     """Yield a table's columns by process; rows without start, owner or correlation are unusable.
 
     A table of moments without a time has no start.
-
-    Args:
-        database: the export.
-        table: to read.
-        owner: the column of the thread or process.
 
     Yields:
         A process with its columns, `length` in the place of `end`; 0 if the capture ended before
@@ -366,13 +354,7 @@ def _rows(
 def _read_spans(
     database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
 ) -> dict[int, ThreadSpans]:
-    """Return the rows of tables by process.
-
-    Args:
-        database: the export.
-        tables: each with its column of names, or None.
-        threads: of interest; None for all.
-    """
+    """Return the rows of tables by process."""
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
     for table, name in tables:
@@ -405,7 +387,6 @@ def _read_spans(
 
 
 def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which rows belong to these threads, bool[n]."""
     chosen = np.zeros(len(thread), np.bool_)
     for number in threads.tolist():  # few: a comparison of each is quicker than sorting the rows
         chosen |= thread == number

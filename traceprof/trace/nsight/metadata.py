@@ -224,7 +224,6 @@ class Target:
         return sorted(text for text in texts if telling.search(text))
 
     def _machine(self, name: str) -> str | None:
-        """Return a fact about the machine."""
         rows = self._database.rows(schema.SYSTEM_ENVIRONMENT, {"name": str, "value": str})
         return next((row["value"] for row in rows if row["name"] == name), None)
 
@@ -246,7 +245,6 @@ class Target:
 
     @cached_property
     def _by_ordinal(self) -> dict[int | None, list[dict[str, Any]]]:
-        """The rows of boards by their ordinal."""
         boards = defaultdict(list)
         for board in self._gpus:
             boards[board["cuDevice"]].append(board)

@@ -161,7 +161,6 @@ def _kinds(database: Database, ids: Int64) -> Int64:
 
 
 def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
-    """Return the communicators of each rank by their handles."""
     columns = dict.fromkeys(
         ("rank", "timestamp", "commHandle", "parentHandle", "size", "groupRoot", "groupRootUid"),
         int,
@@ -184,13 +183,7 @@ def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
 
 
 def _calls(rows: Columns, waits: Columns, handles: Mapping[int, _Communicator]) -> MpiCalls:
-    """Return the calls of one process.
-
-    Args:
-        rows: its calls.
-        waits: its waits for requests.
-        handles: its communicators by handle.
-    """
+    """Return the calls of one process."""
     rows = _without_null_peers(rows)
     blocked, end = _until_waited(rows, waits)
     kind = rows["kind"]

@@ -42,17 +42,11 @@ _NEVER = int(np.iinfo(np.int64).min)
 
 
 class Grouped(NamedTuple):
-    """Calls and launch ranges of a process.
+    """Calls and launch ranges of a process."""
 
-    Attributes:
-        call: int64[n], the ranges that are calls, ascending.
-        launch: int64[m], the ranges that launch operations, ascending.
-        launch_of_call: int64[n], index into `launch`; -1 if the capture ended before.
-    """
-
-    call: Int64
-    launch: Int64
-    launch_of_call: Int64
+    call: Int64  # int64[n], the ranges that are calls, ascending
+    launch: Int64  # int64[m], the ranges that launch operations, ascending
+    launch_of_call: Int64  # int64[n], index into `launch`; -1 if the capture ended before
 
 
 def grouped(
@@ -240,11 +234,7 @@ _LAYOUTS = {
 
 
 def lacks_payloads(export: Path) -> bool:
-    """Return whether an export holds ranges of NCCL, but cannot hold their payloads.
-
-    Args:
-        export: the SQLite file.
-    """
+    """Return whether an export holds ranges of NCCL, but cannot hold their payloads."""
     with closing(sqlite3.connect(export)) as connection:
         columns = {row[1] for row in connection.execute(f"PRAGMA table_info({schema.NVTX.name})")}
         if not {"jsonText", "textId", "domainId"} <= columns or "binaryData" in columns:
@@ -310,25 +300,15 @@ NCCL_DOMAIN = "NCCL"
 
 
 class NcclRanges(Record, frozen=True):
-    """The ranges of NCCL in one process, by thread, start and nesting.
+    """The ranges of NCCL in one process, by thread, start and nesting."""
 
-    Attributes:
-        start_ns: int64[n].
-        end_ns: int64[n], not before the start; the largest int64 if still open.
-        thread: int64[n] (Nsight's globalTid).
-        name: int64[n], indices into `names`.
-        names: functions of NCCL.
-        field_index: int64[n], indices into `fields`.
-        fields: the facts in payloads.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int64
-    names: Sequence[str]
-    field_index: Int64
-    fields: Sequence[Fields]
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n], not before the start; the largest int64 if still open
+    thread: Int64  # int64[n] (Nsight's globalTid)
+    name: Int64  # int64[n], indices into `names`
+    names: Sequence[str]  # functions of NCCL
+    field_index: Int64  # int64[n], indices into `fields`
+    fields: Sequence[Fields]  # the facts in payloads
 
 
 def read_nccl_ranges(

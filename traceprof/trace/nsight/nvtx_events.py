@@ -49,42 +49,24 @@ class EventColumns(Record, frozen=True):
     """NVTX ranges and names, by rowid, which is not a meaningful order.
 
     Texts are kept with all digits replaced by 0: those of PyTorch's autograd number each call.
-
-    Attributes:
-        ahead: n rowids, minus 0, 1, 2, …: rows are mostly numbered without gaps.
-        starts: n times in ns, NULL for none.
-        length_ns: n differences of end and start, NULL if the range was still open.
-        threads: all threads (Nsight's globalTid), ascending.
-        began: n indices into `threads`, of those that began the ranges.
-        ended: n indices into `threads`, of those that ended them.
-        kind: n types: of `RANGES`, marks, or names of threads and domains.
-        domain: n ids, NULL for none.
-        text: n indices into `texts`, -1 if the row has no text of its own.
-        text_id: n keys of `strings`, -1 for none.
-        payload: n integer payloads, NULL for none.
-        texts: with 0 in the place of each digit.
-        binary: n indices into `payloads`, -1 without, -2 if there are too many to keep.
-        json: n indices into `payloads`, as for `binary`.
-        json_id: n ids of strings, NULL for none.
-        payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
 
-    ahead: Column
-    starts: Column
-    length_ns: Column
-    threads: Int64
-    began: Column
-    ended: Column
-    kind: Column
-    domain: Column
-    text: Column
-    text_id: Column
-    payload: Column
-    texts: tuple[str, ...]
-    binary: Column
-    json: Column
-    json_id: Column
-    payloads: tuple[Text, ...]
+    ahead: Column  # n rowids, minus 0, 1, 2, …: rows are mostly numbered without gaps
+    starts: Column  # n times in ns, NULL for none
+    length_ns: Column  # n differences of end and start, NULL if the range was still open
+    threads: Int64  # all threads (Nsight's globalTid), ascending
+    began: Column  # n indices into `threads`, of those that began the ranges
+    ended: Column  # n indices into `threads`, of those that ended them
+    kind: Column  # n types: of `RANGES`, marks, or names of threads and domains
+    domain: Column  # n ids, NULL for none
+    text: Column  # n indices into `texts`, -1 if the row has no text of its own
+    text_id: Column  # n keys of `strings`, -1 for none
+    payload: Column  # n integer payloads, NULL for none
+    texts: tuple[str, ...]  # with 0 in the place of each digit
+    binary: Column  # n indices into `payloads`, -1 without, -2 if there are too many to keep
+    json: Column  # n indices into `payloads`, as for `binary`
+    json_id: Column  # n ids of strings, NULL for none
+    payloads: tuple[Text, ...]  # extended payloads, bytes or their hexadecimal digits or JSON
 
     def thread(self, rows: Int64) -> Int64:
         """Return the threads that began these ranges."""
@@ -100,16 +82,12 @@ class EventColumns(Record, frozen=True):
 
 
 class NamedRangesOfAll(Record, frozen=True):
-    """The ranges with a name, of all processes.
+    """The ranges with a name, of all processes."""
 
-    Attributes:
-        process: int[events], the process that began each range, an index into `processes`; their
-            number for an event that is not a range with a name.
-        processes: int64[p], ascending.
-    """
-
+    # int[events], the process that began each range, an index into `processes`; their number for
+    # an event that is not a range with a name
     process: npt.NDArray[np.integer[Any]]
-    processes: Int64
+    processes: Int64  # int64[p], ascending
 
     def of_process(self, process: int) -> Int64:
         """Return the rows of one process, ascending int64[m]."""
@@ -119,17 +97,11 @@ class NamedRangesOfAll(Record, frozen=True):
 
 
 class Events(Record, frozen=True, dict=True):
-    """The NVTX ranges and names of an export.
+    """The NVTX ranges and names of an export."""
 
-    Attributes:
-        database: the export.
-        columns: the kept data; texts with digits are read again, a few at a time.
-        capture_end_ns: the end of the capture; None if unknown.
-    """
-
-    database: Database
-    columns: EventColumns
-    capture_end_ns: int | None
+    database: Database  # the export
+    columns: EventColumns  # the kept data; texts with digits are read again, a few at a time
+    capture_end_ns: int | None  # the end of the capture; None if unknown
 
     @cached_property
     def is_range(self) -> Mask:

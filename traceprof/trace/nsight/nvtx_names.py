@@ -71,15 +71,10 @@ class RangeTables:
 
 
 class NvtxTables(Record, frozen=True):
-    """The NVTX ranges and marks of an export, by process (globalPid).
+    """The NVTX ranges and marks of an export, by process (globalPid)."""
 
-    Attributes:
-        ranges: push/pop and start/end ranges.
-        marks: named moments.
-    """
-
-    ranges: RangeTables
-    marks: Mapping[int, Marks]
+    ranges: RangeTables  # push/pop and start/end ranges
+    marks: Mapping[int, Marks]  # named moments
 
 
 def read_nvtx_tables(database: Database) -> NvtxTables:
@@ -170,7 +165,6 @@ class _Names:
         return number
 
     def _numbered(self, number: Int64, columns: Mapping[str, Column]) -> tuple[Int64, Int64]:
-        """Return the rows of numbered labels, and the key of each."""
         payload = columns.get(schema.NVTX_INTEGER)
         if payload is None or not self._takes_number.any():
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -204,7 +198,6 @@ class _Names:
 
 
 def _table(columns: Mapping[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
-    """Return one process's ranges in order."""
     start, end, thread, kind = (
         columns[name].values for name in ("start", "end", "globalTid", "eventType")
     )
@@ -221,7 +214,6 @@ def _table(columns: Mapping[str, Column], names: _Names, known: Sequence[str]) -
 
 
 def _marks(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> Marks:
-    """Return one process's marks in order."""
     time, thread = (columns.pop(name).values for name in ("start", "globalTid"))
     name = names.of(columns, len(time))
     order = np.argsort(time, kind="stable")
@@ -274,10 +266,6 @@ def ranges_named(
 
 def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
     """Return the ends of named ranges of a process, and the thread that ended each.
-
-    Args:
-        events: of the export.
-        process: its globalPid.
 
     Returns:
         int64[n] in no order, int64[n]; those that never ended are left out.

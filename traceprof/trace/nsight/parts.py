@@ -101,13 +101,7 @@ assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be f
 
 
 def holds(trace: Trace, database: Database, part: Part) -> bool:
-    """Return whether an export holds a part.
-
-    Args:
-        trace: the export.
-        database: its file.
-        part: to look for.
-    """
+    """Return whether an export holds a part."""
     if part in _TABLES:
         return any(has_rows(database, name) for name in _TABLES[part])
     if part is Part.COPY_MEMORY:

@@ -17,19 +17,13 @@ IntOrArray = TypeVar("IntOrArray", int, "Int64")
 
 
 class Table(Record, frozen=True):
-    """A table of events.
+    """A table of events."""
 
-    Attributes:
-        name: the table's name in the export.
-        required: columns without which its rows are unusable; every schema version has them.
-        optional: columns that some versions lack.
-        flag: the `nsys profile` option that collects it.
-    """
-
-    name: str
+    name: str  # the table's name in the export
+    # columns without which its rows are unusable; every schema version has them
     required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    flag: str = ""
+    optional: tuple[str, ...] = ()  # columns that some versions lack
+    flag: str = ""  # the `nsys profile` option that collects it
 
 
 _GPU_OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")

@@ -50,15 +50,10 @@ class Unsupported(Exception):  # noqa: N818 - it is not an error: SQLite reads t
 
 
 class Leaves(Record, frozen=True):
-    """The pages that hold a table's rows.
+    """The pages that hold a table's rows."""
 
-    Attributes:
-        numbers: int64[n], from 1 on, in the order of the rows.
-        highest: int64[n], the greatest possible rowid on each; they ascend unless the file is
-            damaged.
-    """
-
-    numbers: Int64
+    numbers: Int64  # int64[n], from 1 on, in the order of the rows
+    # int64[n], the greatest possible rowid on each; they ascend unless the file is damaged
     highest: Int64
 
 

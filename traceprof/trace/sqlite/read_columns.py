@@ -136,7 +136,6 @@ def _check_complete(database: Database, table: str, num_rows: int) -> None:
 def _numbered(
     chunks: Iterable[dict[str, Int64]], rows: Mapping[str, NumberedRows]
 ) -> Iterator[dict[str, Int64]]:
-    """Put the numbers of combinations in the place of their columns."""
     for chunk in chunks:
         for name, numbered in rows.items():
             chunk[name] = numbered.of({part: chunk.pop(part) for part in numbered.names})

@@ -35,19 +35,13 @@ _COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?)
 
 
 class Layout(Record, frozen=True):
-    """A table's place in the file, and the columns wanted of it.
+    """A table's place in the file, and the columns wanted of it."""
 
-    Attributes:
-        root: the topmost page.
-        wanted: by name, the position among the stored columns; None is the rowid itself.
-        texts: by name, the position of columns that hold texts or blobs.
-        defaults: positions whose value in rows older than the column is not NULL.
-    """
-
-    root: int
+    root: int  # the topmost page
+    # by name, the position among the stored columns; None is the rowid itself
     wanted: dict[str, int | None]
-    texts: dict[str, int]
-    defaults: frozenset[int]
+    texts: dict[str, int]  # by name, the position of columns that hold texts or blobs
+    defaults: frozenset[int]  # positions whose value in rows older than the column is not NULL
 
 
 def layout_of(
@@ -337,7 +331,6 @@ class RecordFormats:
 
 
 def _width(serial: int) -> int:
-    """Return the size in bytes of a column of this serial type."""
     return (serial - _FIRST_TEXT) // 2 if serial >= _FIRST_TEXT else _WIDTHS[serial]
 
 
@@ -400,20 +393,14 @@ _NO_ROWIDS = np.empty(0, np.int64)  # if they are not requested
 
 
 class Chunk(Record, frozen=True):
-    """Consecutive rows of a table.
+    """Consecutive rows of a table."""
 
-    Attributes:
-        first: the rowid of the first one.
-        last: the rowid of the last one.
-        count: the number of rows.
-        columns: int64[count] for each, `NULL` for NULL, and for texts their numbers; None if
-            SQLite has to read these rows: one has a value of another type than integer or text,
-            or has it on an overflow page.
-    """
-
-    first: int
-    last: int
-    count: int
+    first: int  # the rowid of the first one
+    last: int  # the rowid of the last one
+    count: int  # the number of rows
+    # int64[count] for each, `NULL` for NULL, and for texts their numbers; None if SQLite has to
+    # read these rows: one has a value of another type than integer or text, or has it on an
+    # overflow page
     columns: dict[str, Int64] | None
 
 
