@@ -55,7 +55,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
-from instrument.core import nvtx_package, nvtx_ranges
+from instrument.core import nvtx_ranges
 from instrument.wraps import ddp, optimizers
 from traceprof import labels
 
@@ -104,7 +104,7 @@ def measure(folder: str, calls: int, rounds: int, threes: int, processes: int) -
     """Measure in children and print."""
     settings: list[tuple[str, list[str], Mapping[str, str]]] = [
         ("no tool", [], {}),
-        ("under a tool that counts", [], {nvtx_package.VARIABLE: f"{folder}/tool.so"}),
+        ("under a tool that counts", [], {nvtx_ranges.VARIABLE: f"{folder}/tool.so"}),
     ]
     if shutil.which("nsys"):
         settings.append((UNDER_NSYS, NSYS, {}))

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from instrument.children import VARIABLE
-from instrument.core.importing import after_import
-from instrument.core.more_ranges import GARBAGE_COLLECTION, MODULES
-from instrument.core.step_range import FOLDER, SHAPES, STEPS, TOOL, parse_steps
+from instrument.core.nvtx_ranges import GARBAGE_COLLECTION, MODULES
+from instrument.core.patching import after_import
+from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -70,7 +70,7 @@ class _TorchFinder:
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)
-        from instrument.core.importing import spec_calling_back  # noqa: PLC0415
+        from instrument.core.patching import spec_calling_back  # noqa: PLC0415
 
         return spec_calling_back(fullname, _wait_for_group)
 

@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from instrument.core import nvtx_package
+from instrument.core import nvtx_ranges
 from instrument.core.completion import wait_for_gpu
 
 DOMAIN, RANGE = "traceprof-capture", "steps"
@@ -37,7 +37,7 @@ class NsightCapture:
     """Opens the range for which `nsys profile` waits, and closes it."""
 
     def __init__(self) -> None:
-        self._functions: nvtx_package.Functions | None = None
+        self._functions: nvtx_ranges.Functions | None = None
         self._lock: int | None = None
         self._handle: int | None = None
         self._file = _session_file()
@@ -53,7 +53,7 @@ class NsightCapture:
         fcntl.lockf(self._lock, fcntl.LOCK_SH)
         with suppress(FileExistsError):
             os.close(os.open(_opener_file(self._file), flags | os.O_EXCL, 0o600))
-            self._functions = nvtx_package.connect(DOMAIN)
+            self._functions = nvtx_ranges.connect(DOMAIN)
         opened = _opened_file(self._file)
         if self._functions is not None:
             self._handle = self._functions.start(self._functions.attributes(RANGE, None))

@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from instrument import switch
-from instrument.core import nvtx_ranges, recorded_steps
-from instrument.core.step_range import FOLDER, SHAPES, STEPS, TOOL, Steps, parse_steps
+from instrument.core import nvtx_ranges
+from instrument.core.steps import (
+    FOLDER,
+    SHAPES,
+    STEPS,
+    TOOL,
+    Recorder,
+    Steps,
+    parse_steps,
+    unwatch,
+    watch,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,7 +39,7 @@ class Recording:
 
     def stop(self) -> None:
         """Stop recording, and write the trace; a second call does nothing."""
-        recorded_steps.unwatch()
+        unwatch()
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +116,6 @@ def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
     _watch(steps, TorchTrace(folder, has_shapes=has_shapes))
 
 
-def _watch(steps: Steps, recorder: recorded_steps.Recorder) -> None:
-    recorded_steps.watch(steps, recorder)
-    atexit.register(recorded_steps.unwatch)
+def _watch(steps: Steps, recorder: Recorder) -> None:
+    watch(steps, recorder)
+    atexit.register(unwatch)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from instrument.core import recorded_steps
+from instrument.core import steps
 from instrument.core.completion import settle, wait_for_gpu
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _signals_later() -> Iterator[None]:
 def _end_with_forked_process() -> None:
     """End recording with a process of multiprocessing: forked ones run no atexit functions."""
     if multiprocessing.parent_process() is not None:
-        multiprocessing.util.Finalize(None, recorded_steps.unwatch, exitpriority=0)
+        multiprocessing.util.Finalize(None, steps.unwatch, exitpriority=0)
 
 
 def _compress(target: Path) -> None:

@@ -8,7 +8,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from instrument.core import nvtx_ranges, recorded_steps
+from instrument.core import nvtx_ranges, steps
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def step(
 
 def _next_step() -> str:
     number = next(_numbers)
-    recorded_steps.mark_begins(number)
+    steps.mark_begins(number)
     return labels.step(number)
 
 
@@ -122,7 +122,7 @@ def _step_ends(text: str, is_whole: bool) -> None:
     if not is_whole:
         nvtx_ranges.push(nvtx_ranges.message(labels.cut(text)))
         nvtx_ranges.pop()
-    recorded_steps.mark_ends(is_whole=is_whole)
+    steps.mark_ends(is_whole=is_whole)
 
 
 def _nothing_more(_text: str, _is_whole: bool) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import _functional_collectives
 
-from instrument.core import completion, failures, nvtx_ranges, operations
+from instrument.core import completion, nvtx_ranges, operations, wrapping
 from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
+from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +119,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
             try:
                 labelled = label(name, describe(*args, **kwargs))
             except Exception as error:
-                if not failures.is_ours(error):
+                if not wrapping.is_ours(error):
                     raise
                 failure = error
             if labelled is not None:
@@ -206,3 +207,30 @@ def complain(what: str, failure: Exception) -> None:
     if not _process.has_complained:
         _process.has_complained = True
         _log.warning("%s could not be labelled", what, exc_info=failure)
+
+
+def around_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a range around its waits for the operation of its first argument.
+
+    A wait inside a labelled call is part of that call, and has none.
+    """
+    return around(wait, _awaited, labels.WAIT, label=_wait_label)
+
+
+def around_waiting_method(cls: type, method: str) -> Callable[..., Any]:
+    """Return a replacement for a method of a C++ class that waits for the object's operation."""
+    return around_method(cls, method, _awaited, labels.WAIT, label=_wait_label)
+
+
+def _awaited(awaited: object, *_: object, **__: object) -> object:
+    return awaited
+
+
+def _wait_label(wait: str, awaited: object) -> tuple[str, bool]:
+    """Return the label of a wait, with the label of the operation, if known."""
+    text = completion.label_of(awaited)
+    if text is None:
+        return wait, False
+    operation = labels.parse(text)
+    known = {key: operation.facts[key] for key in ("group", "seq") if key in operation.facts}
+    return str(labels.Label(wait, {"op": operation.operation} | known)), False

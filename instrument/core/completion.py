@@ -14,8 +14,8 @@ import torch
 from torch.distributed import Work, _functional_collectives
 from torch.futures import Future
 
-from instrument.core import failures, nvtx_ranges
-from instrument.core.identity import ByIdentity
+from instrument.core import nvtx_ranges, wrapping
+from instrument.core.operations import ByIdentity
 from instrument.core.wrapping import without_overrides
 
 _AsyncTensor: Any = getattr(_functional_collectives, "AsyncCollectiveTensor", ())
@@ -34,7 +34,7 @@ def follow(result: Any, handles: list[Any], name: str) -> bool:  # noqa: ANN401
     try:
         end_when_done(result if isinstance(result, Future) else result.get_future(), handles)
     except Exception as error:
-        if not failures.is_ours(error):
+        if not wrapping.is_ours(error):
             raise
         _without_future.add(name)  # some operations of Gloo have no future: do not try again
         return False

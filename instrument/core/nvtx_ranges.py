@@ -11,20 +11,77 @@ part of the text but the range's payload, and beyond `MAX_TEXTS` texts new ones 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import threading
 from functools import partial
+from importlib import import_module
 from itertools import filterfalse
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from instrument.core import nvtx_package
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.core.nvtx_package import Functions
+VARIABLE = "NVTX_INJECTION64_PATH"
+"""The environment variable that names the tool's library; Nsight Systems sets it."""
+
+_BLUE = 0xFF0000FF
+
+
+class Functions(NamedTuple):
+    """Functions for ranges in one domain."""
+
+    # opens a range on the calling thread; takes the result of `attributes`
+    push: Callable[[Any], object]
+    pop: Callable[[], object]  # closes the last range that the calling thread opened
+    start: Callable[[Any], Any]  # opens a range that may end on any thread; returns its handle
+    end: Callable[[Any], object]  # closes the range of this handle
+    # returns the attributes of a range from its text, which is registered for good, and its
+    # number, an integer or None
+    attributes: Callable[[str, int | None], Any]
+
+
+def is_attached() -> bool:
+    """Return whether a tool is attached."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def connect(name: str) -> Functions:
+    """Return functions for a domain of this name, for the attached tool.
+
+    Raises:
+        OSError: the tool's library cannot be loaded.
+        AttributeError: it is not the library of a tool for NVTX 3, or nvtx is of another version.
+        ImportError: the package nvtx is not installed.
+    """
+    ctypes.CDLL(os.environ[VARIABLE]).InitializeInjectionNvtx2  # noqa: B018  (nvtx says nothing)
+    lib: Any = import_module("nvtx._lib.lib")
+    # Its own cache would keep the attributes of every number.
+    attributes = getattr(lib.Domain.get_event_attributes, "__wrapped__", None)
+    attributes = attributes or lib.Domain.get_event_attributes
+    if not hasattr(lib.Domain, "push_range"):  # until 0.2.11
+        domain = lib.Domain(name)
+        functions = (
+            partial(lib.push_range, domain=domain.handle),
+            partial(lib.pop_range, domain.handle),
+            partial(lib.start_range, domain=domain.handle),
+            lib.end_range,
+        )
+    else:
+        domain = object.__new__(lib.Domain)
+        domain.handle = lib.DomainHandle(name)
+        lib.Domain.__init__(domain, name)
+        functions = (domain.push_range, domain.pop_range, domain.start_range, domain.end_range)
+
+    def attributes_of(text: str, number: int | None) -> Any:  # noqa: ANN401  (of the package)
+        return attributes(domain, text, _BLUE, None, number)
+
+    return Functions(*functions, attributes_of)
+
 
 _log = logging.getLogger("traceprof.instrument")
 _is_none = partial(is_, None)
@@ -41,10 +98,10 @@ MAX_PREPARED = 256
 
 def _connected() -> Functions | None:
     """Return the functions for our domain; None without a tool. Failures are logged once."""
-    if not nvtx_package.is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
+    if not is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
         return None
     try:
-        return nvtx_package.connect(labels.DOMAIN)
+        return connect(labels.DOMAIN)
     except ImportError:
         _log.warning("no range is recorded: pip install nvtx, which writes them")
     except (OSError, AttributeError, TypeError, ValueError) as error:
@@ -83,7 +140,6 @@ def prepare(label: str) -> Any:  # noqa: ANN401
 
 
 def _registered(text: str) -> str:
-    """Return the text that is written for a new one, in the bounds of all texts."""
     written = text if text.isascii() else text.encode(errors="replace").decode()
     if len(_texts) >= MAX_TEXTS:
         if not _short:
@@ -125,9 +181,7 @@ def annotate_in_profiler() -> None:
 
     To be called before any range is prepared.
     """
-    from instrument.core import profiler_ranges  # noqa: PLC0415  (imports torch)
-
-    functions, ends_with = profiler_ranges.functions()
+    functions, ends_with = _profiler_functions()
     globals().update(
         _functions=functions,
         message=str,
@@ -163,3 +217,57 @@ def start_into(handles: list[Any], *texts: Any) -> None:  # noqa: ANN401
 def end_all(handles: list[Any]) -> None:
     """Close the ranges that `start` opened, and empty the list: both or neither."""
     handles[:] = filter(None, map(end, handles))
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[Any] = []
+        """Handles of the annotations that `push` opened on this thread, the outermost first."""
+
+
+def _profiler_functions() -> tuple[Functions, Any]:
+    """Return functions that write annotations, and one that closes a range with a future.
+
+    Outside of a recording they leave nothing. An annotation may end on another thread, such as one
+    of Gloo's, only if that thread has the profiler's state: PyTorch passes it on to its own
+    callbacks of a future, but not to ours.
+    """
+    import torch  # noqa: PLC0415  (where nothing is recorded, torch need not be there)
+
+    # The functions of `push` and `pop` take a twentieth of the time; not every PyTorch has them.
+    enter: Any = getattr(torch.autograd, "_record_function_with_args_enter", None)
+    leave: Any = getattr(torch.autograd, "_record_function_with_args_exit", None)
+    operators: Any = torch.ops.profiler
+    start, end = operators._record_function_enter_new, operators._record_function_exit  # noqa: SLF001
+    start, end = start.default, end._RecordFunction  # noqa: SLF001
+    end_with = operators._call_end_callbacks_on_jit_fut._RecordFunction  # noqa: SLF001
+    if enter is None or leave is None:
+        enter, leave = start, end
+    thread = _Thread()
+
+    def push(text: Any) -> int:  # noqa: ANN401
+        thread.open.append(enter(text))
+        return len(thread.open)
+
+    def pop() -> int:
+        if thread.open:
+            leave(thread.open.pop())
+        return len(thread.open)
+
+    return Functions(push, pop, start, end, lambda text, _: text), end_with
+
+
+MODULES = "TRACEPROF_MODULES"
+"""How many levels of modules get ranges, from the outermost one on."""
+GARBAGE_COLLECTION = "TRACEPROF_GC"
+"""Whether garbage collections get ranges: 1 if they do."""
+
+
+def asked_depth() -> int:
+    """Return how many levels of modules get ranges; 0 if none is asked for."""
+    return max(int(os.environ.get(MODULES, "").strip() or 0), 0)
+
+
+def asks_for_collections() -> bool:
+    """Return whether garbage collections get ranges."""
+    return os.environ.get(GARBAGE_COLLECTION, "").strip() == "1"

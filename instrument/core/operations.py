@@ -3,18 +3,133 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+import itertools
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from instrument.core import groups
 from instrument.core.wrapping import functions_are_overridden, without_overrides
+from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
-    from torch import distributed as dist
+
+Value = TypeVar("Value")
+
+
+class ByIdentity(Generic[Value]):
+    """A dictionary with weak keys that are compared by identity.
+
+    Tensors compare by element and process groups must be freed in time, so neither `dict` nor
+    `WeakKeyDictionary` fits.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[object], Value]] = {}
+
+    def get(self, key: object) -> Value | None:
+        """Return the value of an object, or None."""
+        try:
+            return self._known[id(key)][1]
+        except KeyError:
+            return None
+
+    def set(self, key: object, value: Value) -> None:
+        """Set the value of an object until it dies; raises TypeError if it has no weakrefs."""
+        identity = id(key)
+        # Another object can get the identity only after this has run. No Python function, in which
+        # an exception of a signal handler would disappear.
+        gone = weakref.ref(key, partial(self._known.pop, identity))
+        self._known[identity] = (gone, value)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class Group:
+    """The facts of a process group for labels, read at its first operation.
+
+    Attributes:
+        text: name, this process's global rank, size, and the user's description.
+        ranks: the members' global ranks, in the order of their ranks in the group.
+        reports: whether the backend reports the end of an operation on the CPU.
+        collectives: their sequence numbers; c10d requires one order on all ranks.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.ranks: Sequence[int] = _members(group)
+        rank = dist.get_rank() if dist.is_initialized() else group.rank()
+        self.text = f"group={_word(group.group_name)} rank={rank} size={group.size()}"
+        if group.group_desc not in labels.OWN_DESCRIPTIONS:
+            self.text += f" desc={_word(group.group_desc)}"
+        self.reports = _reports(group)
+        self.collectives = itertools.count()
+        self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
+        self._transfers_known = True
+
+    def next_transfer(self, direction: str, peer: int | None) -> int | None:
+        """Return the sequence number of the next `dst` or `src` operation with this peer.
+
+        None for a receive from any source, and for every receive after it: the sources of the
+        received messages are unknown.
+        """
+        if peer is None:
+            self._transfers_known = False
+        if direction == "src" and not self._transfers_known:
+            return None
+        key = direction, peer
+        numbers = self._transfers.get(key)
+        if numbers is None:
+            numbers = self._transfers.setdefault(key, itertools.count())
+        return next(numbers)
+
+
+_groups: ByIdentity[Group] = ByIdentity()
+
+
+def find(group: dist.ProcessGroup | None) -> Group | None:
+    """Return the facts of a group, of the default group for None.
+
+    None if this process is not in the group, in which case PyTorch skips the operation, or if there
+    is no such group.
+    """
+    if group is None:
+        group = dist.group.WORLD
+    known = _groups.get(group)
+    if known is None and isinstance(group, dist.ProcessGroup):  # non-members have another object
+        known = Group(group)
+        _groups.set(group, known)
+    return known
+
+
+def _members(group: dist.ProcessGroup) -> Sequence[int]:
+    try:
+        return dist.get_process_group_ranks(group)
+    except (KeyError, ValueError, RuntimeError):  # not created by torch.distributed
+        return range(group.size())
+
+
+def _reports(group: dist.ProcessGroup) -> bool:
+    """Return whether a CPU operation completes its future only at its end: Gloo's do.
+
+    NCCL's futures are complete when the kernel is queued; the kernels show the end.
+    """
+    try:
+        backends = distributed_c10d.get_backend_config(group).split(",")
+    except (KeyError, ValueError, RuntimeError):
+        return False
+    return any(entry.split(":")[0] == "cpu" for entry in backends if "gloo" in entry)
+
+
+def _word(text: str) -> str:
+    """Return a name as one word: a label's facts are separated by spaces."""
+    return "_".join(text.split()) or "-"
 
 
 COLLECTIVE, TRANSFER, BLOCK = range(3)
@@ -40,15 +155,10 @@ def operation(
 ) -> Operation:
     """Return the description of a call from its arguments.
 
-    Args:
-        group: the process group; None is the default group.
-        tensors: one rank's message, as NCCL counts it; empty if its size is unknown.
-        direction: `dst` or `src` where the operation has a peer or a root, else empty.
-        peer: the peer's or root's rank in the default group.
-        group_peer: or its rank in this group.
-        kind: of its numbering.
-        is_split: whether the message is the part of the tensors that one rank of the group gets.
-        is_async: whether the call returns before the operation is done.
+    `tensors` are one rank's message as NCCL counts it, empty if its size is unknown; with
+    `is_split` the message is the part of them that one rank of the group gets. An operation with
+    a peer or a root has a direction, `dst` or `src`, and the other's rank: `peer` in the default
+    group, or `group_peer` in this one. `kind` is of its numbering.
     """
     return group, tensors, direction, peer, group_peer, kind, is_split, is_async
 
@@ -60,7 +170,7 @@ def label(function: str, described: Operation) -> tuple[str, bool] | None:
     rank is not in the group.
     """
     group, tensors, direction, peer, group_peer, kind, is_split, is_async = described
-    facts = groups.find(group)
+    facts = find(group)
     if facts is None:
         return None
     if group_peer is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from instrument.core.importing import after_import
+from instrument.core.patching import after_import
 from instrument.core.wrapping import outermost
 from traceprof import labels
 

@@ -22,7 +22,7 @@ from torch import distributed
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument.core import calls, completion, failures, groups, nvtx_ranges
+from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
 from instrument.core.operations import BLOCK, label, operation
 from instrument.core.wrapping import (
     compiler_of_thread,
@@ -63,23 +63,15 @@ _process = _Process()
 
 
 class _Bucket(NamedTuple):
-    """The facts of a bucket that are the same in every step.
+    """The facts of a bucket that are the same in every step."""
 
-    Attributes:
-        label: of the bucket, prepared.
-        operation: the label of the operation that sends it, up to its sequence number.
-        numbers: the sequence numbers.
-        reports: whether the backend is known to report its end.
-        is_cpu: whether it is on the CPU; else the host sees when the work is queued, not its end.
-        is_last: whether the next one begins another backward pass.
-    """
-
-    label: object
-    operation: str
-    numbers: Iterator[int]
-    reports: bool
+    label: object  # of the bucket, prepared
+    operation: str  # the label of the operation that sends it, up to its sequence number
+    numbers: Iterator[int]  # the sequence numbers
+    reports: bool  # whether the backend is known to report its end
+    # whether it is on the CPU; else the host sees when the work is queued, not its end
     is_cpu: bool
-    is_last: bool
+    is_last: bool  # whether the next one begins another backward pass
 
 
 class _ObservedGroup(distributed.ProcessGroup):
@@ -188,9 +180,9 @@ class _ObservedGroup(distributed.ProcessGroup):
             return None
         try:
             unnumbered = operation(self.observed, tensors, kind=BLOCK, is_async=True)
-            labelled, group = label("all_reduce", unnumbered), groups.find(self.observed)
+            labelled, group = label("all_reduce", unnumbered), operations.find(self.observed)
         except Exception as error:
-            if not failures.is_ours(error):
+            if not wrapping.is_ours(error):
                 raise
             calls.complain("a bucket of DDP", error)
             return None
@@ -267,7 +259,7 @@ def _observe(model: DistributedDataParallel) -> None:
             model.reducer._update_process_group(group)  # noqa: SLF001
             group.is_given = True
     except Exception as error:
-        if not failures.is_ours(error):
+        if not wrapping.is_ours(error):
             raise
         _process.is_on = False
         _log.warning("DDP's buckets cannot be observed", exc_info=True)
@@ -321,7 +313,7 @@ def _end_with(ranges: list[Any], sent: Any) -> bool:  # noqa: ANN401
     try:
         completion.end_when_done(sent.get_future() if isinstance(sent, Work) else sent, ranges)
     except Exception as error:
-        if not failures.is_ours(error):
+        if not wrapping.is_ours(error):
             raise
         return False  # a hook may return anything; DDP raises then
     return True

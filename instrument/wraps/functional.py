@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
-from instrument.core import calls, waits
+from instrument.core import calls
 from instrument.core.operations import operation
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def install(patches: Patches) -> None:
     """Wrap every functional collective and every wait for a result."""
     wait = _functional_collectives.wait_tensor
     pairs = calls.wrapped((_functional_collectives,), DESCRIBE)
-    calls.install(patches, [*pairs, (wait, waits.around(wait))])
+    calls.install(patches, [*pairs, (wait, calls.around_wait(wait))])
 
 
 def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401

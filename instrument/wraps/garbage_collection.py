@@ -10,7 +10,7 @@ import gc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from instrument.core import more_ranges, nvtx_ranges
+from instrument.core import nvtx_ranges
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 from traceprof import labels
 
@@ -25,7 +25,7 @@ _YOUNGEST = 0
 
 def install(patches: Patches) -> None:
     """Have `gc` call back when a collection begins and when it is over, if that is asked for."""
-    if not more_ranges.asks_for_collections():
+    if not nvtx_ranges.asks_for_collections():
         return
     callback = _callback()
     gc.callbacks.append(callback)

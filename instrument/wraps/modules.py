@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from torch.nn import Module
 
 from instrument.core import nvtx_ranges
-from instrument.core.more_ranges import asked_depth
+from instrument.core.nvtx_ranges import asked_depth
 from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
 from traceprof import labels
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from torch.optim import Optimizer
 
-from instrument.core import recorded_steps
+from instrument.core import steps
 from instrument.core.wrapping import outermost
 from traceprof import labels
 
@@ -51,9 +51,7 @@ def _name_step(hooked: Any, patches: Patches) -> None:  # noqa: ANN401  (a funct
     cell = _cell_of_step(hooked)
     if cell is not None:
         step = cell.cell_contents
-        cell.cell_contents = outermost(
-            labels.OPTIMIZER_STEP, step, after=recorded_steps.optimizer_step_ends
-        )
+        cell.cell_contents = outermost(labels.OPTIMIZER_STEP, step, after=steps.optimizer_step_ends)
         patches.on_restore(functools.partial(setattr, cell, "cell_contents", step))
 
 

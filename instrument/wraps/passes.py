@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 from torch.utils.data import get_worker_info
 
-from instrument.core import recorded_steps
+from instrument.core import steps
 from instrument.core.wrapping import is_within, outermost
 from traceprof import labels
 
@@ -23,14 +23,12 @@ def install(patches: Patches) -> None:
     # Tensor.backward, autograd.backward and autograd.grad all call this, under any name; they
     # themselves stay unchanged.
     run = torch.autograd.graph._engine_run_backward  # noqa: SLF001
-    named = outermost(labels.BACKWARD, run, unless=_in_backward, before=recorded_steps.pass_begins)
+    named = outermost(labels.BACKWARD, run, unless=_in_backward, before=steps.pass_begins)
     patches.replace_everywhere(run, named)
     # Not by PyTorch's global hooks for modules: each module would take the slow path through them,
     # and compiled models would warn of them. DDP, FSDP and pipeline stages are modules, too.
     call = Module.__call__
-    forward = outermost(
-        labels.FORWARD, call, unless=_is_no_forward, before=recorded_steps.pass_begins
-    )
+    forward = outermost(labels.FORWARD, call, unless=_is_no_forward, before=steps.pass_begins)
     patches.replace(Module, "__call__", forward)
     # torch.compile and torch.fx keep it under their own names, to see whether a user changed it.
     patches.replace_everywhere(call, forward)

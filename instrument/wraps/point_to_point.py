@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from instrument.core import calls, completion, failures, nvtx_ranges, operations
+from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
 from instrument.core.operations import BLOCK, TRANSFER, operation
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 
@@ -166,7 +166,7 @@ def _coalescing(
                 suspend(None)
             labelled = operations.label("coalesced", coalesced(*args, **kwargs))
         except Exception as error:
-            if not failures.is_ours(error):
+            if not wrapping.is_ours(error):
                 raise
             calls.complain("coalesced", error)
         finally:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from instrument.core import failures, nvtx_ranges
+from instrument.core import nvtx_ranges, wrapping
 from instrument.core.wrapping import (
     compiler_of_thread,
     functions_are_overridden,
@@ -124,7 +124,7 @@ def _text(
         with without_overrides():
             return label(tensor, *args, **kwargs)
     except Exception as error:
-        if not failures.is_ours(error):
+        if not wrapping.is_ours(error):
             raise
         _complain(error)
         return None

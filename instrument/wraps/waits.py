@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from instrument.core import calls, waits
+from instrument.core import calls
 
 if TYPE_CHECKING:
     from instrument.core.patching import Patches
@@ -16,4 +16,4 @@ def install(patches: Patches) -> None:
     """Wrap every wait for the work that an operation returned."""
     calls.switch_on(patches)
     for method in ("wait", "synchronize"):
-        patches.replace(dist.Work, method, waits.around_method(dist.Work, method))
+        patches.replace(dist.Work, method, calls.around_waiting_method(dist.Work, method))

@@ -15,7 +15,7 @@ import pytest
 
 from instrument import torch_trace
 from instrument.children import VARIABLE
-from instrument.core import nvtx_package, recorded_steps
+from instrument.core import nvtx_ranges, steps
 from tests.support.commands import ended, output_of
 from tests.support.selection import missing
 
@@ -51,7 +51,7 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
 def test_spawned_ranks_are_instrumented(
     python: Path, tool: Path, tmp_path: Path, variables: dict[str, str], said: str
 ) -> None:
-    environment = {nvtx_package.VARIABLE: str(tool), **variables}
+    environment = {nvtx_ranges.VARIABLE: str(tool), **variables}
     run(python, str(PROGRAM), str(tmp_path), "1", **environment)
     answers = [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)]
     assert answers == [said, "False"]
@@ -69,7 +69,7 @@ def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
 def test_a_forked_process_ends_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded_steps, "unwatch", (tmp_path / "ended").touch)
+    monkeypatch.setattr(steps, "unwatch", (tmp_path / "ended").touch)
     end = torch_trace._end_with_forked_process
     process = multiprocessing.get_context("fork").Process(target=end)
     process.start()
@@ -99,7 +99,7 @@ def test_forked_ranks_record_to_their_last_step(
 def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     python: Path, tool: Path, tmp_path: Path
 ) -> None:
-    attached = {VARIABLE: "1", nvtx_package.VARIABLE: str(tool)}
+    attached = {VARIABLE: "1", nvtx_ranges.VARIABLE: str(tool)}
     done = ended(python, FORKED, "1", "0", env=os.environ | attached)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was forked, and Nsight Systems records no ranges") == 2
@@ -108,20 +108,20 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
 @pytest.mark.long
 def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
     arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "0"]
-    run(python, *arguments, **{nvtx_package.VARIABLE: str(tool)})
+    run(python, *arguments, **{nvtx_ranges.VARIABLE: str(tool)})
     assert (tmp_path / "rank-0").read_text() == "True"
 
 
 def test_the_command_tells_children_by_a_variable(python: Path, tool: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import os; print(os.environ[{VARIABLE!r}])")
-    attached = {nvtx_package.VARIABLE: str(tool)}
+    attached = {nvtx_ranges.VARIABLE: str(tool)}
     assert run(python, "-m", "instrument", str(script), **attached) == "1\n"
 
 
 def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
     code = "import sys; print('instrument' in sys.modules, 'torch' in sys.modules)"
-    attached = {nvtx_package.VARIABLE: str(tool)}
+    attached = {nvtx_ranges.VARIABLE: str(tool)}
     assert run(python, "-c", code, **attached) == "False False\n"
     assert run(python, "-c", code, **attached, **{VARIABLE: "1"}) == "True False\n"
 
@@ -129,7 +129,7 @@ def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
 def test_starting_imports_next_to_nothing(python: Path, tool: Path) -> None:
     def imported(**environment: str) -> set[str]:
         code = "import sys; print(*sys.modules)"
-        attached = {nvtx_package.VARIABLE: str(tool)}
+        attached = {nvtx_ranges.VARIABLE: str(tool)}
         return {*run(python, "-c", code, **attached, **environment).split()}
 
     extra = imported(**{VARIABLE: "1"}) - imported()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from instrument import nsight_capture
-from instrument.core import nvtx_package
+from instrument.core import nvtx_ranges
 from instrument.nsight_capture import NsightCapture, _session_file
 
 # Another rank: takes its part of the lock, and lets go when a line comes.
@@ -38,10 +38,10 @@ def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     def end(_: int) -> None:
         told.append("end")
 
-    functions = nvtx_package.Functions(
+    functions = nvtx_ranges.Functions(
         push=lambda _: 0, pop=lambda: 0, start=start, end=end, attributes=lambda text, _: text
     )
-    monkeypatch.setattr(nvtx_package, "connect", lambda _: functions)
+    monkeypatch.setattr(nvtx_ranges, "connect", lambda _: functions)
     monkeypatch.setattr(nsight_capture, "_session_file", lambda: tmp_path / "session")
     return told
 

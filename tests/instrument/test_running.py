@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from instrument.core import importing
+from instrument.core import patching
 from tests.support.commands import ended
 from tests.support.selection import long_after
 
@@ -175,10 +175,10 @@ def test_after_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / f"imported_{name}.py").write_text("value = 1\n")
     (tmp_path / "imported_failing.py").write_text("raise KeyError('own')\n")
 
-    importing.after_import("imported_first", lambda: called.append("first"))
-    off = importing.after_import("imported_second", lambda: called.append("second"))
-    importing.after_import("imported_failing", lambda: called.append("failing"))
-    importing.after_import("imported_third", lambda: called.append(str(1 / 0)))
+    patching.after_import("imported_first", lambda: called.append("first"))
+    off = patching.after_import("imported_second", lambda: called.append("second"))
+    patching.after_import("imported_failing", lambda: called.append("failing"))
+    patching.after_import("imported_third", lambda: called.append(str(1 / 0)))
     assert called == []
     off()
     for name in ("first", "second", "third"):
@@ -187,7 +187,7 @@ def test_after_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         __import__("imported_failing")
     assert called == ["first"]
     assert sys.meta_path == before
-    importing.after_import("imported_first", lambda: called.append("at once"))
+    patching.after_import("imported_first", lambda: called.append("at once"))
     assert called == ["first", "at once"]
 
 
@@ -195,15 +195,15 @@ def test_two_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     called: list[str] = []
     (tmp_path / "imported_by_two.py").write_text("value = 1\n")
-    importing.after_import("imported_by_two", lambda: called.append("first"))
-    importing.after_import("imported_by_two", lambda: called.append("second"))
+    patching.after_import("imported_by_two", lambda: called.append("first"))
+    patching.after_import("imported_by_two", lambda: called.append("second"))
     module = __import__("imported_by_two")
     assert sorted(called) == ["first", "second"]
     assert module.__spec__ is not None
     assert "exec_module" not in vars(module.__spec__.loader)
 
 
-# More of them: tests/instrument/core/test_recorded_steps.py.
+# More of them: tests/instrument/core/test_steps.py.
 @pytest.mark.parametrize("steps", long_after(1, ["3", "4:2", "a:b"]))
 def test_steps_that_are_no_range(folder: Path, steps: str) -> None:
     status, out, err = run(folder, "-m", "instrument", "--steps", steps, "show.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from instrument.core import failures, nvtx_package
+from instrument.core import nvtx_ranges, wrapping
 from tests.support.commands import ended
 
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
@@ -20,7 +20,7 @@ class Alarm(Exception):  # noqa: N818
 def run(folder: Path, tool: Path, alarms: int) -> list[dict[str, int]]:
     """Return what the program counted without ranges and with them."""
     path = folder / "counted.json"
-    environ = {nvtx_package.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)}
+    environ = {nvtx_ranges.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)}
     done = ended(sys.executable, PROGRAM, str(alarms), path, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Exception ignored" not in done.stderr
@@ -60,10 +60,10 @@ def test_whose_an_exception_is() -> None:
         raise error
 
     frame = sys._getframe()
-    assert failures.is_ours(raised(lambda: 1 // 0))
-    assert failures.is_ours(raised(lambda: object().nothing))  # type: ignore[attr-defined]
-    assert not failures.is_ours(raised(lambda: handler(14, frame)))
-    assert not failures.is_ours(raised(lambda: divide(14, frame)))
-    assert not failures.is_ours(raised(lambda: fail(TimeoutError())))
-    assert not failures.is_ours(raised(lambda: fail(Alarm())))
-    assert not failures.is_ours(KeyboardInterrupt())
+    assert wrapping.is_ours(raised(lambda: 1 // 0))
+    assert wrapping.is_ours(raised(lambda: object().nothing))  # type: ignore[attr-defined]
+    assert not wrapping.is_ours(raised(lambda: handler(14, frame)))
+    assert not wrapping.is_ours(raised(lambda: divide(14, frame)))
+    assert not wrapping.is_ours(raised(lambda: fail(TimeoutError())))
+    assert not wrapping.is_ours(raised(lambda: fail(Alarm())))
+    assert not wrapping.is_ours(KeyboardInterrupt())

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument.core import calls, groups
+from instrument.core import calls, operations
 from tests.support.recording import pushed
 from tests.support.workers import until
 
@@ -74,7 +74,7 @@ def test_our_failures_are_logged_once_and_the_call_goes_on(
 ) -> None:
     instrument.enable()
     monkeypatch.setattr(calls._process, "has_complained", False)
-    monkeypatch.setattr(groups, "find", lambda _: 1 // 0)
+    monkeypatch.setattr(operations, "find", lambda _: 1 // 0)
     tensor = ones()
     with caplog.at_level(logging.WARNING, logger="traceprof.instrument"):
         for _ in range(2):
@@ -218,13 +218,13 @@ def test_a_new_group_of_the_same_name_starts_anew(recorded: list[str], tmp_path:
 @pytest.mark.usefixtures("recorded")
 def test_groups_that_are_gone_are_not_kept(tmp_path: Any) -> None:
     gc.collect()
-    before = len(groups._groups)  # PyTorch keeps groups of tensor-parallel models for ever
+    before = len(operations._groups)  # PyTorch keeps groups of tensor-parallel models for ever
     instrument.enable()
     gone = two_lives(tmp_path)
 
     def is_all_gone() -> bool:
         gc.collect()
-        return len(groups._groups) == before and not any(group() for group in gone)
+        return len(operations._groups) == before and not any(group() for group in gone)
 
     until(is_all_gone)  # a thread of Gloo's holds the last one for a moment more
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from instrument.core import nvtx_package, nvtx_ranges
+from instrument.core import nvtx_ranges
 from tests.support.commands import ended
 from tests.support.databases import query
 from tests.support.recording import profile
@@ -16,7 +16,7 @@ from traceprof import labels
 
 COUNTS = """
 import ctypes, os, resource
-from instrument.core import nvtx_package, nvtx_ranges
+from instrument.core import nvtx_ranges
 def counts(*names):
     tool = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
     return [ctypes.c_long.in_dll(tool, name).value for name in names]
@@ -33,7 +33,7 @@ def write(numbers, num_buckets=8):
 
 
 def run(code: str, **environment: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if key != nvtx_package.VARIABLE}
+    kept = {key: value for key, value in os.environ.items() if key != nvtx_ranges.VARIABLE}
     done = ended(sys.executable, "-c", code, env=kept | environment)
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).strip()
@@ -41,7 +41,7 @@ def run(code: str, **environment: str) -> str:
 
 def test_only_an_attached_tool_records(tool: Path) -> None:
     code = "from instrument.core import nvtx_ranges; print(nvtx_ranges.is_recording())"
-    attached = {nvtx_package.VARIABLE: str(tool)}
+    attached = {nvtx_ranges.VARIABLE: str(tool)}
     assert run(code) == "False"
     assert run(code, **attached) == "True"
     assert run(code, **attached, NVTX_DISABLE="1") == "False"
@@ -56,7 +56,7 @@ def test_only_an_attached_tool_records(tool: Path) -> None:
 @pytest.mark.parametrize("library", ["/nonexistent/tool.so", "libc.so.6"])
 def test_a_tool_that_cannot_be_used_is_a_warning(library: str) -> None:
     code = "from instrument.core import nvtx_ranges; print(nvtx_ranges.is_recording())"
-    lines = run(code, **{nvtx_package.VARIABLE: library}).splitlines()
+    lines = run(code, **{nvtx_ranges.VARIABLE: library}).splitlines()
     assert lines[0] == "False"
     assert lines[1].startswith("a tool is attached that cannot record NVTX ranges: ")
     assert len(lines) == 2
@@ -64,7 +64,7 @@ def test_a_tool_that_cannot_be_used_is_a_warning(library: str) -> None:
 
 def test_nothing_happens_where_nobody_records() -> None:
     code = """
-from instrument.core import nvtx_package, nvtx_ranges
+from instrument.core import nvtx_ranges
 nvtx_ranges.push(nvtx_ranges.message("a"))
 nvtx_ranges.pop()
 nvtx_ranges.end(nvtx_ranges.start(nvtx_ranges.prepare("b")))
@@ -82,7 +82,7 @@ write(range(1000, 51_000), 1 << 20)
 print(peak() - before, *counts("pushed", "popped", "started", "ended", "registered"))
 """
     )
-    printed = run(code, **{nvtx_package.VARIABLE: str(tool)}).splitlines()
+    printed = run(code, **{nvtx_ranges.VARIABLE: str(tool)}).splitlines()
     growth, *counted = map(int, printed[0].split())
     assert printed[1:] == ["over 10000 different texts: new ones have no sizes"]
     assert growth < 20_000  # KiB; if all were registered, they would take 60 MB
@@ -93,7 +93,7 @@ print(peak() - before, *counts("pushed", "popped", "started", "ended", "register
 
 def test_beyond_the_bound_texts_have_no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[str, int | None]] = []
-    functions = nvtx_package.Functions(
+    functions = nvtx_ranges.Functions(
         print, print, print, print, lambda *made: written.append(made)
     )
     monkeypatch.setattr(nvtx_ranges, "_functions", functions)
@@ -126,7 +126,7 @@ tool = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
 print(*((ctypes.c_char * 9).in_dll(tool, name).value for name in ("last_text", "last_domain")))
 """
     )
-    assert run(code, **{nvtx_package.VARIABLE: str(tool)}) == f"{written!r} b'traceprof'"
+    assert run(code, **{nvtx_ranges.VARIABLE: str(tool)}) == f"{written!r} b'traceprof'"
 
 
 def test_nothing_grows_under_nsight_systems_that_captures_nothing(
@@ -156,7 +156,7 @@ def test_nsight_systems_records_every_range(
     paths = os.pathsep.join([*own, str(Path(__file__).parents[3])])
     code = """
 import threading
-from instrument.core import nvtx_package, nvtx_ranges
+from instrument.core import nvtx_ranges
 prepared = nvtx_ranges.prepare("all_reduce bytes=8 seq=0")
 message = nvtx_ranges.message
 nvtx_ranges.push(message("all_reduce bytes=8 seq=0"))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from instrument.core.more_ranges import MODULES
+from instrument.core.nvtx_ranges import MODULES
 from instrument.wraps import modules
 from tests.support.recording import pushed
 

@@ -12,7 +12,7 @@ from torch.distributed import checkpoint
 
 import instrument
 from instrument import switch
-from instrument.core import more_ranges
+from instrument.core import nvtx_ranges
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ CHECKPOINT = ["push save checkpoint", "pop"]
 def with_collections(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record collections, too; there are only those of the test."""
     monkeypatch.setattr(switch, "PARTS", ("instrument.wraps.garbage_collection",))
-    monkeypatch.setenv(more_ranges.GARBAGE_COLLECTION, "1")
+    monkeypatch.setenv(nvtx_ranges.GARBAGE_COLLECTION, "1")
     gc.disable()
     yield recorded
     gc.enable()
@@ -62,7 +62,7 @@ def test_collections_have_none_unless_asked_for(
     with_collections: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [*gc.callbacks]
-    monkeypatch.delenv(more_ranges.GARBAGE_COLLECTION)
+    monkeypatch.delenv(nvtx_ranges.GARBAGE_COLLECTION)
     instrument.enable()
     assert gc.callbacks == before
     gc.collect()

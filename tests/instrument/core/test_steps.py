@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from instrument.core import nvtx_package, nvtx_ranges, recorded_steps
-from instrument.core.step_range import Steps, parse_steps
+from instrument.core import nvtx_ranges, steps
+from instrument.core.steps import Steps, parse_steps
 
 
 class Recorder:
@@ -26,7 +26,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         said.append(f"start {text}")
         return text
 
-    functions = nvtx_package.Functions(
+    functions = nvtx_ranges.Functions(
         push=lambda text: said.append(f"push {text}"),
         pop=lambda: said.append("pop"),
         start=start,
@@ -38,20 +38,20 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name in ("push", "pop", "start", "end"):
         monkeypatch.setattr(nvtx_ranges, name, getattr(functions, name))
     yield said
-    recorded_steps.unwatch()
+    steps.unwatch()
 
 
 def mark(number: int) -> None:
-    recorded_steps.mark_begins(number)
+    steps.mark_begins(number)
     nvtx_ranges.push(f"step {number}")
-    recorded_steps.pass_begins()
-    recorded_steps.optimizer_step_ends()
+    steps.pass_begins()
+    steps.optimizer_step_ends()
     nvtx_ranges.pop()
-    recorded_steps.mark_ends()
+    steps.mark_ends()
 
 
 def test_marked_steps(events: list[str]) -> None:
-    recorded_steps.watch(Steps(2, 4), Recorder(events))
+    steps.watch(Steps(2, 4), Recorder(events))
     for number in range(6):
         mark(number)
     before = ["pop"]  # of steps that are not recorded: nothing is open, nothing happens
@@ -64,12 +64,12 @@ def test_marked_steps(events: list[str]) -> None:
 
 
 def test_steps_by_the_optimizer_are_named(events: list[str]) -> None:
-    recorded_steps.watch(Steps(1, 3), Recorder(events))
+    steps.watch(Steps(1, 3), Recorder(events))
     for number in range(5):
-        recorded_steps.pass_begins()
-        recorded_steps.pass_begins()
+        steps.pass_begins()
+        steps.pass_begins()
         nvtx_ranges.push(f"backward {number}")
-        recorded_steps.optimizer_step_ends()
+        steps.optimizer_step_ends()
     assert events == [
         *("PREPARE", "BEGIN", "start step 1", "push backward 1", "end step 1"),
         *("start step 2", "push backward 2", "end step 2", "END"),
@@ -77,19 +77,19 @@ def test_steps_by_the_optimizer_are_named(events: list[str]) -> None:
 
 
 def test_the_first_step_begins_with_the_first_pass(events: list[str]) -> None:
-    recorded_steps.watch(Steps(0, 1), Recorder(events))
+    steps.watch(Steps(0, 1), Recorder(events))
     assert events == []
-    recorded_steps.pass_begins()
-    recorded_steps.optimizer_step_ends()
-    recorded_steps.optimizer_step_ends()
+    steps.pass_begins()
+    steps.optimizer_step_ends()
+    steps.optimizer_step_ends()
     assert events == ["PREPARE", "BEGIN", "END"]  # optimizer steps tell it: no range is needed
 
 
 def test_an_open_end_is_the_end_of_the_process(events: list[str]) -> None:
-    recorded_steps.watch(Steps(1, None), Recorder(events))
+    steps.watch(Steps(1, None), Recorder(events))
     mark(0)
     mark(1)
-    recorded_steps.unwatch()
+    steps.unwatch()
     mark(2)
     assert events == [
         *("PREPARE", "pop", "BEGIN", "push step 1", "pop", "END", "push step 2", "pop")
@@ -97,29 +97,29 @@ def test_an_open_end_is_the_end_of_the_process(events: list[str]) -> None:
 
 
 def test_a_step_that_is_not_over_stays_open(events: list[str]) -> None:
-    recorded_steps.watch(Steps(1, None), Recorder(events))
+    steps.watch(Steps(1, None), Recorder(events))
     for _ in range(2):
-        recorded_steps.pass_begins()
-        recorded_steps.optimizer_step_ends()
-    recorded_steps.unwatch()
+        steps.pass_begins()
+        steps.optimizer_step_ends()
+    steps.unwatch()
     assert events[2:] == ["start step 1", "end step 1", "start step 2", "END"]
 
 
 def test_steps_that_are_over_are_counted(
     events: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorded_steps.watch(Steps(20, 30), Recorder(events))
+    steps.watch(Steps(20, 30), Recorder(events))
     for _ in range(15):
-        recorded_steps.pass_begins()
-        recorded_steps.optimizer_step_ends()
-    recorded_steps.unwatch()
+        steps.pass_begins()
+        steps.optimizer_step_ends()
+    steps.unwatch()
     assert "and the process made 15 steps:" in caplog.text
 
 
 def test_a_training_that_ends_before(events: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    recorded_steps.watch(Steps(10, 20), Recorder(events))
+    steps.watch(Steps(10, 20), Recorder(events))
     mark(0)
-    recorded_steps.unwatch()
+    steps.unwatch()
     assert "END" not in events
     assert "steps 10:20 were to be recorded, and the process made 1 step:" in caplog.text
 
@@ -127,8 +127,8 @@ def test_a_training_that_ends_before(events: list[str], caplog: pytest.LogCaptur
 def test_a_process_without_steps_says_nothing(
     events: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorded_steps.watch(Steps(10, 20), Recorder(events))
-    recorded_steps.unwatch()
+    steps.watch(Steps(10, 20), Recorder(events))
+    steps.unwatch()
     assert (events, caplog.text) == ([], "")
 
 
@@ -137,7 +137,7 @@ def test_a_recorder_that_fails_does_not_stop_the_training(
 ) -> None:
     recorder = Recorder(events)
     recorder.prepare = lambda: events.append(str(1 // 0))
-    recorded_steps.watch(Steps(1, 3), recorder)
+    steps.watch(Steps(1, 3), recorder)
     for number in range(4):
         mark(number)
     assert "BEGIN" not in events

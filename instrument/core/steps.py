@@ -1,15 +1,10 @@
-"""Counts training steps, and starts and stops the recorder at the requested ones.
-
-Steps are marked with `instrument.step`. Without marks a step lasts from one optimizer step to the
-next, the first one from the first forward or backward pass; then a range names it, so that a report
-of only some steps has their numbers.
-"""
+"""The request to record: a range of steps, and its environment variables."""
 
 from __future__ import annotations
 
 import logging
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from instrument.core import nvtx_ranges
 from traceprof import labels
@@ -17,7 +12,33 @@ from traceprof import labels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.core.step_range import Steps
+TOOL, FOLDER, STEPS = "TRACEPROF_RECORD_WITH", "TRACEPROF_RECORD_TO", "TRACEPROF_RECORD_STEPS"
+"""Environment variables: `nsys` or `torch`, the folder of the traces, and `A:B`."""
+SHAPES = "TRACEPROF_RECORD_SHAPES"
+"""Environment variable: 1 if torch.profiler is to record the shapes of operators' inputs."""
+
+
+class Steps(NamedTuple):
+    """Steps A up to but not including B."""
+
+    first: int = 0  # A, from 0 on
+    stop: int | None = None  # B; None to record until the process ends
+
+    def __str__(self) -> str:
+        return f"{self.first}:{'' if self.stop is None else self.stop}"
+
+
+def parse_steps(text: str) -> Steps:
+    """Read `A:B`, `A:` or `:B`; ValueError for other forms and empty ranges."""
+    first, colon, stop = text.partition(":")
+    numbers = [side.strip() for side in (first, stop)]
+    if not colon or not any(numbers) or not all(n.isdecimal() for n in numbers if n):
+        raise ValueError(f"{text!r} is no range of steps: write A:B, such as 10:20, A: or :B")
+    steps = Steps(int(numbers[0] or 0), int(numbers[1]) if numbers[1] else None)
+    if steps.stop is not None and steps.stop <= steps.first:
+        raise ValueError(f"there is no step in {text!r}: they go from A up to but not including B")
+    return steps
+
 
 _log = logging.getLogger("traceprof.instrument")
 
