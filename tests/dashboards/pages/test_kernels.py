@@ -13,7 +13,7 @@ from msgspec import structs
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
-from dashboards.pages import kernels
+from dashboards.pages import kernels, overlap
 from dashboards.pages.kernels import modules_card, modules_part
 from dashboards.questions import (
     CompareQuestion,
@@ -24,7 +24,7 @@ from dashboards.questions import (
 )
 from dashboards.view import View
 from tests.support import profiler_events as profile
-from tests.support.builders import TraceBuilder
+from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.dashboard import Serve, Timeline, named, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, analysis_of
@@ -283,3 +283,26 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
         start = analysis.result.breakdown[0].whole.window_start_ns
         chosen = Address("/kernels", start_ns=start, end_ns=start + 10**9)
         assert modules_card(View(analysis, chosen)) is None
+
+
+def page(trace: TraceBuilder, path: Path) -> str:
+    with analysis_of(trace.write(path)) as analysis:
+        return text(overlap.layout(analysis, Address()))
+
+
+def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
+    """That more steps would show more is said only of kernels that ran beside communication."""
+    alone = TraceBuilder().kernel(0, 1000).kernel(1000, 2000, ALL_REDUCE, stream=20)
+    beside = TraceBuilder().kernel(0, 1000).kernel(500, 2000, ALL_REDUCE, stream=20)
+    said = page(alone, tmp_path / "a.sqlite"), page(beside, tmp_path / "b.sqlite")
+    assert ["No kernel ran beside communication." in one for one in said] == [True, False]
+    assert ["record more steps" in one for one in said] == [False, True]
+
+
+def test_the_kernels_that_cost_most_come_first_whatever_their_rank() -> None:
+    with analysis_of(SAMPLE.with_stem("overlap-slowdown")) as analysis:
+        found = analysis.result.of(overlap_slowdown)
+        shown = named(overlap.layout(analysis, Address()), "AgGrid")[-1].rowData
+    costs = sorted((one.excess_ns for rank in found for one in rank.signatures), reverse=True)
+    assert [row["excess_ns"] for row in shown] == pytest.approx(costs)
+    assert len({row["rank"] for row in shown}) == len(found) > 1

@@ -1,5 +1,6 @@
 """The command and its server: where it listens, what it says, how it ends."""
 
+import gzip
 import io
 import json
 import re
@@ -12,16 +13,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page
+from flask.testing import FlaskClient
+from playwright.sync_api import Browser, Page
 
 from dashboards.server import app
-from dashboards.server.app import create_app
+from dashboards.server.app import assets_path, create_app
 from dashboards.server.guard import is_loopback
 from dashboards.server.serving import HOST, DashboardServer
 from dashboards.server.state import AnalysisProgress
@@ -421,3 +424,50 @@ def test_an_answer_that_nobody_takes_leaves_no_file_open() -> None:
             assert client.recv(12) == b"HTTP/1.1 200"
             assert files_without_a_name() == before
         assert files_without_a_name() == before
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[FlaskClient]:
+    with analysis_of(SAMPLE) as analysis:
+        yield create_app(analysis).server.test_client()
+
+
+def test_programs_and_styles_are_compressed_once(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressed: list[int] = []
+    real = gzip.compress
+
+    def count(data: bytes, level: int, *, mtime: int) -> bytes:
+        compressed.append(len(data))
+        return real(data, level, mtime=mtime)
+
+    monkeypatch.setattr(gzip, "compress", count)
+    folder = f"/{assets_path()}/"
+    for path in (f"{folder}main.js", f"{folder}timeline/timeline.js", f"{folder}style.css"):
+        with client.get(path) as reply:
+            assert "Content-Encoding" not in reply.headers
+            plain = reply.get_data()
+        for _ in range(2):
+            with client.get(path, headers={"Accept-Encoding": "gzip, br"}) as reply:
+                is_small = len(plain) < 1000
+                assert reply.headers.get("Content-Encoding") == (None if is_small else "gzip")
+                assert "Accept-Encoding" in reply.headers["Vary"]
+                sent = reply.get_data()
+                assert int(reply.headers["Content-Length"]) == len(sent)
+                assert (sent if is_small else gzip.decompress(sent)) == plain
+    assert len(compressed) == len(set(compressed)) >= 2
+
+
+def test_the_first_page_takes_less_than_a_megabyte(browser: Browser, sample_url: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    sizes: list[float] = []
+    network = context.new_cdp_session(page)
+    network.send("Network.enable")
+    network.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
+    page.goto(sample_url)
+    page.locator("#finding-gpu-idle").wait_for()
+    context.close()
+    assert len(sizes) > 20
+    assert sum(sizes) < 1_000_000
