@@ -13,7 +13,16 @@ from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.components import answered_later, card, nothing, page
+from dashboards.widgets.components import (
+    answered_later,
+    bar,
+    card,
+    legend,
+    nothing,
+    number,
+    page,
+    row,
+)
 from dashboards.widgets.tables import Column, record, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
@@ -134,40 +143,24 @@ def _table(table: Table) -> Component:
 def _two_bars(comparison: Comparison) -> Component:
     most = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
     rows = [
-        html.Tr(
-            [
-                html.Th(name, scope="row"),
-                html.Td(_bar(parts, most), className="bar-cell"),
-                html.Td(duration(parts.mean_step_ns), className="number"),
-            ]
+        row(
+            name,
+            html.Td(_bar(parts, most), className="bar-cell"),
+            number(duration(parts.mean_step_ns)),
         )
         for name, parts in (("before", comparison.mean_before), ("after", comparison.mean_after))
     ]
-    legend = html.Ul(
-        [
-            html.Li([html.Span(className="swatch", style={"background": color}), name])
-            for _, name, color in PARTS
-        ],
-        className="legend",
-    )
     return card(
         "The mean step, over all ranks",
         html.Table(html.Tbody(rows), className="two-bars"),
-        note=legend,
+        note=legend((color, name) for _, name, color in PARTS),
     )
 
 
 def _bar(parts: Parts, most_ns: int) -> Component:
     lengths = [(getattr(parts, measure), name, color) for measure, name, color in PARTS]
-    return html.Div(
-        [
-            html.Span(
-                style={"width": f"{100 * length / most_ns:.4f}%", "background": color},
-                title=f"{name}: {duration(length)}",
-            )
-            for length, name, color in lengths
-        ],
-        className="bar",
+    return bar(
+        (length / most_ns, color, f"{name}: {duration(length)}") for length, name, color in lengths
     )
 
 

@@ -13,7 +13,7 @@ from dashboards.questions import questions_about
 from dashboards.timeline.events import OPERATION
 from dashboards.view import View
 from dashboards.widgets.charts import CATEGORIES
-from dashboards.widgets.components import answered_later, card, nothing, page
+from dashboards.widgets.components import answered_later, bar, card, legend, nothing, page
 from dashboards.widgets.tables import Column, record, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
@@ -322,35 +322,13 @@ def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
         name = str(kind.category) if kind.is_known else "not known by name"
         spent[name] = spent.get(name, 0) + use.total_ns
     ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    bar = html.Div(
-        [
-            html.Span(
-                style={
-                    "width": f"{100 * share(time, total_ns):.4f}%",
-                    "background": CATEGORIES.get(name, CATEGORIES["other"]),
-                },
-                title=f"{name}: {percent(share(time, total_ns))}",
-            )
-            for name, time in ordered
-        ],
-        className="bar",
-    )
-    legend = html.Ul(
-        [
-            html.Li(
-                [
-                    html.Span(
-                        className="swatch",
-                        style={"background": CATEGORIES.get(name, CATEGORIES["other"])},
-                    ),
-                    f"{name} {percent(share(time, total_ns))}",
-                ]
-            )
-            for name, time in ordered
-        ],
-        className="legend",
-    )
-    return card("By category", bar, legend, note="by their names")
+    shares = [
+        (name, share(time, total_ns), CATEGORIES.get(name, CATEGORIES["other"]))
+        for name, time in ordered
+    ]
+    shown = bar((part, color, f"{name}: {percent(part)}") for name, part, color in shares)
+    names = legend((color, f"{name} {percent(part)}") for name, part, color in shares)
+    return card("By category", shown, names, note="by their names")
 
 
 def _compute(view: View) -> Component:

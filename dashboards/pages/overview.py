@@ -10,7 +10,20 @@ from dash import dcc, html
 from dashboards import address as addresses
 from dashboards.view import View, device_text
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.components import MAX_DRAWN, UNKNOWN, card, folded, missing, nothing, page
+from dashboards.widgets.components import (
+    MAX_DRAWN,
+    UNKNOWN,
+    bar,
+    card,
+    folded,
+    heads,
+    legend,
+    missing,
+    nothing,
+    number,
+    page,
+    row,
+)
 from dashboards.widgets.findings import PART_MEANINGS, attribution_card, finding_card, headline_card
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
@@ -85,18 +98,9 @@ def _lost(measures: Measures) -> float:
 
 
 def _legend() -> Component:
-    return html.Ul(
-        [
-            html.Li(
-                [
-                    html.Span(className="swatch", style={"background": color}),
-                    html.Strong(name),
-                    f": {PART_MEANINGS[measure]}",
-                ]
-            )
-            for measure, name, color in PARTS
-        ],
-        className="legend",
+    return legend(
+        (color, [html.Strong(name), f": {PART_MEANINGS[measure]}"])
+        for measure, name, color in PARTS
     )
 
 
@@ -114,12 +118,9 @@ def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
     groups = sorted(
         by_machine.items(), key=lambda item: -median(_lost(result.judged) for result in item[1])
     )
-    heads = ["machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank"]
-    head = html.Tr(
-        [html.Th(text, scope="col", className="number" if "(%)" in text else "") for text in heads]
-    )
+    head = heads("machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank")
     rows = [_machine(view, name, group) for name, group in groups]
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="machines")
+    table = html.Table([head, html.Tbody(rows)], className="machines")
     about = "medians over the ranks of each, the one that loses most first"
     if len(results) > MAX_DRAWN and len(groups) > _MAX_MACHINES:
         return folded(f"{len(groups)} machines: {about}", _scrolled(table))
@@ -130,14 +131,12 @@ def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Compo
     shares = [median(result.judged.fraction(part) for result in results) for part, *_ in PARTS]
     worst = max(results, key=lambda result: (_lost(result.judged), -result.rank))
     link = dcc.Link(f"rank {worst.rank}", href=view.rank_address(worst.rank).href())
-    return html.Tr(
-        [
-            html.Th(name, scope="row"),
-            html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
-            html.Td(_bar(shares), className="bar-cell"),
-            *(html.Td(f"{100 * share:.1f}", className="number") for share in shares),
-            html.Td([link, f", {percent(_lost(worst.judged))} lost"]),
-        ]
+    return row(
+        name,
+        html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
+        html.Td(_bar(shares), className="bar-cell"),
+        *(number(f"{100 * share:.1f}") for share in shares),
+        html.Td([link, f", {percent(_lost(worst.judged))} lost"]),
     )
 
 
@@ -194,27 +193,20 @@ def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
 
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     several = len(view.analysis.run.traces) > 1
-    heads = ["rank", "GPU", *(["report"] if several else []), ""]
     kind = breakdown.judged_kind(results)
-    numbers = [f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN]
-    head = html.Tr(
-        [
-            *(html.Th(text, scope="col") for text in heads),
-            *(html.Th(text, scope="col", className="number") for text in numbers),
-        ]
+    head = heads(
+        *("rank", "GPU", *(["report"] if several else []), ""),
+        *(f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN),
     )
     rows = [_rank_row(view, result, several=several) for result in results]
-    return html.Table([html.Thead(head), html.Tbody(rows)], className="breakdown")
+    return html.Table([head, html.Tbody(rows)], className="breakdown")
 
 
 def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Component:
     judged, rank = result.judged, view.rank(result.rank)
     hidden = judged.hidden_fraction
     link = dcc.Link(f"rank {rank.rank}", href=view.rank_address(rank.rank).href())
-    cells: list[Component] = [
-        html.Th(link, scope="row"),
-        html.Td(device_text(rank.device, rank.gpu), className="name"),
-    ]
+    cells = [html.Td(device_text(rank.device, rank.gpu), className="name")]
     if several:
         cells.append(html.Td(view.report_name(rank.report), className="name"))
     shares = [judged.fraction(measure) for measure, *_ in PARTS]
@@ -225,21 +217,15 @@ def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Componen
         *(f"{100 * share:.1f}" for share in shares),
         UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
     )
-    return html.Tr([*cells, *(html.Td(text, className="number") for text in texts)])
+    return row(link, *cells, *map(number, texts))
 
 
 def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
     """Return the parts of the time as a bar, each as wide as its share."""
     long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
-    return html.Div(
-        [
-            html.Span(
-                style={"width": f"{100 * share:.4f}%", "background": color},
-                title=f"{name}: {length}{percent(share)}",
-            )
-            for share, length, (_, name, color) in zip(shares, long, PARTS, strict=True)
-        ],
-        className="bar",
+    return bar(
+        (share, color, f"{name}: {length}{percent(share)}")
+        for share, length, (_, name, color) in zip(shares, long, PARTS, strict=True)
     )
 
 

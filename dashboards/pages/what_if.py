@@ -10,7 +10,16 @@ from dashboards import address as addresses
 from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
 from dashboards.view import View
 from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
-from dashboards.widgets.components import answered_later, card, nothing, page
+from dashboards.widgets.components import (
+    answered_later,
+    bar,
+    card,
+    legend,
+    nothing,
+    number,
+    page,
+    row,
+)
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
@@ -147,18 +156,16 @@ def _form(assumed: Sequence[str]) -> Component:
 
 def _gates(baseline: Baseline) -> Component:
     rows = [
-        html.Tr(
-            [
-                html.Th(gate.name, scope="row"),
-                html.Td(
-                    "holds" if gate.holds else "fails", className="holds" if gate.holds else "fails"
-                ),
-                html.Td(
-                    f"{GATES[gate.name]} "
-                    + ("an unknown share" if gate.value is None else percent(abs(gate.value)))
-                ),
-                html.Td(f"limit {percent(gate.limit)}", className="number"),
-            ]
+        row(
+            gate.name,
+            html.Td(
+                "holds" if gate.holds else "fails", className="holds" if gate.holds else "fails"
+            ),
+            html.Td(
+                f"{GATES[gate.name]} "
+                + ("an unknown share" if gate.value is None else percent(abs(gate.value)))
+            ),
+            number(f"limit {percent(gate.limit)}"),
         )
         for gate in baseline.gates
     ]
@@ -191,15 +198,13 @@ def _steps(whatif: WhatIf) -> Component:
                 html.Th("", scope="col"),
             ]
         )
-        as_it_is = html.Tr(
-            [
-                html.Th("as it is", scope="row"),
-                html.Td(duration(baseline.step_ns), className="number"),
-                html.Td(_step_bar(baseline.step_ns, None, None, most), className="bar-cell"),
-                html.Td(""),
-                html.Td(""),
-                html.Td(steps_text(baseline), className="note"),
-            ]
+        as_it_is = row(
+            "as it is",
+            number(duration(baseline.step_ns)),
+            html.Td(_step_bar(baseline.step_ns, None, None, most), className="bar-cell"),
+            html.Td(""),
+            html.Td(""),
+            html.Td(steps_text(baseline), className="note"),
         )
         body = html.Tbody([as_it_is, *(_row(answer, most) for answer in significant)])
         parts.append(html.Table([html.Thead(head), body], className="what-if"))
@@ -219,26 +224,22 @@ def _steps(whatif: WhatIf) -> Component:
 
 def _row(answer: Answer, most: int) -> Component:
     low, high = answer.low_ns or 0, answer.high_ns or 0
-    return html.Tr(
-        [
-            html.Th(html.Code(one_line(answer.assume)), scope="row"),
-            html.Td(step_text(answer), className="number"),
-            html.Td(
-                _step_bar(
-                    answer.step_ns or 0,
-                    None if answer.is_bound else low,
-                    None if answer.is_bound else high,
-                    most,
-                ),
-                className="bar-cell",
+    span = "" if answer.is_bound else f"{duration(low)} – {duration(high)}"  # noqa: RUF001
+    return row(
+        html.Code(one_line(answer.assume)),
+        number(step_text(answer)),
+        html.Td(
+            _step_bar(
+                answer.step_ns or 0,
+                None if answer.is_bound else low,
+                None if answer.is_bound else high,
+                most,
             ),
-            html.Td(
-                "" if answer.is_bound else f"{duration(low)} – {duration(high)}",  # noqa: RUF001
-                className="number",
-            ),
-            html.Td(change_text(answer), className="number"),
-            html.Td(answer.note, className="note"),
-        ]
+            className="bar-cell",
+        ),
+        number(span),
+        number(change_text(answer)),
+        html.Td(answer.note, className="note"),
     )
 
 
@@ -259,31 +260,13 @@ def _critical_path(whatif: WhatIf) -> list[Component]:
     shares = path_shares(whatif)
     if not shares:
         return []
-    bar = html.Div(
-        [
-            html.Span(
-                style={"width": f"{100 * part:.3f}%", "background": _PATH_COLORS[name]},
-                title=f"{name}: {percent(part)}",
-            )
-            for name, part in shares.items()
-        ],
-        className="bar",
+    shown = bar(
+        (part, _PATH_COLORS[name], f"{name}: {percent(part)}") for name, part in shares.items()
     )
-    legend = html.Ul(
-        [
-            html.Li(
-                [
-                    html.Span(className="swatch", style={"background": _PATH_COLORS[name]}),
-                    f"{name} {percent(part)}",
-                ]
-            )
-            for name, part in shares.items()
-        ],
-        className="legend",
-    )
+    names = legend((_PATH_COLORS[name], f"{name} {percent(part)}") for name, part in shares.items())
     note = "what its end waited for, of all ranks: a change elsewhere gains nothing"
     where = html.P(
         ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
         className="note",
     )
-    return [card("The critical path", bar, legend, where, note=note)]
+    return [card("The critical path", shown, names, where, note=note)]

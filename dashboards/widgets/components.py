@@ -59,6 +59,43 @@ def numbers(*pairs: tuple[str, str, str]) -> Component:
     )
 
 
+def heads(*texts: Children) -> Component:
+    """Return the head of a table; texts that end with a unit in brackets stand over numbers."""
+    cells = [
+        html.Th(text, scope="col", className="number" if str(text).endswith(")") else "")
+        for text in texts
+    ]
+    return html.Thead(html.Tr(cells))
+
+
+def row(heading: Children, *cells: Component) -> Component:
+    """Return a row of a table with its heading."""
+    return html.Tr([html.Th(heading, scope="row"), *cells])
+
+
+def number(text: Children) -> Component:
+    """Return a cell with a number."""
+    return html.Td(text, className="number")
+
+
+def bar(parts: Iterable[tuple[float, str, str]]) -> Component:
+    """Return parts of a whole side by side: the share, colour and title of each."""
+    spans = [
+        html.Span(style={"width": f"{100 * share:.4f}%", "background": color}, title=title)
+        for share, color, title in parts
+    ]
+    return html.Div(spans, className="bar")
+
+
+def legend(entries: Iterable[tuple[str, Children]]) -> Component:
+    """Return what colours stand for."""
+    items = [
+        html.Li([html.Span(className="swatch", style={"background": color}), *_flat([text])])
+        for color, text in entries
+    ]
+    return html.Ul(items, className="legend")
+
+
 def time_note(address: Address) -> str:
     """Return a note on how to zoom charts over time."""
     if address.chosen.has_range:

@@ -13,7 +13,10 @@ from dashboards.widgets.components import (
     evidence_address,
     evidence_list,
     folded,
+    heads,
     nothing,
+    number,
+    row,
     worst_first,
 )
 from traceprof.analyses import breakdown
@@ -198,24 +201,17 @@ def _ranks(
             href = evidence_address(finding, 0, address, clock).href()
             linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
         rows.append(
-            html.Tr(
-                [
-                    html.Th(linked if finding.evidence else name, scope="row"),
-                    html.Td(f"{finding.impact_ns / 1e6:.3f}", className="number"),
-                    html.Td(f"{100 * finding.impact_fraction:.1f}", className="number"),
-                    html.Td(one_line(finding.title)),
-                ]
+            row(
+                linked if finding.evidence else name,
+                number(f"{finding.impact_ns / 1e6:.3f}"),
+                number(f"{100 * finding.impact_fraction:.1f}"),
+                html.Td(one_line(finding.title)),
             )
         )
     if split.others:
         rows.append(_others(split.others))
-    heads = [
-        html.Th("rank", scope="col"),
-        html.Th("cost (ms)", scope="col", className="number"),
-        html.Th(f"of the {judged} (%)", scope="col", className="number"),
-        html.Th("what was found", scope="col"),
-    ]
-    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])
+    head = heads("rank", "cost (ms)", f"of the {judged} (%)", "what was found")
+    table = html.Table([head, html.Tbody(rows)])
     what = "ranks" if len({finding.rank for finding in group}) > 1 else "findings"
     return [folded(f"All {len(group)} {what}", html.Div(table, className="scroll"))]
 
@@ -223,13 +219,11 @@ def _ranks(
 def _others(group: Sequence[Finding]) -> Component:
     costs = [finding.impact_ns / 1e6 for finding in group]
     shares = [100 * finding.impact_fraction for finding in group]
-    return html.Tr(
-        [
-            html.Th(counted(len(group), "other"), scope="row"),
-            html.Td(f"{min(costs):.3f} to {max(costs):.3f}", className="number"),
-            html.Td(f"{min(shares):.1f} to {max(shares):.1f}", className="number"),
-            html.Td("choose ranks above to see theirs"),
-        ]
+    return row(
+        counted(len(group), "other"),
+        number(f"{min(costs):.3f} to {max(costs):.3f}"),
+        number(f"{min(shares):.1f} to {max(shares):.1f}"),
+        html.Td("choose ranks above to see theirs"),
     )
 
 
@@ -358,18 +352,15 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
     numbers = {group[0].id: [finding.rank for finding in group] for group in groups}
     most = max(finding.impact_fraction for finding in worst) or 1.0
     rows = [
-        html.Tr(
-            [
-                html.Th(_finding_link(finding.id), scope="row"),
-                html.Td(
-                    f"{one_line(finding.title)}{same_time(finding, worst[:place])}",
-                    className="what",
-                ),
-                _on(numbers[finding.id]),
-                html.Td(_share_bar(finding, most), className="share-cell"),
-                html.Td(percent(finding.impact_fraction), className="number"),
-                html.Td(saving_text(finding.saving), className="number"),
-            ]
+        row(
+            _finding_link(finding.id),
+            html.Td(
+                f"{one_line(finding.title)}{same_time(finding, worst[:place])}", className="what"
+            ),
+            _on(numbers[finding.id]),
+            html.Td(_share_bar(finding, most), className="share-cell"),
+            number(percent(finding.impact_fraction)),
+            number(saving_text(finding.saving)),
         )
         for place, finding in enumerate(worst[:_MAX_ROWS])
     ]
