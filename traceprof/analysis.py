@@ -17,10 +17,9 @@ from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, check_listener, checked
 from traceprof.guard import REMEDY, collected_failures, optional
-from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.recognition import has_changed
-from traceprof.run.summary import FailedReport
+from traceprof.run.summary import FailedReport, all_failed
 from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
 from traceprof.units import counted, duration, reports_text
@@ -269,7 +268,7 @@ def analyze_captures(
     if len(reports_given) == 1:
         return [analyze_reports(reports_given, options, jobs=jobs, listener=listener)]
     from traceprof.execution.many_reports import measure_reports
-    from traceprof.run.captures import captures
+    from traceprof.run.opening import captures
 
     measured = measure_reports(reports_given, options, jobs, None, listener)
     failed = [report for report in measured if isinstance(report, FailedReport)]

@@ -31,7 +31,7 @@ from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import counted_steps, slowest_rank, step_lengths
 from traceprof.reports.time_text import about_steps
-from traceprof.run.steps.period_steps import about_periods
+from traceprof.run.period_steps import about_periods
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted
 

@@ -14,7 +14,6 @@ from traceprof.communication.readiness import stream_waits
 from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
 from traceprof.intervals import largest
-from traceprof.run.host_order import host_order
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.columns import pack_ahead
 from traceprof.trace.model.kinds import memory_label
@@ -85,7 +84,7 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
     if waits is None or call < 0:
         return []
     stream = _stream_of(timeline, index)
-    until = int(host_order(timeline.rank)[call])
+    until = int(timeline.rank.host_order[call])
     before = np.flatnonzero((waits.stream == stream) & (waits.place < until))
     awaited = []
     for at in before[::-1].tolist():
@@ -103,7 +102,7 @@ def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
         while low < high:
             middle = (low + high) // 2
             call = launching_call(timeline, int(track.index[middle]))
-            if call < 0 or int(host_order(timeline.rank)[call]) <= place:
+            if call < 0 or int(timeline.rank.host_order[call]) <= place:
                 low = middle + 1
             else:
                 high = middle

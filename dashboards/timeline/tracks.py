@@ -40,7 +40,7 @@ from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
-from traceprof.run import lanes
+from traceprof.reports import lanes
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
 

@@ -32,7 +32,7 @@ from traceprof.reports.time_text import (
     same_time,
     where_it_went,
 )
-from traceprof.run.steps.period_steps import about_periods
+from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse, steady_steps
 
 
 def whole(path: Path) -> Measures:

@@ -22,7 +22,7 @@ from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
 from traceprof.reports.comparison_sections import verdict
 from traceprof.reports.json import render
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 from traceprof.store.runs import save
 
 

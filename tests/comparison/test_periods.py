@@ -12,7 +12,7 @@ from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options
 from traceprof.reports.comparison_sections import verdict
 from traceprof.reports.json import render
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 
 _OPTIONS = Options(savings=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from traceprof.comparison.series import why_unlike
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 
 RANGES, PERIOD, NONE = StepsSource.RANGES, StepsSource.PERIOD, StepsSource.NONE
 

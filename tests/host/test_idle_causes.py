@@ -15,7 +15,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.idle_details import IdleDetail, details
 from traceprof.host.stalls import host_stalls
 from traceprof.run.opening import Window
-from traceprof.run.training import training_of
+from traceprof.run.windows import training_of
 
 US, MS = 1_000, 1_000_000
 

@@ -1,11 +1,18 @@
 """Links of a machine's GPUs, as `doctor` left them beside a report."""
 
 import json
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from traceprof.run.machines import Gpu, MachineLinks, machine_beside
+import traceprof
+from tests.support.builders import TraceBuilder
+from tests.support.traces import ranks_of
+from traceprof.analyses.links import link_usage
+from traceprof.run.machines import NO_LINKS, Gpu, MachineLinks, machine_beside
+from traceprof.trace.nsight import schema
 
 PAIRED = MachineLinks(
     "node",
@@ -74,3 +81,135 @@ def test_files_beside_a_report(tmp_path: Path) -> None:
     (tmp_path / "doctor-a.json").write_text("{")
     assert machine_beside(report, "a") is None
     assert machine_beside(report, None) == found
+
+
+GPU = "NVIDIA RTX A6000"
+
+
+def written(folder: Path) -> Path:
+    """Return a report of a process that copies to the host and from GPU 0 to GPU 1."""
+    builder = TraceBuilder().machine(host="node7")
+    builder.kernel(0, 100).memcpy(100, 200, "DtoH", bytes=1000)
+    builder.memcpy(200, 300, "PtoP", bytes=1000, source=0, destination=1)
+    for device in range(2):
+        builder.raw(
+            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU, uuid=f"GPU-{device}",
+            busLocation=f"0000:0{device}:00.0",
+        )  # fmt: skip
+        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
+    return builder.write(folder / "a.sqlite")
+
+
+def diagnose(folder: Path, *, path: str, width: int = 8) -> None:
+    gpus = [
+        {
+            "index": index, "name": GPU, "uuid": f"GPU-{index}", "pcie_generation": 4,
+            "pcie_width": width, "num_nvlinks": 4, "nvlink_gb_per_s": 14.0625,
+        }
+        for index in range(2)
+    ]  # fmt: skip
+    document = {"host": "node7", "gpus": gpus, "paths": [["X", path], [path, "X"]]}
+    (folder / "doctor-node7.json").write_text(json.dumps(document))
+
+
+def test_without_a_file_peaks_are_those_of_the_name(tmp_path: Path) -> None:
+    with ranks_of(written(tmp_path)) as (rank,):
+        assert rank.links == NO_LINKS
+        use, peer = link_usage.run(rank, rank.window).uses
+    assert (peer.link, peer.peak_gb_per_s) == (None, None)
+    assert (use.link, use.peak_gb_per_s, use.is_peak_assumed) == ("pcie", 31.5, True)
+
+
+def test_with_a_file_they_are_those_of_the_machine(tmp_path: Path) -> None:
+    report = written(tmp_path)
+    diagnose(tmp_path, path="NV4")
+    with ranks_of(report) as (rank,):
+        assert rank.links.peaks == {"nvlink": 56.25, "pcie": 15.75}
+        assert rank.links.peers == {1: ("nvlink", 56.25)}
+        assert rank.links.is_all_nvlink is True
+        use, peer = link_usage.run(rank, rank.window).uses
+    assert (peer.peer, peer.link, peer.peak_gb_per_s) == (1, "nvlink", 56.25)
+    assert not peer.is_peak_assumed
+    assert (use.link, use.peak_gb_per_s, use.is_peak_assumed) == ("pcie", 15.75, False)
+
+
+def test_gpus_that_only_pcie_joins(tmp_path: Path) -> None:
+    report = written(tmp_path)
+    diagnose(tmp_path, path="SYS", width=16)
+    with ranks_of(report) as (rank,):
+        assert rank.links.peers == {1: ("pcie", 31.5)}
+        assert rank.links.is_all_nvlink is False
+
+
+def test_a_file_of_another_machine_does_not_count(tmp_path: Path) -> None:
+    report = written(tmp_path)
+    diagnose(tmp_path, path="NV4")
+    (tmp_path / "doctor-node7.json").write_text('{"host": "node8", "gpus": []}')
+    with ranks_of(report) as (rank,):
+        assert rank.links == NO_LINKS
+
+
+def _report(
+    folder: Path, number: int, host: str, gpus: Sequence[str], *, has_uuids: bool = True
+) -> Path:
+    """Return a report of rank `number`, whose GPU copies to the next of the GPUs in a ring."""
+    builder = TraceBuilder().machine(host=host)
+    place = number % len(gpus)
+    other = (place + 1) % len(gpus)
+    builder.kernel(0, 100 + number, device=place)
+    end = 300 + number
+    builder.memcpy(200, end, "PtoP", bytes=1000, source=place, destination=other, device=place)
+    for device, name in enumerate(gpus):
+        builder.raw(
+            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU,
+            uuid=f"GPU-{name}" if has_uuids else None, busLocation=f"0000:0{device}:00.0",
+        )  # fmt: skip
+        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
+    return builder.write(folder / f"rank_{number}.sqlite")
+
+
+def _peer_ranks(folder: Path) -> dict[int, int | None]:
+    with closing(traceprof.analyze(folder)) as analysis:
+        links = analysis.to_pandas("links")
+    found = links[links["direction"] == "p2p"]
+    peers = found["peer_rank"].astype(object).where(found["peer_rank"].notna(), None)
+    return dict(zip(found["rank"].tolist(), peers.tolist(), strict=True))
+
+
+def test_ranks_of_peer_copies_between_processes(tmp_path: Path) -> None:
+    """rank 0: GPU a → b; rank 1: GPU b → c; rank 2: GPU c → a, each in a report of its own."""
+    for number in range(3):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: 1, 1: 2, 2: 0}
+
+
+def test_a_peer_that_no_rank_uses_is_unknown(tmp_path: Path) -> None:
+    for number in range(2):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: 1, 1: None}
+
+
+def test_places_on_the_bus_hold_for_one_machine(tmp_path: Path) -> None:
+    """Ranks 0 and 2 are on one machine; the GPU beside rank 1's is on another one's place, too."""
+    for number, host in enumerate(("node1", "node2", "node1")):
+        _report(tmp_path, number, host, "abc", has_uuids=False)
+    assert _peer_ranks(tmp_path) == {0: None, 1: None, 2: 0}
+
+
+def test_several_ranks_on_the_other_gpu_are_none(tmp_path: Path) -> None:
+    """Ranks 1 and 4 share GPU b."""
+    for number in (0, 1, 4):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: None, 1: None, 4: None}
+
+
+def test_a_copy_within_a_device_has_no_peer(tmp_path: Path) -> None:
+    _report(tmp_path, 0, "node1", "a")
+    assert _peer_ranks(tmp_path) == {0: None}
+    with closing(traceprof.analyze(tmp_path)) as analysis:
+        assert analysis.to_pandas("links")["peer"].isna().all()
+
+
+def test_peers_of_real_ranks_of_mpi(traces: Path) -> None:
+    """Ranks 1 to 3 take from GPU 0, which is rank 0's; each process sees all GPUs."""
+    assert _peer_ranks(traces / "v100x4_mpi_peer_copies.sqlite") == {1: 0, 2: 0, 3: 0}

@@ -6,8 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import session
-from traceprof.run.rank_numbers import choose_numbers, rank_of_environment, rank_of_file
-from traceprof.run.recognition import ReportIdentity, number_runs, program
+from traceprof.run.recognition import (
+    ReportIdentity,
+    choose_numbers,
+    number_runs,
+    program,
+    rank_of_environment,
+    rank_of_file,
+)
 
 S = 1_000_000_000
 

@@ -1,15 +1,174 @@
 """Steady steps of a rank: number of kernels, and what else ran, as a recording shows it."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.claims import os_call
+from tests.support.selection import long_after
 from tests.support.traces import ranks_of
-from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse, long_steps, regular_spacing, steady_steps, step_uses
 from traceprof.run.windows import training_window
+
+
+@pytest.mark.parametrize("is_long", [[3, 9, 15, 21, 27], [3, 9, 15, 21, 28]])
+def test_the_spacing_of_regular_long_steps(is_long: list[int]) -> None:
+    lengths = np.ones(30)
+    lengths[is_long] = 5
+    mask = long_steps(lengths)
+    assert mask is not None
+    assert np.flatnonzero(mask).tolist() == is_long
+    assert regular_spacing(mask) == (6 if is_long[-1] == 27 else None)
+
+
+@pytest.mark.parametrize("num", long_after(12, range(4, 16)))
+def test_kinds_are_those_of_the_best_cut(num: int) -> None:
+    """Held to all cuts, one by one."""
+    source = np.random.default_rng(num)
+    for _ in range(20):
+        lengths = np.where(source.random(num) < 0.4, 3, 1) * source.lognormal(0, 0.2, num)
+        logarithms = np.log(lengths)
+        best, chosen = math.inf, None
+        for limit in np.sort(lengths)[1:]:
+            groups = logarithms[lengths < limit], logarithms[lengths >= limit]
+            within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+            if within < best:
+                best, chosen = within, lengths >= limit
+        assert chosen is not None
+        explained = 1 - best / float(((logarithms - logarithms.mean()) ** 2).sum())
+        is_enough = min(chosen.sum(), num - chosen.sum()) >= 3
+        ratio = lengths[chosen].mean() / lengths[~chosen].mean()
+        mask = long_steps(lengths)
+        if explained >= 0.8 and is_enough and ratio >= 1.5:
+            assert mask is not None
+            assert mask.tolist() == chosen.tolist()
+        else:
+            assert mask is None
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [],
+        [1],
+        [2] * 7,
+        [0, 0, 0, 5, 5, 5],
+        [100] * 39 + [900],  # one slow step is no kind
+        [100] * 20 + [140] * 20,  # too little apart
+        list(range(100, 500, 10)),  # spread evenly
+    ],
+)
+def test_equal_few_and_empty_steps_are_of_one_kind(lengths: list[int]) -> None:
+    assert long_steps(lengths) is None
+
+
+_LETTERS = {StepUse.STEADY: ".", StepUse.CUT: "c", StepUse.OPENING: "o", StepUse.RARE: "r"}
+
+
+def uses(
+    lengths: list[int],
+    kernels: dict[int, int] | None = None,
+    *,
+    ends_early: bool = False,
+    ran_else: tuple[int, ...] = (),
+) -> str:
+    """Return the use of each step, a letter each; a step has 100 kernels unless said."""
+    num = np.full(len(lengths), 100)
+    for place, number in (kernels or {}).items():
+        num[place] = number
+    found = step_uses(
+        np.array(lengths, np.int64),
+        num,
+        ends_early=ends_early,
+        ran_else=lambda steps: np.isin(steps, ran_else),
+    )
+    return "".join(_LETTERS[StepUse(use)] for use in found.tolist())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([9], "."),
+        ([9, 9], ".."),
+        ([9, 9, 4], "..c"),
+        ([100] * 8, "." * 7 + "c"),
+        ([300, 150, *[100] * 10], "oo" + "." * 9 + "c"),
+        ([100, 300, *[100] * 10], "." * 11 + "c"),  # slow, but not at first
+        ([500] * 5 + [100] * 7, "oo" + "." * 9 + "c"),  # no more than a quarter
+        ([500] * 20 + [100] * 60, "o" * 10 + "." * 69 + "c"),  # no more than ten
+        ([200, *[100] * 5], "o....c"),
+        ([200, *[100] * 4], "....c"),  # too few to see what is usual
+    ],
+)
+def test_the_last_and_slow_first_steps_do_not_count(lengths: list[int], expected: str) -> None:
+    assert uses(lengths, ends_early=True) == expected
+    if len(lengths) > 2:
+        assert uses(lengths)[-1] == "."
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        ({0: 89}, "c........."),
+        ({0: 90}, ".........."),
+        ({9: 20}, ".........c"),
+        ({0: 20, 9: 20}, ".........."),  # each excuses the other: they may be a kind of their own
+        ({5: 20}, ".........."),  # amid others nothing cuts a step
+        (dict.fromkeys(range(0, 10, 2), 20), ".........."),  # gradients are accumulated
+        (dict.fromkeys(range(10), 0), ".........."),  # no kernel is known
+    ],
+)
+def test_a_first_or_last_step_with_too_few_kernels_is_cut(
+    kernels: dict[int, int], expected: str
+) -> None:
+    assert uses([100] * 10, kernels) == expected
+
+
+@pytest.mark.parametrize("num", [3, 6, 10])
+def test_where_each_step_is_cut_all_count(num: int) -> None:
+    is_cut = np.arange(num) < num - 1  # by exceptions; and no step follows the last one
+    lengths, kernels = np.full(num, 100), np.full(num, 10)
+    assert not step_uses(lengths, kernels, ends_early=True, is_cut=is_cut).any()
+    found = step_uses(lengths, kernels, ends_early=False, is_cut=is_cut)
+    assert found.tolist() == [StepUse.CUT] * (num - 1) + [StepUse.STEADY]
+
+
+def test_a_rare_step_is_long_and_something_else_ran_in_it() -> None:
+    lengths = [*[100] * 19, 301, *[100] * 20]
+    rare = "." * 19 + "r" + "." * 20
+    assert uses(lengths) == "." * 40  # a stall of the same kernels counts
+    assert uses(lengths, {19: 111}) == rare
+    assert uses(lengths, {19: 89}) == rare
+    assert uses(lengths, {19: 110}) == "." * 40
+    assert uses(lengths, ran_else=(19,)) == rare
+    assert uses([*[100] * 19, 300, *[100] * 20], {19: 111}) == "." * 40
+
+
+def test_steps_that_come_often_are_not_rare() -> None:
+    few = [*[100] * 30, 900, 900, *[100] * 8]
+    assert uses(few, {30: 200, 31: 200}) == "." * 30 + "rr" + "." * 8
+    many = [*[100] * 30, 900, 900, 900, *[100] * 7]
+    assert uses(many, {30: 200, 31: 200, 32: 200}) == "." * 40
+
+
+def test_what_is_rare_is_longer_than_the_longest_kind() -> None:
+    kinds = [100, 900] * 20
+    kinds[20] = 2000
+    assert uses(kinds, {20: 200}) == "." * 40
+    kinds[20] = 2800
+    assert uses(kinds, {20: 200}) == "." * 20 + "r" + "." * 19
+
+
+def test_noise_leaves_hardly_a_step_out() -> None:
+    source = np.random.default_rng(3)
+    lengths = (1e6 * source.normal(1, 0.02, (300, 60))).astype(np.int64)
+    kernels = np.full(60, 100)
+    left_out = sum(int(step_uses(row, kernels, ends_early=False).sum()) for row in lengths)
+    assert left_out <= 6
+
 
 _STEP, _LONG, _NUM = 1_000_000, 9_000_000, 20
 _AT = 10

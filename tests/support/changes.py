@@ -40,7 +40,7 @@ from tests.support.traces import analysis_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis
 from traceprof.intervals import Float64, Int64
-from traceprof.run.steps.steady_rules import StepUse, step_uses
+from traceprof.run.steady_steps import StepUse, step_uses
 from traceprof.trace.sqlite.database import quote
 
 Change = Callable[[Sequence[Action]], list[Action]]

@@ -42,9 +42,8 @@ def command(reports: tuple[str, ...]) -> None:
     from traceprof.execution.memory import keep_freed_memory
     from traceprof.guard import collected_failures
     from traceprof.reports.terminal import plain
-    from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
-    from traceprof.run.summary import FailedReport
+    from traceprof.run.summary import FailedReport, all_failed, try_report
 
     keep_freed_memory()
     runs: list[Run] = []

@@ -23,7 +23,6 @@ from traceprof.communication.readiness import (
 )
 from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
-from traceprof.run.host_order import host_order
 from traceprof.structs import Record
 from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import distinct_values, is_in
@@ -155,7 +154,7 @@ def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
     """Return whether no compute was launched between two places each, bool[n]."""
     kernels, *_, graphs = rank.launched_by
     call = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
-    launched = np.sort(host_order(rank)[call[call >= 0]], kind="stable")
+    launched = np.sort(rank.host_order[call[call >= 0]], kind="stable")
     after = np.searchsorted(launched, place, side="right")
     is_none: Mask = np.searchsorted(launched, until, side="left") <= after
     return is_none

@@ -5,7 +5,7 @@ no event records, it is the last operation other than communication that the sam
 PyTorch lets the communication stream wait for the current one.
 
 **Stream waits.** A *place* is the position of an API call in the host's order
-(`traceprof.run.host_order`). A wait is for the last record of its event at an earlier place, and
+(`Rank.host_order`). A wait is for the last record of its event at an earlier place, and
 so for the last operation before that record on the record's stream. What that stream had itself
 waited for does not count. A stream's wait for itself is no wait: its operations are in order.
 """
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.run.host_order import host_order
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
@@ -72,7 +71,7 @@ def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
         rank: a rank with a GPU.
         streams: int64[m].
     """
-    parts, before, place = [], 0, host_order(rank)
+    parts, before, place = [], 0, rank.host_order
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         at = np.flatnonzero(group.packed_stream.isin(streams.tolist()))
         call = places(place, launched_by[at])
@@ -184,7 +183,7 @@ def _waits(rank: Rank, waits: Synchronizations) -> _Events:
 
 def _in_order(rank: Rank, call: Int64, stream: Int64, event: Int64, chosen: Mask) -> _Events:
     at = np.flatnonzero(chosen & (stream != NULL) & (event != NULL))
-    place = places(host_order(rank), call[at])
+    place = places(rank.host_order, call[at])
     order = np.lexsort((event[at], stream[at], place))
     return _Events(place[order], stream[at][order], event[at][order])
 
@@ -329,7 +328,7 @@ def _readiness(rank: Rank) -> Readiness:
     ]
     index, start, end, stream, call = map(np.concatenate, zip(*columns, strict=True))
     num_kernels = len(columns[0][0])
-    place = places(host_order(rank), call)
+    place = places(rank.host_order, call)
     launch = np.full(len(call), UNKNOWN, np.int64)
     if rank.calls is not None:
         launch[call >= 0] = rank.calls.ends(call[call >= 0])
@@ -410,7 +409,7 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
         for none.
     """
     source, end = (np.full(len(call), -1, np.int64) for _ in range(2))
-    calls, order = rank.calls, host_order(rank)
+    calls, order = rank.calls, rank.host_order
     if calls is None:
         return source, end
     thread = np.full(len(call), UNKNOWN, np.int64)

@@ -22,7 +22,7 @@ from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
 from traceprof.execution.options import checked, listed, num_jobs
-from traceprof.run.steps.period_steps import about_periods
+from traceprof.run.period_steps import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.comparison.statistics import LEVEL, Interval, t_quantile
-from traceprof.run.steps.step_kinds import long_steps, regular_spacing
+from traceprof.run.steady_steps import long_steps, regular_spacing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,9 +19,8 @@ from traceprof.execution.children import Child, ChildError, ProgressOfAll, quest
 from traceprof.execution.memory import give_freed_memory_back
 from traceprof.execution.sections import ReadSection
 from traceprof.progress import UNHEARD
-from traceprof.run.failures import all_failed
 from traceprof.run.opening import attach_ranks
-from traceprof.run.summary import FailedReport
+from traceprof.run.summary import FailedReport, all_failed
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.sections import SectionReader
 from traceprof.guard import collected_failures
 from traceprof.host.host_code import read_host_ranges
-from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
-from traceprof.run.summary import FailedReport, RankInfo
+from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
 from traceprof.run.windows import captured_span, choose_window
 from traceprof.structs import Record
 from traceprof.trace.open import open_trace

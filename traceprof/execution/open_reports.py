@@ -18,12 +18,11 @@ from traceprof.execution.measuring import measure, read_shared
 from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
 from traceprof.guard import collected_failures
-from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES
-from traceprof.run.summary import FailedReport
+from traceprof.run.step_ranges import NO_TRAINING_RANGES
+from traceprof.run.summary import FailedReport, close_on_error, try_report
 from traceprof.run.windows import time_window
 from traceprof.structs import Record
 from traceprof.trace.open import open_trace

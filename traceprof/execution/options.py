@@ -14,7 +14,7 @@ from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import open_report
-from traceprof.run.steps.step_ranges import user_pattern
+from traceprof.run.step_ranges import user_pattern
 from traceprof.run.windows import check_choice
 
 if TYPE_CHECKING:

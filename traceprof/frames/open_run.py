@@ -9,9 +9,8 @@ from traceprof.errors import UsageError
 from traceprof.frames import events
 from traceprof.frames.results import frame
 from traceprof.run import opening
-from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.host_clock import aligned
-from traceprof.run.summary import FailedReport
+from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
 from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
 from traceprof.units import reports_text

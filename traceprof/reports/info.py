@@ -11,10 +11,9 @@ from rich.text import Text
 from traceprof import labels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import TraceFormatError, one_line
-from traceprof.run.notes import cpu_rank_notes
-from traceprof.run.opening import on_moved_times
+from traceprof.run.opening import cpu_rank_notes, on_moved_times
+from traceprof.run.period_steps import from_to
 from traceprof.run.rank import CpuRank
-from traceprof.run.steps.period_steps import from_to
 from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.run.opening import Rank, Run
-    from traceprof.run.steps.period_steps import PeriodSteps
-    from traceprof.run.steps.step_ranges import StepRanges
+    from traceprof.run.period_steps import PeriodSteps
+    from traceprof.run.step_ranges import StepRanges
     from traceprof.trace.model.trace import Trace
 
 _MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which takes seconds

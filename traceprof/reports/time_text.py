@@ -12,7 +12,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.blocks import MAX_NAME, PARTS, bar_of, section, table
 from traceprof.reports.detail import MAX_RANKS, WHOLE
-from traceprof.run.steps.period_steps import about_periods
+from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
 from traceprof.guard import optional
-from traceprof.run import lanes
+from traceprof.reports import lanes
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
 from traceprof.trace.grouping import groups

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,21 +13,20 @@ from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
 from traceprof.run.host_clock import aligned
-from traceprof.run.links import NO_LINKS, known_links
-from traceprof.run.open_calls import last_open_call
+from traceprof.run.machines import NO_LINKS, known_links
 from traceprof.run.rank import CpuRank, Rank, Window
-from traceprof.run.rank_numbers import number_ranks, numbers_by_source
-from traceprof.run.recognition import identify, number_runs
+from traceprof.run.recognition import identify, number_ranks, number_runs, numbers_by_source
 from traceprof.run.session_clocks import seeded
-from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, find_training_ranges
-from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary
+from traceprof.run.step_ranges import NO_TRAINING_RANGES, find_training_ranges
+from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary, last_open_call
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration
+from traceprof.units import counted, duration, ranks_text
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from traceprof.trace.model.trace import Trace
 
@@ -286,3 +285,147 @@ def _places(trace: Trace) -> list[tuple[int, int | None]]:
     ]
     without.sort(key=lambda process: (trace.pid(process), process))
     return [*((key.process, key.device) for key in keys), *((process, None) for process in without)]
+
+
+# What they say of a rank's number holds in the whole run; of a report's only rank, also the others.
+_SOURCES = ("labels", "mpi")
+_SOURCES_OF_ONE = (*_SOURCES, "environment", "file name")
+
+
+class _Report(NamedTuple):
+    """The facts by which a report is assigned to a recording.
+
+    Attributes:
+        places: what only one report of a recording can have.
+        is_numbered: whether the numbers of its ranks are known.
+        has_time: whether its time of capture is known.
+        communicators: ids of NCCL communicators of several ranks.
+    """
+
+    places: AbstractSet[Hashable]
+    is_numbered: bool
+    has_time: bool
+    communicators: AbstractSet[str]
+
+
+def captures(
+    reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
+) -> list[list[int]]:
+    """Return the reports of each recording, as indices, in the order given.
+
+    Reports are of one recording if they are of one run, no rank is in two of them, and something
+    says that they belong together: a communicator, the time, or the numbers of their ranks.
+
+    Args:
+        reports: of the same program.
+        ranks: of each report.
+    """
+    runs = number_runs([report.identity for report in reports])
+    described = [_described(*pair) for pair in zip(reports, ranks, strict=True)]
+    recordings: list[list[int]] = []
+    for index, report in enumerate(described):
+        fitting = (
+            recording
+            for recording in recordings
+            if runs[recording[0]] == runs[index]
+            and not any(described[other].places & report.places for other in recording)
+            and any(_belong_together(described[other], report) for other in recording)
+        )
+        recording = next(fitting, None)
+        if recording is None:
+            recordings.append([index])
+        else:
+            recording.append(index)
+    return recordings
+
+
+def _belong_together(one: _Report, other: _Report) -> bool:
+    return (
+        bool(one.communicators & other.communicators)
+        or (one.has_time and other.has_time)
+        or (one.is_numbered and other.is_numbered)
+    )
+
+
+def _described(report: ReportSummary, ranks: Sequence[RankInfo]) -> _Report:
+    session = report.session
+    numbered: set[Hashable] = set()
+    for source in _SOURCES if len(ranks) > 1 else _SOURCES_OF_ONE:
+        numbers = report.rank_numbers.get(source, ())
+        numbered |= {(source, number) for number in numbers if number is not None}
+    places: set[Hashable] = set()
+    if session.host is not None:
+        places |= {(session.host, rank.pid, rank.device) for rank in ranks}
+    has_time = session.is_utc or session.start_utc_ns is not None
+    communicators = report.identity.communicators
+    return _Report(numbered | places, bool(numbered), has_time, communicators)
+
+
+def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
+    """Yield (report index, note)."""
+    for index, number in enumerate(run.run_numbers):
+        if number:
+            note = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
+            note += " another time, or from another program; the two are not compared"
+            yield index, note
+    with_ranks = {rank.report for rank in run.ranks}
+    for index, report in enumerate(run.reports):
+        for note in report.notes:
+            yield index, note
+        if index not in with_ranks:
+            held = [counted(table.num_rows, table.what) for table in report.contents]
+            yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
+        for process, call in report.open_calls.items():
+            of_process = [
+                rank.rank for rank in run.ranks if (rank.report, rank.process) == (index, process)
+            ]
+            yield index, call.sentence(ranks_text(of_process))
+    yield from _on_one_gpu(run)
+    of_hosts = [rank for rank in run.ranks if rank.device is None]
+    gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]
+    numbers = [rank.rank for rank in of_hosts]
+    for note in cpu_rank_notes(numbers, gaps, run.how_to_collect):
+        yield of_hosts[0].report, note  # once, of all reports
+
+
+def _on_one_gpu(run: RunSummary) -> Iterator[tuple[int, str]]:
+    on_gpu: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+    for rank in run.ranks:
+        if rank.gpu_id is not None:
+            on_gpu[rank.report, rank.gpu_id].setdefault(rank.process, rank.rank)
+    for (index, _), rank_of in on_gpu.items():
+        if len(rank_of) > 1:
+            note = f"{ranks_text([*rank_of.values()])} run on the same GPU: while it is idle for"
+            yield index, f"{note} one, it may work for another"
+
+
+def cpu_rank_notes(
+    ranks: Sequence[int], gaps: Sequence[CpuRankGaps], how_to_collect: Callable[[Part], str]
+) -> Iterator[str]:
+    """Return notes on how the ranks without a GPU were measured.
+
+    Args:
+        ranks: their numbers.
+        gaps: the gaps in the ranges of each.
+        how_to_collect: how to record a part that their report may lack.
+    """
+    if not ranks:
+        return
+    yield (
+        f"{ranks_text(ranks)}: no GPU operation was recorded of"
+        f" {'this process' if len(ranks) == 1 else 'these processes'}. Compute is the time in the"
+        " ranges forward, backward and optimizer step without communication, idle is the time that"
+        " no range covers; findings that need a GPU are not judged"
+    )
+    used_gpu = [rank for rank, gap in zip(ranks, gaps, strict=True) if gap.used_gpu]
+    if used_gpu:
+        yield (
+            f"{ranks_text(used_gpu)}: ranges show copies to or from a GPU: record the GPU's work"
+            f" with {how_to_collect(Part.GPU_OPERATIONS)}"
+        )
+    num_open = sum(gap.num_open for gap in gaps)
+    if num_open:
+        yield (
+            f"ranges that were open when the capture ended ({num_open}) count until the last"
+            " known time of their process"
+        )

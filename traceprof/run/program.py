@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from traceprof import intervals
 from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import is_main_compute
 from traceprof.patterns import lazy
+from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
@@ -83,3 +93,181 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
         return None
     ranges = trace.ranges(_TORCH_RANGE, process).get(process)
     return None if ranges is None or not len(ranges.names) else f"range {ranges.names[0]}"
+
+
+_MOST = 0.5  # of the compute time: what kernels hold that stand for all of a program
+
+
+class MainCompute(Record, frozen=True):
+    """The operations of a rank that are its main compute.
+
+    Attributes:
+        kernels: bool[kernels].
+        has_graphs: whether it includes CUDA graphs that were traced as a whole.
+        name: the kernel that takes most time, if main compute was not recognised by kernel names.
+        stands_for_all: bool[kernels], kernels from whose first to whose last a period is to repeat:
+            the same, if they were recognised; else those that take most time, until they make half
+            of it.
+        graphs_stand_for_all: whether CUDA graphs are among these.
+    """
+
+    kernels: Mask
+    has_graphs: bool
+    name: str | None
+    stands_for_all: Mask
+    graphs_stand_for_all: bool
+
+
+class MainSpan(Record, frozen=True):
+    """When a rank's main compute ran, after any warm-up.
+
+    Attributes:
+        start_ns: the start of its first operation.
+        whole_ns: from the first start to the last end of what stands for all of the program.
+    """
+
+    start_ns: int
+    whole_ns: tuple[int, int]
+
+
+def main_compute(
+    operations: RankOperations, names: Mapping[int, str], communicates: Mapping[int, str]
+) -> MainCompute:
+    """Return the main compute: matrix multiplications, else the kernel that takes most time.
+
+    Args:
+        operations: of the rank.
+        names: demangled kernel names by the ids in `operations.kernels.name`.
+        communicates: communication operations by the same ids.
+    """
+    kernels = operations.kernels
+    name_of_signature = kernels.name_of_signature.tolist()
+    signature = kernels.signature
+    num_signatures = len(name_of_signature)
+    is_run = np.bincount(signature, minlength=num_signatures) > 0
+    used = [
+        index
+        for index in np.flatnonzero(is_run).tolist()
+        if name_of_signature[index] not in communicates
+    ]
+    texts = {index: names[name_of_signature[index]] for index in used}
+    is_main = {text: is_main_compute(text) for text in {*texts.values()}}
+    if any(is_main.values()):
+        chosen = [index for index, text in texts.items() if is_main[text]]
+        mask = _have(signature, chosen, num_signatures)
+        return MainCompute(mask, False, None, mask, False)
+    time = np.bincount(signature, kernels.length_ns, minlength=num_signatures)
+    time_of: dict[str, float] = {}
+    if len(operations.graphs):
+        time_of[""] = float(operations.graphs.length_ns.sum())
+    for index, text in texts.items():
+        time_of[text] = time_of.get(text, 0.0) + float(time[index])
+    by_time = sorted(time_of, key=lambda text: (-time_of[text], text))
+    longest = by_time[0] if by_time else None
+    held = np.cumsum([time_of[text] for text in by_time])
+    most = {*by_time[: int(np.searchsorted(held, _MOST * sum(time_of.values()))) + 1]}
+    main, standing = (
+        _have(signature, [index for index, text in texts.items() if text in of], num_signatures)
+        for of in ({longest}, most)
+    )
+    return MainCompute(main, longest == "", longest, standing, "" in most)
+
+
+def main_span(
+    operations: RankOperations,
+    names: Mapping[int, str],
+    communicates: Mapping[int, str],
+    launched_by: tuple[Int64, Int64],
+    calls: ApiCalls | None,
+    warm_up: Intervals,
+) -> MainSpan | None:
+    """Return when the main compute ran, after any warm-up; None if there is no main compute.
+
+    Args:
+        operations: of the rank.
+        names: demangled kernel names by the ids in `operations.kernels.name`.
+        communicates: communication operations by the same ids.
+        launched_by: for kernels and graphs, the index of the call that launched each; -1 for none.
+        calls: of the process, None if unknown.
+        warm_up: when the process warmed up.
+    """
+    main = main_compute(operations, names, communicates)
+    start_ns = _first(_groups(operations, main), launched_by, calls, warm_up)
+    if start_ns is None:
+        return None
+    graphs = operations.graphs
+    standing: list[tuple[Operations, Mask]] = [(operations.kernels, main.stands_for_all)]
+    standing += [(graphs, np.ones(len(graphs), np.bool_))] * main.graphs_stand_for_all
+    begin_ns = _first(standing, launched_by, calls, warm_up)
+    ends = [int(group.ends(chosen).max()) for group, chosen in standing if chosen.any()]
+    return MainSpan(start_ns, (start_ns if begin_ns is None else begin_ns, max(ends)))
+
+
+def _first(
+    groups: Iterable[tuple[Operations, Mask]],
+    launched_by: tuple[Int64, Int64],
+    calls: ApiCalls | None,
+    warm_up: Intervals,
+) -> int | None:
+    """Return the start of the first operation after any warm-up, else of the first of all."""
+    first: list[int] = []
+    warm: list[int] = []
+    for (group, chosen), call in zip(groups, launched_by, strict=False):
+        if not chosen.any():
+            continue
+        start = group.start_ns[chosen]
+        warm.append(int(start[0]))
+        is_cold = call[chosen] >= 0
+        if len(warm_up) and calls is not None and is_cold.any():
+            launched = calls.start_ns[np.maximum(call[chosen], 0)]
+            is_cold &= _are_outside(launched, warm_up)
+        if is_cold.any():
+            first.append(int(start[is_cold.argmax()]))
+    return min(first or warm, default=None)
+
+
+def first_launch(
+    devices: Iterable[RankOperations],
+    names: Mapping[int, str],
+    communicates: Mapping[int, str],
+    calls: ApiCalls,
+    warm_up: Intervals,
+) -> int | None:
+    """Return when a process first launched main compute, on any device; None if it did not.
+
+    Args:
+        devices: the operations of the process on each.
+        names: demangled kernel names by the ids in `kernels.name`.
+        communicates: communication operations by the same ids.
+        calls: of the process.
+        warm_up: when the process warmed up; launches then count only if there are no others.
+    """
+    first: list[int] = []
+    for operations in devices:
+        main = main_compute(operations, names, communicates)
+        groups = _groups(operations, main)
+        call = np.concatenate([launching_calls(group, calls)[chosen] for group, chosen in groups])
+        launched = calls.start_ns[call[call >= 0]]
+        cold = launched[_are_outside(launched, warm_up)]
+        launched = cold if len(cold) else launched
+        if len(launched):
+            first.append(int(launched.min()))
+    return min(first, default=None)
+
+
+def _groups(operations: RankOperations, main: MainCompute) -> list[tuple[Operations, Mask]]:
+    graphs = operations.graphs
+    groups: list[tuple[Operations, Mask]] = [(operations.kernels, main.kernels)]
+    return groups + [(graphs, np.ones(len(graphs), np.bool_))] * main.has_graphs
+
+
+def _are_outside(times_ns: Int64, covered: Intervals) -> Mask:
+    mask: Mask = intervals.covered_within(covered, times_ns, times_ns + 1) == 0
+    return mask
+
+
+def _have(signature: npt.NDArray[np.int64], chosen: list[int], num_signatures: int) -> Mask:
+    has = np.zeros(num_signatures, np.bool_)
+    has[chosen] = True
+    mask: Mask = has[signature]
+    return mask

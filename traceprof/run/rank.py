@@ -15,11 +15,10 @@ from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
-from traceprof.run.links import NO_LINKS, KnownLinks
-from traceprof.run.main_compute import MainSpan, first_launch, main_span
-from traceprof.run.program import Program, program_of
-from traceprof.run.steps.period_steps import PeriodSteps, period_steps
-from traceprof.run.steps.step_ranges import (
+from traceprof.run.machines import NO_LINKS, KnownLinks
+from traceprof.run.period_steps import PeriodSteps, period_steps
+from traceprof.run.program import MainSpan, Program, first_launch, main_span, program_of
+from traceprof.run.step_ranges import (
     NO_TRAINING_RANGES,
     StepRanges,
     StepWindows,
@@ -38,7 +37,7 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.intervals import Int32, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
@@ -236,6 +235,15 @@ class Rank(RankInfo, frozen=True, eq=False):
         """Whether the report holds API calls of the process, also once these are unloaded."""
         return self.process_cache.get(_has_calls, self)
 
+    @property
+    def host_order(self) -> Int32:
+        """The place of each of its process's calls among all, by start: int32[calls].
+
+        Of those that start together it is by end, then correlation id; calls that agree in all
+        three share a place.
+        """
+        return self.process_cache.get(_host_order, self.calls)
+
     @derived
     def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
         """Index into `calls` of the launch of each kernel, copy, memset and graph; -1 for none."""
@@ -401,6 +409,26 @@ def _calls(rank: Rank) -> ApiCalls | None:
 
 def _has_calls(rank: Rank) -> bool:
     return rank.calls is not None and len(rank.calls) > 0
+
+
+def _host_order(calls: ApiCalls | None) -> Int32:
+    if calls is None:
+        return np.empty(0, np.int32)
+    start = calls.start_ns
+    if (start[1:] > start[:-1]).all():
+        return np.arange(len(start), dtype=np.int32)
+    # Calls are sorted by correlation id.
+    order = np.argsort(start, kind="stable")
+    is_new = np.ones(len(start), np.bool_)
+    is_new[1:] = start.take(order[1:]) != start.take(order[:-1])
+    if not is_new.all():
+        end, correlation = calls.end_ns, calls.correlation
+        order = np.lexsort((end, start))
+        for column in (end, correlation):
+            is_new[1:] |= column[order[1:]] != column[order[:-1]]
+    place = np.empty(len(start), np.int32)
+    place[order] = np.cumsum(is_new) - 1
+    return place
 
 
 def _first_launch(rank: Rank) -> int | None:

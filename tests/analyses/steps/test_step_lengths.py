@@ -12,7 +12,7 @@ from traceprof.analyses.steps.step_means import (
     step_ns,
 )
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 
 
 def ran(

@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.selection import known, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER, closed_analysis
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 
 
 @pytest.mark.parametrize(

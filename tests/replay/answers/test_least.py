@@ -22,7 +22,7 @@ from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.answers.gates import floor_gate, why_not
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 
 _MUCH_NS = 10**12
 

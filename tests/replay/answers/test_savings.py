@@ -40,7 +40,7 @@ from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_gra
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, Sample, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.reports.text import render
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 from traceprof.units import duration
 
 _NO_REPLAY = Options(savings=False)

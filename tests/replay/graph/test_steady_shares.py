@@ -7,7 +7,7 @@ from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.replay.graph.rank_steps import RankSteps
 from traceprof.replay.graph.step_lengths import steady_shares
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 
 _NOTHING = np.empty(0, np.int64)
 

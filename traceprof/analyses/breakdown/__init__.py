@@ -16,11 +16,9 @@ from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.run.rank import WindowKind
-from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps.steady_rules import StepUse
-from traceprof.run.steps.step_ranges import StepsSource
-from traceprof.run.training import TrainingBasis, training_of
-from traceprof.run.windows import shown_window
+from traceprof.run.steady_steps import StepUse, steady_steps
+from traceprof.run.step_ranges import StepsSource
+from traceprof.run.windows import TrainingBasis, shown_window, training_of
 from traceprof.structs import Record
 from traceprof.units import duration
 
@@ -29,9 +27,9 @@ if TYPE_CHECKING:
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.period_steps import Period
     from traceprof.run.rank import Rank, Spans, Window
-    from traceprof.run.steps.period_steps import Period
-    from traceprof.run.training import Training
+    from traceprof.run.windows import Training
     from traceprof.trace.model.parts import Part
 
 MIN_LEAD = 0.03

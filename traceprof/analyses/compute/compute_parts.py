@@ -15,7 +15,7 @@ from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from traceprof.communication.messages import looks_like_communication
 from traceprof.findings import Finding, NotApplicable, Sight, share
 from traceprof.host.launching_code import captures
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.run.rank_numbers import may_have_others
+from traceprof.run.recognition import may_have_others
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part

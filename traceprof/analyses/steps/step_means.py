@@ -11,9 +11,7 @@ from traceprof import intervals
 from traceprof.findings import Count
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.intervals import Intervals
-from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps.steady_rules import StepUse
-from traceprof.run.steps.step_kinds import kinds_of_steps
+from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of

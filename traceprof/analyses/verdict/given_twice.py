@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
-from traceprof.run.rank_numbers import SOURCES_OF_RANKS
+from traceprof.run.recognition import SOURCES_OF_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id
 from traceprof.guard import collected_failures, optional
-from traceprof.run.notes import notes_of
-from traceprof.run.steps.period_steps import about_part
+from traceprof.run.opening import notes_of
+from traceprof.run.period_steps import about_part
 from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
 

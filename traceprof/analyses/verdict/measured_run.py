@@ -15,9 +15,8 @@ from traceprof.analyses.shape.results import Results
 from traceprof.analyses.verdict.given_twice import check_are_different
 from traceprof.guard import collected_failures, optional
 from traceprof.ranks.comparison import compare_ranks
-from traceprof.run.failures import all_failed
 from traceprof.run.opening import summarize_run
-from traceprof.run.summary import FailedReport
+from traceprof.run.summary import FailedReport, all_failed
 from traceprof.run.windows import check_is_captured, no_such_steps
 
 if TYPE_CHECKING:

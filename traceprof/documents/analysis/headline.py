@@ -10,8 +10,8 @@ from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction, one_of
-from traceprof.run.steps.period_steps import Period
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.period_steps import Period
+from traceprof.run.step_ranges import StepsSource
 
 
 @record(

@@ -14,7 +14,7 @@ from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction, Number, one_of
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
-from traceprof.run import training
+from traceprof.run import windows
 from traceprof.run.concurrency import KindBeside
 
 _COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
@@ -28,7 +28,7 @@ class Breakdown(Measures, frozen=True, kw_only=True):
 
 
 @record("rank", "start_ns", "end_ns", "before_ns", "after_ns")
-class Training(training.Training, frozen=True, kw_only=True):
+class Training(windows.Training, frozen=True, kw_only=True):
     """Training part of a rank's window: findings are about it if nothing else is asked for."""
 
     rank: Count

@@ -18,7 +18,7 @@ from traceprof.documents.analysis.model import SCHEMA, Document
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import peak_memory_gb_per_s
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 from traceprof.version import __version__
 
 if TYPE_CHECKING:

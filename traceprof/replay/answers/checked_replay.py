@@ -25,7 +25,7 @@ from traceprof.replay.graph.step_lengths import (
     replayed_steps,
     steady_shares,
 )
-from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.replay.graph.columns import COMPUTE
-from traceprof.run.training import training_of
+from traceprof.run.windows import training_of
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Observed, Process
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.opening import Rank
-    from traceprof.run.steps.step_ranges import StepWindows
+    from traceprof.run.step_ranges import StepWindows
 
 
 class RankSteps(Record, frozen=True):

@@ -18,7 +18,7 @@ from traceprof.replay.graph.longest_path import schedule
 from traceprof.replay.graph.matched import Matched, group_members, matched_places, transfer_weights
 from traceprof.replay.graph.process_part import FIRST_NODE, process_part, weighed
 from traceprof.replay.graph.weight_sets import WeightSets
-from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steady_steps import StepUse
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

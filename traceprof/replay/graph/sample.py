@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps.step_ranges import StepWindows
-from traceprof.run.training import training_of
+from traceprof.run.step_ranges import StepWindows
+from traceprof.run.windows import training_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import common_values
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.replay.graph.longest_path import solve
-from traceprof.run.steps.steady_rules import StepUse
-from traceprof.run.steps.step_kinds import kinds_of_steps
+from traceprof.run.steady_steps import StepUse, kinds_of_steps
 from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:

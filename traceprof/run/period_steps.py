@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.errors import one_line
-from traceprof.run.steps.periods import MIN_COVERED, Items, Periods, Phase, find_periods
-from traceprof.run.steps.step_ranges import StepRanges, StepsSource, StepWindows
+from traceprof.run.periods import MIN_COVERED, Items, Periods, Phase, find_periods
+from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.steps.lags import Names
+    from traceprof.run.periods import Names
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankOperations
-
 
 _MAX_NAME = 80  # characters in a sentence
 MAX_PERIODS = 20_000

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.run import lanes
+from traceprof.reports import lanes
 
 Event = tuple[int, int]
 EVENTS = st.lists(

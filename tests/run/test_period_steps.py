@@ -13,14 +13,13 @@ from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analysis import analyze
 from traceprof.execution.options import Options
+from traceprof.run import period_steps
 from traceprof.run.opening import open_report
+from traceprof.run.period_steps import GRAPH, Period, about_periods
 from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import steady_steps
-from traceprof.run.steps import period_steps
-from traceprof.run.steps.period_steps import GRAPH, Period, about_periods
-from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, StepsSource
-from traceprof.run.training import TrainingBasis, training_of
-from traceprof.run.windows import choose_window, training_window
+from traceprof.run.step_ranges import NO_TRAINING_RANGES, StepsSource
+from traceprof.run.windows import TrainingBasis, choose_window, training_of, training_window
 from traceprof.trace.open import open_trace
 
 _ITERATION = (20 + 4 * (30 + 2)) * US

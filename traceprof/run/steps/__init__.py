@@ -1,1 +1,0 @@
-"""Steps of a rank: ranges that mark them, and their windows on the GPU."""
