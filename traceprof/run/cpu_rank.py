@@ -54,76 +54,50 @@ _ALWAYS_ASYNCHRONOUS = lazy(r"_*(?:isend|irecv)")
 
 
 class CpuOperations(Record, frozen=True):
-    """The communication operations of a process, each once, by start; n of each column.
+    """The communication operations of a process, each once, by start; n of each column."""
 
-    Attributes:
-        start_ns: int64[n], when it was called.
-        end_ns: int64[n], when it was over, as far as that is known; else when its call returned.
-        is_over: bool[n], whether the end is the operation's and not only its call's.
-        kind: int64[n], indices into `LabelRanges.kinds`.
-        text: int64[n], indices into `LabelRanges.texts`.
-        sequence: int64[n], the call's number in its group; -1 if unknown.
-    """
-
-    start_ns: Int64
+    start_ns: Int64  # int64[n], when it was called
+    # int64[n], when it was over, as far as that is known; else when its call returned
     end_ns: Int64
-    is_over: Mask
-    kind: Int64
-    text: Int64
-    sequence: Int64
+    is_over: Mask  # bool[n], whether the end is the operation's and not only its call's
+    kind: Int64  # int64[n], indices into `LabelRanges.kinds`
+    text: Int64  # int64[n], indices into `LabelRanges.texts`
+    sequence: Int64  # int64[n], the call's number in its group; -1 if unknown
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
 
 class CpuBuckets(Record, frozen=True):
-    """The gradient buckets of a process by start; n of each column.
+    """The gradient buckets of a process by start; n of each column."""
 
-    Attributes:
-        start_ns: int64[n], when it was ready.
-        end_ns: int64[n], when it was reduced, `OPEN_END` where the capture ended before.
-        index: int64[n], its place among the buckets; -1 if unknown.
-        bytes: int64[n]; -1 if unknown.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    index: Int64
-    bytes: Int64
+    start_ns: Int64  # int64[n], when it was ready
+    end_ns: Int64  # int64[n], when it was reduced, `OPEN_END` where the capture ended before
+    index: Int64  # int64[n], its place among the buckets; -1 if unknown
+    bytes: Int64  # int64[n]; -1 if unknown
 
 
 class CpuWork(Record, frozen=True):
-    """The work of a process according to its ranges.
+    """The work of a process according to its ranges."""
 
-    Attributes:
-        start_ns: when its first range began.
-        end_ns: when the last one ended. One that was open when the capture ended lasts to the
-            latest time that is known from the others.
-        first_compute_ns: when the first `forward`, `backward` or `optimizer step` began; the end
-            without any.
-        compute: when a thread was in `forward`, `backward` or `optimizer step` and did not wait
-            for communication.
-        communication: when a thread was in a communication call or waited for one, or an operation
-            was in flight.
-        loading: when a thread waited for its data.
-        communicates: bool[n], whether each range is communication.
-        operations: the communication operations.
-        calls: the call that the label of each of `LabelRanges.kinds` describes, None for no call.
-        num_open: ranges that were open when the capture ended.
-        used_gpu: whether its ranges include copies to or from a GPU.
-    """
-
-    start_ns: int
+    start_ns: int  # when its first range began
+    # when the last one ended. One that was open when the capture ended lasts to the latest time
+    # that is known from the others
     end_ns: int
+    # when the first `forward`, `backward` or `optimizer step` began; the end without any
     first_compute_ns: int
+    # when a thread was in `forward`, `backward` or `optimizer step` and did not wait for
+    # communication
     compute: Intervals
+    # when a thread was in a communication call or waited for one, or an operation was in flight
     communication: Intervals
-    loading: Intervals
-    communicates: Mask
-    operations: CpuOperations
+    loading: Intervals  # when a thread waited for its data
+    communicates: Mask  # bool[n], whether each range is communication
+    operations: CpuOperations  # the communication operations
+    # the call that the label of each of `LabelRanges.kinds` describes, None for no call
     calls: Sequence[CallLabel | None]
-    num_open: int
-    used_gpu: bool
+    num_open: int  # ranges that were open when the capture ended
+    used_gpu: bool  # whether its ranges include copies to or from a GPU
 
 
 def is_rank(ranges: LabelRanges) -> bool:

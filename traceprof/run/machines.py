@@ -28,29 +28,18 @@ _LANES = 16
 
 
 class Gpu(Record, frozen=True):
-    """A GPU of a machine.
+    """A GPU of a machine."""
 
-    Attributes:
-        index: its number in NVIDIA's tools.
-        name: of the board.
-        uuid: `GPU-…`; empty if unknown.
-        bus: its place on the PCI bus, such as `00000000:3B:00.0`.
-        pcie_generation: the slot's maximum, since an idle GPU lowers it. None if unknown.
-        pcie_width: lanes that are connected.
-        num_nvlinks: links that are up; None if unknown.
-        nvlink_gb_per_s: GB/s of one link in one direction.
-        numa_node: of the nearest processor.
-    """
-
-    index: int
-    name: str
-    uuid: str = ""
-    bus: str = ""
+    index: int  # its number in NVIDIA's tools
+    name: str  # of the board
+    uuid: str = ""  # `GPU-…`; empty if unknown
+    bus: str = ""  # its place on the PCI bus, such as `00000000:3B:00.0`
+    # the slot's maximum, since an idle GPU lowers it. None if unknown
     pcie_generation: int | None = None
-    pcie_width: int | None = None
-    num_nvlinks: int | None = None
-    nvlink_gb_per_s: float | None = None
-    numa_node: int | None = None
+    pcie_width: int | None = None  # lanes that are connected
+    num_nvlinks: int | None = None  # links that are up; None if unknown
+    nvlink_gb_per_s: float | None = None  # GB/s of one link in one direction
+    numa_node: int | None = None  # of the nearest processor
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -71,31 +60,21 @@ class Gpu(Record, frozen=True):
 
 
 class Cores(Record, frozen=True):
-    """The cores that the processes of a job may use on a machine; None if unknown.
+    """The cores that the processes of a job may use on a machine; None if unknown."""
 
-    Attributes:
-        num_cores: of the machine, hardware threads counted.
-        allowed: those that the job may run on, such as `0-7,64-71`.
-        num_allowed: how many these are.
-        quota: how many cores' time the control group may use; None without a limit.
-        num_periods: periods of that limit: since the group began, of a recording during it.
-        num_throttled: in how many of them its processes were stopped, having used it up.
-        throttled_ns: for how long.
-        num_ranks: expected on the machine, by the launcher or the number of GPUs.
-        omp_num_threads: `OMP_NUM_THREADS`.
-        numa_nodes: the cores of each node, as `allowed`.
-    """
-
-    num_cores: int
-    allowed: str
-    num_allowed: int
+    num_cores: int  # of the machine, hardware threads counted
+    allowed: str  # those that the job may run on, such as `0-7,64-71`
+    num_allowed: int  # how many these are
+    # how many cores' time the control group may use; None without a limit
     quota: float | None = None
+    # periods of that limit: since the group began, of a recording during it
     num_periods: int | None = None
+    # in how many of them its processes were stopped, having used it up
     num_throttled: int | None = None
-    throttled_ns: int | None = None
-    num_ranks: int = 0
-    omp_num_threads: int | None = None
-    numa_nodes: tuple[str, ...] = ()
+    throttled_ns: int | None = None  # for how long
+    num_ranks: int = 0  # expected on the machine, by the launcher or the number of GPUs
+    omp_num_threads: int | None = None  # `OMP_NUM_THREADS`
+    numa_nodes: tuple[str, ...] = ()  # the cores of each node, as `allowed`
 
     @property
     def num_usable(self) -> float:
@@ -117,19 +96,13 @@ class Cores(Record, frozen=True):
 
 
 class MachineLinks(Record, frozen=True):
-    """The links between a machine's GPUs, and the cores of the job.
+    """The links between a machine's GPUs, and the cores of the job."""
 
-    Attributes:
-        host: the machine's name.
-        gpus: in order of index.
-        paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path: `NV4`, `PIX`, `SYS`.
-        cores: that the job may use; None in files of earlier versions.
-    """
-
-    host: str
-    gpus: tuple[Gpu, ...] = ()
+    host: str  # the machine's name
+    gpus: tuple[Gpu, ...] = ()  # in order of index
+    # by indices of two GPUs, as `nvidia-smi topo -m` names the path: `NV4`, `PIX`, `SYS`
     paths: tuple[tuple[str, ...], ...] = ()
-    cores: Cores | None = None
+    cores: Cores | None = None  # that the job may use; None in files of earlier versions
 
     def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
         """Return a GPU by what a report says of it; None if several match.
@@ -212,28 +185,18 @@ def _place(bus: str) -> tuple[int, ...]:
 
 
 class PeerLink(NamedTuple):
-    """The link from a GPU to another one.
+    """The link from a GPU to another one."""
 
-    Attributes:
-        link: `nvlink` or `pcie`.
-        peak_gb_per_s: in one direction; None if unknown.
-    """
-
-    link: str
-    peak_gb_per_s: float | None
+    link: str  # `nvlink` or `pcie`
+    peak_gb_per_s: float | None  # in one direction; None if unknown
 
 
 class KnownLinks(Record, frozen=True):
-    """The known links of one rank's GPU; none if `doctor` did not run.
+    """The known links of one rank's GPU; none if `doctor` did not run."""
 
-    Attributes:
-        peaks: GB/s in one direction, by `nvlink` and `pcie`.
-        peers: by the ordinals of the process's other devices.
-        is_all_nvlink: whether NVLink joins all GPUs of the machine; None if unknown.
-    """
-
-    peaks: Mapping[str, float]
-    peers: Mapping[int, PeerLink]
+    peaks: Mapping[str, float]  # GB/s in one direction, by `nvlink` and `pcie`
+    peers: Mapping[int, PeerLink]  # by the ordinals of the process's other devices
+    # whether NVLink joins all GPUs of the machine; None if unknown
     is_all_nvlink: bool | None = None
 
 

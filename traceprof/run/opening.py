@@ -41,15 +41,10 @@ __all__ = ["CpuRank", "Rank", "Run", "RunSummary", "Window", "open_report", "ope
 
 
 class Run(RunSummary, frozen=True):
-    """The reports of one training run, open.
+    """The reports of one training run, open."""
 
-    Attributes:
-        ranks: with all of their operations.
-        traces: the reports themselves.
-    """
-
-    ranks: Sequence[Rank]
-    traces: Sequence[Trace]
+    ranks: Sequence[Rank]  # with all of their operations
+    traces: Sequence[Trace]  # the reports themselves
 
     @property
     def has_report_per_process(self) -> bool:
@@ -293,19 +288,12 @@ _SOURCES_OF_ONE = (*_SOURCES, "environment", "file name")
 
 
 class _Report(NamedTuple):
-    """The facts by which a report is assigned to a recording.
+    """The facts by which a report is assigned to a recording."""
 
-    Attributes:
-        places: what only one report of a recording can have.
-        is_numbered: whether the numbers of its ranks are known.
-        has_time: whether its time of capture is known.
-        communicators: ids of NCCL communicators of several ranks.
-    """
-
-    places: AbstractSet[Hashable]
-    is_numbered: bool
-    has_time: bool
-    communicators: AbstractSet[str]
+    places: AbstractSet[Hashable]  # what only one report of a recording can have
+    is_numbered: bool  # whether the numbers of its ranks are known
+    has_time: bool  # whether its time of capture is known
+    communicators: AbstractSet[str]  # ids of NCCL communicators of several ranks
 
 
 def captures(

@@ -70,22 +70,15 @@ def from_to(phases: Sequence[Period]) -> str:
 
 
 class PeriodSteps(Record, frozen=True):
-    """The periods of a rank as its steps, numbered from 0.
+    """The periods of a rank as its steps, numbered from 0."""
 
-    Attributes:
-        windows: the steps; the last one of each phase ends with its last operation. Of very many
-            periods only those in the middle of each phase.
-        phases: what returns in each phase of the program, in order of time.
-        span_ns: when the first of the n periods began, and the last one ended.
-        is_graph: bool[n], whether a CUDA graph begins it.
-        begins: int64[n], the index of the kernel or graph that begins it.
-    """
-
+    # the steps; the last one of each phase ends with its last operation. Of very many periods only
+    # those in the middle of each phase
     windows: StepWindows
-    phases: tuple[Period, ...]
-    span_ns: tuple[int, int]
-    is_graph: Mask
-    begins: Int64
+    phases: tuple[Period, ...]  # what returns in each phase of the program, in order of time
+    span_ns: tuple[int, int]  # when the first of the n periods began, and the last one ended
+    is_graph: Mask  # bool[n], whether a CUDA graph begins it
+    begins: Int64  # int64[n], the index of the kernel or graph that begins it
 
     @property
     def num(self) -> int:

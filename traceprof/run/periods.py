@@ -39,17 +39,11 @@ _MIN_GROUPS = 3  # of what a lag leaves: fewer are chance
 
 
 class Repeat(Record, frozen=True):
-    """A part of a sequence that repeats itself.
+    """A part of a sequence that repeats itself."""
 
-    Attributes:
-        lag: its period.
-        first: where it begins.
-        stop: one past where it ends.
-    """
-
-    lag: int
-    first: int
-    stop: int
+    lag: int  # its period
+    first: int  # where it begins
+    stop: int  # one past where it ends
 
     @property
     def length(self) -> int:
@@ -227,17 +221,11 @@ _TRIED = 32  # kernels that may begin the period
 
 
 class Items(Record, frozen=True):
-    """The n operations by which periods are found, in order of start.
+    """The n operations by which periods are found, in order of start."""
 
-    Attributes:
-        signature: unsigned integers[n], equal for equal ones, from 0; narrow ones are faster.
-        start_ns: int64[n].
-        end_ns: int64[n].
-    """
-
-    signature: Names
-    start_ns: Int64
-    end_ns: Int64
+    signature: Names  # unsigned integers[n], equal for equal ones, from 0; narrow ones are faster
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
 
     def chosen(self, chosen: Mask | slice) -> Items:
         """Return some of them."""
@@ -245,32 +233,20 @@ class Items(Record, frozen=True):
 
 
 class Phase(Record, frozen=True):
-    """A part of a program that runs the same operations again and again.
+    """A part of a program that runs the same operations again and again."""
 
-    Attributes:
-        lag: the number of operations of a period.
-        first: the first operation that returns: at most a period before the first one begins.
-        begins: int64[m], ascending, the operations at which a period begins.
-        stop: one past the last operation of the last period.
-        match: share of the operations that return after one period.
-    """
-
-    lag: int
-    first: int
-    begins: Int64
-    stop: int
-    match: float
+    lag: int  # the number of operations of a period
+    first: int  # the first operation that returns: at most a period before the first one begins
+    begins: Int64  # int64[m], ascending, the operations at which a period begins
+    stop: int  # one past the last operation of the last period
+    match: float  # share of the operations that return after one period
 
 
 class Periods(Record, frozen=True):
-    """The periods of a program.
+    """The periods of a program."""
 
-    Attributes:
-        items: the operations by which they were found.
-        phases: in order of time; several where the program does one thing after the other.
-    """
-
-    items: Items
+    items: Items  # the operations by which they were found
+    # in order of time; several where the program does one thing after the other
     phases: tuple[Phase, ...]
 
     @property

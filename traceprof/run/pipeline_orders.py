@@ -11,17 +11,11 @@ if TYPE_CHECKING:
 
 
 class Pass(Record, frozen=True):
-    """The forward or the backward of one micro-batch through a part of the model.
+    """The forward or the backward of one micro-batch through a part of the model."""
 
-    Attributes:
-        is_forward: false for backward.
-        micro_batch: its number.
-        chunk: index of the stage's part of the model; 0 if it has only one.
-    """
-
-    is_forward: bool
-    micro_batch: int
-    chunk: int = 0
+    is_forward: bool  # false for backward
+    micro_batch: int  # its number
+    chunk: int = 0  # index of the stage's part of the model; 0 if it has only one
 
 
 def gpipe(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:

@@ -45,19 +45,13 @@ class Program(Record, frozen=True):
     """Known facts about the program that a rank's process ran.
 
     False means not seen, which does not prove absence.
-
-    Attributes:
-        is_pytorch: whether something was seen that only PyTorch has.
-        uses_mpi: whether the process was seen in MPI calls.
-        uses_dali: whether NVIDIA DALI loads its data, by a kernel or a thread's name.
-        uses_directives: whether it runs kernels made of directives, OpenACC's or OpenMP's.
-        evidence: the evidence in prose, such as `kernel at::native::copy`.
     """
 
-    is_pytorch: bool
-    uses_mpi: bool
-    uses_dali: bool = False
-    evidence: tuple[str, ...] = ()
+    is_pytorch: bool  # whether something was seen that only PyTorch has
+    uses_mpi: bool  # whether the process was seen in MPI calls
+    uses_dali: bool = False  # whether NVIDIA DALI loads its data, by a kernel or a thread's name
+    evidence: tuple[str, ...] = ()  # the evidence in prose, such as `kernel at::native::copy`
+    # whether it runs kernels made of directives, OpenACC's or OpenMP's
     uses_directives: bool = False
 
 
@@ -99,34 +93,23 @@ _MOST = 0.5  # of the compute time: what kernels hold that stand for all of a pr
 
 
 class MainCompute(Record, frozen=True):
-    """The operations of a rank that are its main compute.
+    """The operations of a rank that are its main compute."""
 
-    Attributes:
-        kernels: bool[kernels].
-        has_graphs: whether it includes CUDA graphs that were traced as a whole.
-        name: the kernel that takes most time, if main compute was not recognised by kernel names.
-        stands_for_all: bool[kernels], kernels from whose first to whose last a period is to repeat:
-            the same, if they were recognised; else those that take most time, until they make half
-            of it.
-        graphs_stand_for_all: whether CUDA graphs are among these.
-    """
-
-    kernels: Mask
-    has_graphs: bool
+    kernels: Mask  # bool[kernels]
+    has_graphs: bool  # whether it includes CUDA graphs that were traced as a whole
+    # the kernel that takes most time, if main compute was not recognised by kernel names
     name: str | None
+    # bool[kernels], kernels from whose first to whose last a period is to repeat: the same, if
+    # they were recognised; else those that take most time, until they make half of it
     stands_for_all: Mask
-    graphs_stand_for_all: bool
+    graphs_stand_for_all: bool  # whether CUDA graphs are among these
 
 
 class MainSpan(Record, frozen=True):
-    """When a rank's main compute ran, after any warm-up.
+    """When a rank's main compute ran, after any warm-up."""
 
-    Attributes:
-        start_ns: the start of its first operation.
-        whole_ns: from the first start to the last end of what stands for all of the program.
-    """
-
-    start_ns: int
+    start_ns: int  # the start of its first operation
+    # from the first start to the last end of what stands for all of the program
     whole_ns: tuple[int, int]
 
 

@@ -62,19 +62,13 @@ class WindowKind(str, Enum):
 
 
 class Window(Record, frozen=True):
-    """A half-open span of a report's time.
+    """A half-open span of a report's time."""
 
-    Attributes:
-        start_ns: its first nanosecond.
-        end_ns: one past its last.
-        is_whole: whether it is all of the rank, from its first operation to the end of its last.
-        kind: its name in texts.
-    """
-
-    start_ns: int
-    end_ns: int
+    start_ns: int  # its first nanosecond
+    end_ns: int  # one past its last
+    # whether it is all of the rank, from its first operation to the end of its last
     is_whole: bool = False
-    kind: WindowKind = WindowKind.WHOLE
+    kind: WindowKind = WindowKind.WHOLE  # its name in texts
 
     @property
     def length_ns(self) -> int:
@@ -92,34 +86,25 @@ class Rank(RankInfo, frozen=True, eq=False):
     """One process on one device of one report, with its operations classified.
 
     A process without GPU work is a rank, too, if it takes part in the training: see `CpuRank`.
-
-    Attributes:
-        trace: the report itself, for data that only some analyses read.
-        operations: all operations of the GPU.
-        kernel_names: demangled names by the ids in `operations.kernels.name`.
-        communication_operations: operations (`AllReduce`, …) by the same ids.
-        training_ranges: the process's ranges that concern its training.
-        peak_overrides: peak rates of links from the user or `doctor`, GB/s by link.
-        links: the known links of the GPU.
-        num_devices: number of devices that the process drives.
-        may_use_period: whether a period of the program is a step: nothing in the report marks any.
-        given_flops_per_step: multiplications and additions of a step of the rank, by the user.
-        process_cache: results derived from the whole process; its ranks share it.
-        cache: results derived from the operations.
     """
 
-    trace: Trace
-    operations: RankOperations
-    kernel_names: Mapping[int, str]
-    communication_operations: Mapping[int, str]
+    trace: Trace  # the report itself, for data that only some analyses read
+    operations: RankOperations  # all operations of the GPU
+    kernel_names: Mapping[int, str]  # demangled names by the ids in `operations.kernels.name`
+    communication_operations: Mapping[int, str]  # operations (`AllReduce`, …) by the same ids
+    # the process's ranges that concern its training
     training_ranges: TrainingRanges = NO_TRAINING_RANGES
+    # peak rates of links from the user or `doctor`, GB/s by link
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
-    links: KnownLinks = NO_LINKS
-    num_devices: int = 1
+    links: KnownLinks = NO_LINKS  # the known links of the GPU
+    num_devices: int = 1  # number of devices that the process drives
+    # whether a period of the program is a step: nothing in the report marks any
     may_use_period: bool = False
+    # multiplications and additions of a step of the rank, by the user
     given_flops_per_step: float | None = None
+    # results derived from the whole process; its ranks share it
     process_cache: Cache = field(default_factory=Cache)
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache = field(default_factory=Cache)  # results derived from the operations
 
     def __post_init__(self) -> None:
         """Give each rank its own cache, also a copy with other operations."""

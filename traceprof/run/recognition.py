@@ -27,25 +27,16 @@ _PYTHON = lazy(r"python[\d.]*\Z")
 
 
 class ReportIdentity(Record, frozen=True):
-    """The facts by which a report is assigned to a run.
+    """The facts by which a report is assigned to a run."""
 
-    Attributes:
-        path: of the report.
-        session: where and when it was captured.
-        start_ns: its first GPU operation, or range of a rank without one, in the report's time.
-        end_ns: the end of the last.
-        communicators: ids of NCCL communicators of several ranks.
-        world_size: the number of processes of the run, None if unknown.
-        work: pid, device (None for a rank without one), start, end and number of operations of each
-            rank: of two recordings they differ.
-    """
-
-    path: Path
-    session: Session
-    start_ns: int
-    end_ns: int
-    communicators: AbstractSet[str]
-    world_size: int | None = None
+    path: Path  # of the report
+    session: Session  # where and when it was captured
+    start_ns: int  # its first GPU operation, or range of a rank without one, in the report's time
+    end_ns: int  # the end of the last
+    communicators: AbstractSet[str]  # ids of NCCL communicators of several ranks
+    world_size: int | None = None  # the number of processes of the run, None if unknown
+    # pid, device (None for a rank without one), start, end and number of operations of each rank:
+    # of two recordings they differ
     work: AbstractSet[tuple[int, int | None, int, int, int]] = frozenset()
 
 

@@ -56,20 +56,14 @@ class MachineClock(Struct, frozen=True):
 
 
 class Clocks(Record, frozen=True):
-    """Times of reports as times of the run, which begins with the first session.
+    """Times of reports as times of the run, which begins with the first session."""
 
-    Attributes:
-        seeds_ns: for each report, what the session's start adds to its times.
-        host_of: for each report, the index of its machine.
-        hosts: the clocks of the machines.
-        references: indices of those that the others are measured by, one for each run.
-        start_utc_ns: what the reference's clock showed at time 0 of the run, None if unknown.
-    """
-
-    seeds_ns: tuple[int, ...]
-    host_of: tuple[int, ...]
-    hosts: tuple[MachineClock, ...]
+    seeds_ns: tuple[int, ...]  # for each report, what the session's start adds to its times
+    host_of: tuple[int, ...]  # for each report, the index of its machine
+    hosts: tuple[MachineClock, ...]  # the clocks of the machines
+    # indices of those that the others are measured by, one for each run
     references: tuple[int, ...]
+    # what the reference's clock showed at time 0 of the run, None if unknown
     start_utc_ns: int | None
 
     def to_run(self, report: int, times_ns: Int64) -> Int64:

@@ -204,21 +204,13 @@ _MIN_ELSE = 0.5  # of a step
 
 
 class SteadySteps(Record, frozen=True):
-    """The steady steps of a rank; without steps, the whole window counts as one.
+    """The steady steps of a rank; without steps, the whole window counts as one."""
 
-    Attributes:
-        step: int64[n], indices into the rank's steps; empty without steps.
-        start_ns: int64[m], ascending; m is n, or 1 without steps.
-        end_ns: int64[m].
-        judged: int64[k], indices of all steps that the window holds, of which these are some.
-        uses: int8[k] of `StepUse`, why each of them counts or does not.
-    """
-
-    step: Int64
-    start_ns: Int64
-    end_ns: Int64
-    judged: Int64
-    uses: Int8
+    step: Int64  # int64[n], indices into the rank's steps; empty without steps
+    start_ns: Int64  # int64[m], ascending; m is n, or 1 without steps
+    end_ns: Int64  # int64[m]
+    judged: Int64  # int64[k], indices of all steps that the window holds, of which these are some
+    uses: Int8  # int8[k] of `StepUse`, why each of them counts or does not
 
 
 def steady_steps(rank: Rank, window: Window) -> SteadySteps:

@@ -37,12 +37,9 @@ class StepsSource(str, Enum):
 
 
 class StepPattern(Record, frozen=True):
-    """A framework's name for the range around one training step.
+    """A framework's name for the range around one training step."""
 
-    Attributes:
-        expression: matches the whole name; its first group, if any, is the step's number.
-    """
-
+    # matches the whole name; its first group, if any, is the step's number
     expression: re.Pattern[str]
 
 
@@ -81,36 +78,23 @@ _WARM_UP = lazy(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 
 class StepRanges(Record, frozen=True):
-    """The steps of one process on the host, ordered by start.
+    """The steps of one process on the host, ordered by start."""
 
-    Attributes:
-        number: int64[n], from the names, else 0, 1, 2, …
-        start_ns: int64[n].
-        end_ns: int64[n].
-        is_cut: bool[n], whether an exception, or the end of the capture, is known to have cut it;
-            None if none was cut.
-        num_nested: how many more ranges with such names lie inside of these, or around all.
-    """
-
-    number: Int64
-    start_ns: Int64
-    end_ns: Int64
+    number: Int64  # int64[n], from the names, else 0, 1, 2, …
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    # bool[n], whether an exception, or the end of the capture, is known to have cut it; None if
+    # none was cut
     is_cut: npt.NDArray[np.bool_] | None = None
-    num_nested: int = 0
+    num_nested: int = 0  # how many more ranges with such names lie inside of these, or around all
 
 
 class TrainingRanges(Record, frozen=True):
-    """The ranges of one process that concern its training.
+    """The ranges of one process that concern its training."""
 
-    Attributes:
-        steps: its marked steps, None without any.
-        optimizer_ends_ns: int64[n], ascending, when each optimizer step was over.
-        warm_up: when it warmed up.
-    """
-
-    steps: StepRanges | None
-    optimizer_ends_ns: Int64
-    warm_up: Intervals
+    steps: StepRanges | None  # its marked steps, None without any
+    optimizer_ends_ns: Int64  # int64[n], ascending, when each optimizer step was over
+    warm_up: Intervals  # when it warmed up
 
     @property
     def marks_steps(self) -> bool:
@@ -122,22 +106,14 @@ NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty
 
 
 class StepWindows(Record, frozen=True):
-    """The steps of one rank on its GPU, ordered by start.
+    """The steps of one rank on its GPU, ordered by start."""
 
-    Attributes:
-        number: int64[n].
-        start_ns: int64[n], when the first operation launched inside the step started.
-        end_ns: int64[n], where the next step starts; the last ends with its last operation.
-        source: int64[n], indices into the process's `StepRanges`.
-        found_by: the evidence for all of them.
-        phase: int64[n], which of the program's phases each belongs to; None if it has one.
-    """
-
-    number: Int64
-    start_ns: Int64
-    end_ns: Int64
-    source: Int64
-    found_by: StepsSource = StepsSource.RANGES
+    number: Int64  # int64[n]
+    start_ns: Int64  # int64[n], when the first operation launched inside the step started
+    end_ns: Int64  # int64[n], where the next step starts; the last ends with its last operation
+    source: Int64  # int64[n], indices into the process's `StepRanges`
+    found_by: StepsSource = StepsSource.RANGES  # the evidence for all of them
+    # int64[n], which of the program's phases each belongs to; None if it has one
     phase: Int64 | None = None
 
     def __len__(self) -> int:

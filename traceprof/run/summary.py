@@ -34,17 +34,11 @@ if TYPE_CHECKING:
 
 
 class OpenCall(Record, frozen=True):
-    """A communication call that had not returned when the capture ended.
+    """A communication call that had not returned when the capture ended."""
 
-    Attributes:
-        text: the call in prose, such as `AllReduce (26.2 MB, group 0)`.
-        start_ns: when it was called, in the report's own time.
-        length_ns: from its start to the end of the capture, None if unknown.
-    """
-
-    text: str
-    start_ns: int
-    length_ns: int | None
+    text: str  # the call in prose, such as `AllReduce (26.2 MB, group 0)`
+    start_ns: int  # when it was called, in the report's own time
+    length_ns: int | None  # from its start to the end of the capture, None if unknown
 
     def sentence(self, ranks: str) -> str:
         """Return a sentence that says so of some ranks.
@@ -118,25 +112,16 @@ def _text(calls: CommunicationCalls, call: int) -> str:
 
 
 class RankInfo(Record, frozen=True):
-    """The identity of a rank: its report, process and device.
+    """The identity of a rank: its report, process and device."""
 
-    Attributes:
-        rank: the global rank if the report contains it, else a running number.
-        report: index of the report in the run.
-        process: the process within its report (a number of the trace's own).
-        pid: the operating system's process id.
-        device: the CUDA ordinal as the process sees it; None for a process without GPU work.
-        gpu: the GPU's name, None if unknown.
-        gpu_id: the GPU's uuid, else its place on the PCI bus, None if unknown.
-    """
-
-    rank: int
-    report: int
-    process: int
-    pid: int
+    rank: int  # the global rank if the report contains it, else a running number
+    report: int  # index of the report in the run
+    process: int  # the process within its report (a number of the trace's own)
+    pid: int  # the operating system's process id
+    # the CUDA ordinal as the process sees it; None for a process without GPU work
     device: int | None
-    gpu: str | None
-    gpu_id: str | None
+    gpu: str | None  # the GPU's name, None if unknown
+    gpu_id: str | None  # the GPU's uuid, else its place on the PCI bus, None if unknown
 
     @property
     def place(self) -> tuple[int, int, int | None]:
@@ -145,51 +130,31 @@ class RankInfo(Record, frozen=True):
 
 
 class CpuRankGaps(Record, frozen=True):
-    """Gaps in the ranges of a process without GPU work.
+    """Gaps in the ranges of a process without GPU work."""
 
-    Attributes:
-        used_gpu: whether they include copies to or from a GPU.
-        num_open: number of ranges that were open when the capture ended.
-    """
-
-    used_gpu: bool
-    num_open: int
+    used_gpu: bool  # whether they include copies to or from a GPU
+    num_open: int  # number of ranges that were open when the capture ended
 
 
 class ReportSummary(Record, frozen=True):
-    """The origin of a report, and its notes.
+    """The origin of a report, and its notes."""
 
-    Attributes:
-        path: as it was given.
-        format: such as `nsight-sqlite`.
-        origin: the program that wrote it, in prose, as it follows `exported by`.
-        product_version: of the program that wrote it, None if unknown.
-        schema_version: of the file, None if unknown.
-        how_to_collect: how to record each part that it may lack.
-        notes: remarks about its data.
-        contents: its tables of events, if it has no rank.
-        identity: the facts by which it is assigned to a run.
-        rank_numbers: the numbers of the report's ranks, by source.
-        cpu_rank_gaps: of each rank without GPU work, by process.
-        open_calls: by process, the communication call that it was in when the capture ended.
-        recorded: the parts that it holds, of those that distinguish recordings.
-        gpus: the names of the GPUs that its processes see.
-    """
-
-    path: Path
-    format: str
-    origin: str
-    product_version: str | None
-    schema_version: str | None
-    how_to_collect: HowToCollect
-    notes: tuple[str, ...]
-    contents: Sequence[Content]
-    identity: ReportIdentity
+    path: Path  # as it was given
+    format: str  # such as `nsight-sqlite`
+    origin: str  # the program that wrote it, in prose, as it follows `exported by`
+    product_version: str | None  # of the program that wrote it, None if unknown
+    schema_version: str | None  # of the file, None if unknown
+    how_to_collect: HowToCollect  # how to record each part that it may lack
+    notes: tuple[str, ...]  # remarks about its data
+    contents: Sequence[Content]  # its tables of events, if it has no rank
+    identity: ReportIdentity  # the facts by which it is assigned to a run
+    # the numbers of the report's ranks, by source
     rank_numbers: Mapping[str, tuple[int | None, ...]]
-    cpu_rank_gaps: Mapping[int, CpuRankGaps]
+    cpu_rank_gaps: Mapping[int, CpuRankGaps]  # of each rank without GPU work, by process
+    # by process, the communication call that it was in when the capture ended
     open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
-    recorded: tuple[Part, ...] = ()
-    gpus: tuple[str, ...] = ()
+    recorded: tuple[Part, ...] = ()  # the parts that it holds, of those that distinguish recordings
+    gpus: tuple[str, ...] = ()  # the names of the GPUs that its processes see
 
     @property
     def session(self) -> Session:

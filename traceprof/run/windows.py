@@ -36,21 +36,15 @@ class TrainingBasis(str, Enum):
 
 
 class Training(Struct, frozen=True):
-    """Training part of a rank's window: findings are about it if nothing else is asked for.
-
-    Attributes:
-        basis: the evidence for both limits.
-        num_warm_up: leading steps that are left out since they lie in a range of warm-up.
-        num_distorted: leading steps after these in which the profiler itself took too long.
-    """
+    """Training part of a rank's window: findings are about it if nothing else is asked for."""
 
     start_ns: int
     end_ns: int
     before_ns: Annotated[Count, "Part of the rank's window that comes before: set-up, warm-up."]
     after_ns: Count
-    basis: TrainingBasis
-    num_warm_up: int = 0
-    num_distorted: int = 0
+    basis: TrainingBasis  # the evidence for both limits
+    num_warm_up: int = 0  # leading steps that are left out since they lie in a range of warm-up
+    num_distorted: int = 0  # leading steps after these in which the profiler itself took too long
 
     @property
     def num_left_out(self) -> int:
