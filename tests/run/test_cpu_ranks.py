@@ -226,8 +226,10 @@ def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path
         found = [(step.number, step.measures.window_ns) for step in result.steps]
         assert found == [(0, 100), (1, 100), (2, 80)]
         assert [parts(step.measures) for step in result.steps] == [
-            (40, 40, 40, 20), (40, 40, 40, 20), (40, 40, 40, 0),
-        ]  # fmt: skip
+            (40, 40, 40, 20),
+            (40, 40, 40, 20),
+            (40, 40, 40, 0),
+        ]
 
 
 def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Path) -> None:
@@ -298,16 +300,25 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
 
 LABELS = st.sampled_from(
     [
-        "forward", "backward", "optimizer step", "data loading", "step 0", "step 1", "validate",
-        "wait op=all_reduce group=0 seq=0", "bucket index=0 bytes=4 last=0",
-        "bucket index=1 bytes=4 last=1", "batch_isend_irecv group=0 rank=0 size=2",
+        "forward",
+        "backward",
+        "optimizer step",
+        "data loading",
+        "step 0",
+        "step 1",
+        "validate",
+        "wait op=all_reduce group=0 seq=0",
+        "bucket index=0 bytes=4 last=0",
+        "bucket index=1 bytes=4 last=1",
+        "batch_isend_irecv group=0 rank=0 size=2",
         "send dst=1 bytes=8 group=0 rank=0 size=2 seq=0",
-        "irecv src=1 bytes=8 group=0 rank=0 size=2 seq=0", "barrier group=0 rank=0 size=2 seq=2",
+        "irecv src=1 bytes=8 group=0 rank=0 size=2 seq=0",
+        "barrier group=0 rank=0 size=2 seq=2",
         "all_reduce bytes=4 group=0 rank=0 size=2 seq=0",
         "all_reduce bytes=4 group=0 rank=0 size=2 seq=1",
         "all_gather bytes=4 group=1 rank=0 size=2 seq=0",
     ]
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -319,9 +330,13 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
         end = draw(st.none() | st.integers(start, start + 20))
         pid = draw(st.sampled_from([1, 2]))
         builder.label(
-            draw(LABELS), start, end, pid=pid, tid=draw(st.sampled_from([pid, pid + 100])),
+            draw(LABELS),
+            start,
+            end,
+            pid=pid,
+            tid=draw(st.sampled_from([pid, pid + 100])),
             in_flight=draw(st.booleans()),
-        )  # fmt: skip
+        )
     if draw(st.booleans()):
         builder.machine(end=draw(st.integers(30, 60)))
     if draw(st.booleans()):

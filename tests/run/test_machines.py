@@ -45,10 +45,15 @@ def test_rates() -> None:
 @pytest.mark.parametrize(
     ("gpu_id", "index"),
     [
-        ("GPU-2", 2), ("gpu-2", 2), ("0000:03:00.0", 3), ("00000000:03:00.0", 3), ("03:00.0", 3),
-        ("GPU-9", None), ("", None),
+        ("GPU-2", 2),
+        ("gpu-2", 2),
+        ("0000:03:00.0", 3),
+        ("00000000:03:00.0", 3),
+        ("03:00.0", 3),
+        ("GPU-9", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_gpus_are_found_by_uuid_or_place(gpu_id: str, index: int | None) -> None:
     found = PAIRED.gpu(gpu_id, "RTX")
     assert (None if found is None else found.index) == index
@@ -93,9 +98,13 @@ def written(folder: Path) -> Path:
     builder.memcpy(200, 300, "PtoP", bytes=1000, source=0, destination=1)
     for device in range(2):
         builder.raw(
-            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU, uuid=f"GPU-{device}",
+            schema.GPU_INFO,
+            vmId=schema.VM_ID,
+            id=device,
+            name=GPU,
+            uuid=f"GPU-{device}",
             busLocation=f"0000:0{device}:00.0",
-        )  # fmt: skip
+        )
         builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
     return builder.write(folder / "a.sqlite")
 
@@ -103,11 +112,16 @@ def written(folder: Path) -> Path:
 def diagnose(folder: Path, *, path: str, width: int = 8) -> None:
     gpus = [
         {
-            "index": index, "name": GPU, "uuid": f"GPU-{index}", "pcie_generation": 4,
-            "pcie_width": width, "num_nvlinks": 4, "nvlink_gb_per_s": 14.0625,
+            "index": index,
+            "name": GPU,
+            "uuid": f"GPU-{index}",
+            "pcie_generation": 4,
+            "pcie_width": width,
+            "num_nvlinks": 4,
+            "nvlink_gb_per_s": 14.0625,
         }
         for index in range(2)
-    ]  # fmt: skip
+    ]
     document = {"host": "node7", "gpus": gpus, "paths": [["X", path], [path, "X"]]}
     (folder / "doctor-node7.json").write_text(json.dumps(document))
 
@@ -161,9 +175,13 @@ def _report(
     builder.memcpy(200, end, "PtoP", bytes=1000, source=place, destination=other, device=place)
     for device, name in enumerate(gpus):
         builder.raw(
-            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU,
-            uuid=f"GPU-{name}" if has_uuids else None, busLocation=f"0000:0{device}:00.0",
-        )  # fmt: skip
+            schema.GPU_INFO,
+            vmId=schema.VM_ID,
+            id=device,
+            name=GPU,
+            uuid=f"GPU-{name}" if has_uuids else None,
+            busLocation=f"0000:0{device}:00.0",
+        )
         builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
     return builder.write(folder / f"rank_{number}.sqlite")
 

@@ -211,11 +211,14 @@ def test_machines(
 ) -> None:
     paths = [
         recording(
-            tmp_path / f"{index}.json", 100 + index, device,
-            deviceProperties=gpus, **({} if host is None else {"host_name": host}),
+            tmp_path / f"{index}.json",
+            100 + index,
+            device,
+            deviceProperties=gpus,
+            **({} if host is None else {"host_name": host}),
         )
         for index, (device, host) in enumerate(zip(devices, hosts, strict=True))
-    ]  # fmt: skip
+    ]
     found = machines(paths)
     assert (None if None in found else len(set(found))) == expected
     # Ranks are compared, and share cores, by the same machines.

@@ -82,9 +82,13 @@ def overhead(trace: TraceBuilder, *starts_ms: int, process: int | None = None) -
     trace.raw("StringIds", id=90_000, value="CUPTI")
     for start in starts_ms:
         trace.raw(
-            "PROFILER_OVERHEAD", start=start * MS, end=(start + 3) * MS,
-            globalTid=global_tid() if process is None else process, nameId=90_000, returnValue=0,
-        )  # fmt: skip
+            "PROFILER_OVERHEAD",
+            start=start * MS,
+            end=(start + 3) * MS,
+            globalTid=global_tid() if process is None else process,
+            nameId=90_000,
+            returnValue=0,
+        )
     return trace
 
 
@@ -146,15 +150,21 @@ MADE = {
     ),
     "no compute": TraceBuilder().memcpy(MS, 2 * MS).memset(5 * MS, 6 * MS),
     "steps that launched nothing": kernels("gemm", "gemm").nvtx("step 7", MS, 2 * MS),
-}  # fmt: skip
+}
 
 
 KNOWN_MS = {
     "one kernel more in the last iteration but one": (4, 443),
-    "steps": (10, 35), "optimizer": (20, 75), "by name": (20, 35), "by time": (20, 45),
-    "warm-up": (30, 35), "all warm-up": (10, 25), "steps of warm-up": (20, 35),
-    "distorted": (20, 35), "no compute": (1, 6),
-}  # fmt: skip
+    "steps": (10, 35),
+    "optimizer": (20, 75),
+    "by name": (20, 35),
+    "by time": (20, 45),
+    "warm-up": (30, 35),
+    "all warm-up": (10, 25),
+    "steps of warm-up": (20, 35),
+    "distorted": (20, 35),
+    "no compute": (1, 6),
+}
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -33,12 +33,9 @@ class Cache:
         return (derive, ()) in self._results
 
     def get(self, derive: Callable[..., Kept], owner: object, *others: Hashable) -> Kept:
-        """Return what a function derives from the owner, deriving it on first use.
+        """Return what a function of a module or class derives from the owner and further arguments.
 
-        Args:
-            derive: a function of a module or a class; not one that is created for each call.
-            owner: the object that has this cache.
-            others: further arguments.
+        It is derived on first use. A function that is created for each call would never be found.
         """
         key = derive, others
         try:
@@ -50,13 +47,7 @@ class Cache:
     def get_alone(
         self, derive: Callable[..., Kept], owner: object, release: Callable[[], None]
     ) -> Kept:
-        """Do the same as `get`, and after deriving release everything that it was derived from.
-
-        Args:
-            derive: as above.
-            owner: the object that has this cache.
-            release: releases everything else, including this cache's results.
-        """
+        """Do the same as `get`; after deriving, call `release`, which may empty this cache, too."""
         if derive not in self:
             result = derive(owner)
             release()

@@ -68,17 +68,10 @@ def copy_directions(rank: Rank) -> Int64:
 
 
 def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
-    """Measure which kinds of operations ran beside each other in a window of a rank.
+    """Return a row for each of `KINDS`, in their order: what ran beside it in a window.
 
     All times are lengths of intersections of unions: operations of one kind that overlap count
     once.
-
-    Args:
-        rank: with a GPU.
-        window: the part of the rank to measure.
-
-    Returns:
-        A row for each of `KINDS`, in their order; zeros for a kind that did not run.
     """
     start, end = window.start_ns, window.end_ns
     directions = _directions(rank)
@@ -124,7 +117,6 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
 
 
 def _directions(rank: Rank) -> dict[str, Intervals]:
-    """Return when copies of each direction ran."""
     copies, memsets = rank.operations.copies, rank.operations.memsets
     direction = copy_directions(rank)
     covered = {}
@@ -136,7 +128,7 @@ def _directions(rank: Rank) -> dict[str, Intervals]:
 
 
 def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
-    """Return the time in which copies of a direction ran and nothing of another kind did."""
+    """Return the time, ns, in which copies of a direction ran and nothing of another kind did."""
     others = ("communication", *(other for other in DIRECTIONS if other != direction))
     rest = intervals.subtract(few[direction], intervals.merge(*(few[other] for other in others)))
     return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns

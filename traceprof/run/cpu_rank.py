@@ -247,16 +247,11 @@ def _operations(
 def _asynchronous(
     ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
 ) -> tuple[Mask, Mask]:
-    """Return how each kind of call may return before its operation is done, bool[kinds] each.
+    """Return whether calls may return before their operations are done, two bool[kinds].
 
-    Args:
-        ranges: of the process.
-        calls: the call that the label of each kind describes.
-        flown: the kinds with recorded flights.
-
-    Returns:
-        Whether flights of the operation on the group are recorded; and whether there is a wait for
-        one, or its function never waits.
+    The first: whether flights of the same operation and group were recorded (`flown` are the kinds
+    that have some). The second: whether something waits for the operation, or its function never
+    waits.
     """
     named = [call and (call.operation, call.fields.communicator) for call in calls]
     with_flights = {named[kind] for kind in flown}

@@ -56,11 +56,8 @@ def _disagree(rank: Rank) -> bool:
 def aligned(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks of a report with the times of each GPU on the clock of its host.
 
-    Where the operations of a rank are early or late by a constant, the report moves them by it. If
-    that of one rank is unknown, all stay: ranks are compared with each other, too.
-
-    Args:
-        ranks: as they were opened.
+    Where the operations of a rank are early or late by a constant, they are moved by it. If the
+    constant of one rank is unknown, all stay: ranks are compared with each other, too.
     """
     late_ns = {}
     for index, rank in enumerate(ranks):

@@ -20,14 +20,9 @@ _SPARSE = 8
 
 
 def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
-    """Return the call that launched each operation.
+    """Return indices of the calls that launched operations of the same process, int64[n].
 
-    Args:
-        operations: n operations of a process.
-        calls: the calls of the same process.
-
-    Returns:
-        Indices into `calls`, int64[n], -1 if the call was before the capture began.
+    -1 where the call was made before the capture began.
     """
     if len(operations) == 0 or len(calls) == 0:
         return np.full(len(operations), -1, np.int64)
@@ -35,17 +30,10 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
 
 
 def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) -> Int64:
-    """Return the call with each correlation id.
+    """Return the index of the call with each of some correlation ids, int64[n]; -1 for none.
 
-    Of several calls with one id (ids can wrap around in a long run), it is the last before a time.
-
-    Args:
-        wanted: int64[n], ids.
-        times_ns: returns int64[n]; called only if ids are not unique.
-        calls: the calls of a process.
-
-    Returns:
-        Indices into `calls`, int64[n], -1 for none.
+    Of several calls with one id (ids wrap around in a long run), it is the last before a time;
+    `times_ns` returns these times, int64[n], and is called only then.
     """
     ids = calls.correlation
     if len(ids) == 0:
@@ -67,9 +55,7 @@ def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) ->
 def are_first(group: Int64, times_ns: Int64) -> Mask:
     """Return which times are the earliest of their group, bool[n]; of equal ones all.
 
-    Args:
-        group: int64[n], small numbers from 0 on.
-        times_ns: int64[n].
+    Groups are numbers from 0.
     """
     earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, group, times_ns)
@@ -78,7 +64,7 @@ def are_first(group: Int64, times_ns: Int64) -> Mask:
 
 
 def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
-    """Return the index of each wanted id in ascending ids, -1 for none."""
+    """Return the index of each wanted id among ascending ids, -1 for none."""
     low, high = int(ids[0]), int(ids[-1])
     if high - low > _SPARSE * len(ids):
         first = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)

@@ -82,11 +82,7 @@ class Cores(Record, frozen=True):
         return min(self.num_allowed, self.quota or self.num_allowed)
 
     def lack(self, num_ranks: int) -> str | None:
-        """Say what is lacking for a number of ranks, each with its threads; None if nothing is.
-
-        Args:
-            num_ranks: on the machine.
-        """
+        """Say which cores are missing for so many ranks; None if there are enough."""
         threads = self.omp_num_threads or 1
         if num_ranks * threads <= self.num_usable:
             return None
@@ -105,12 +101,7 @@ class MachineLinks(Record, frozen=True):
     cores: Cores | None = None  # that the job may use; None in files of earlier versions
 
     def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
-        """Return a GPU by what a report says of it; None if several match.
-
-        Args:
-            gpu_id: uuid or place on the bus, None if the report has neither.
-            name: of the board.
-        """
+        """Return the GPU with this uuid or place on the bus, else name; None if several have it."""
         if gpu_id is not None:
             called = [gpu for gpu in self.gpus if gpu.is_called(gpu_id)]
             return called[0] if len(called) == 1 else None
@@ -147,12 +138,9 @@ class MachineLinks(Record, frozen=True):
 
 
 def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
-    """Return the machine on which a report was recorded, if `doctor` left a file beside it.
+    """Return the machine of a report, if `doctor` left a file beside the report.
 
-    Args:
-        report: the report.
-        host: the machine's name from the report. If it has none, the file counts only if it is the
-            only one.
+    If the report does not name its host, the file counts only if it is the only one.
     """
     try:
         files = sorted(report.absolute().parent.glob(f"{PREFIX}*{SUFFIX}"))
@@ -175,7 +163,7 @@ def _read(file: Path) -> MachineLinks | None:
 
 
 def _place(bus: str) -> tuple[int, ...]:
-    """Return a place on the bus as numbers: domains are written with four or eight digits."""
+    """Return a place on the PCI bus as numbers: domains have four or eight digits."""
     parts = re.split(r"[:.]", bus)
     try:
         numbers = tuple(int(part, 16) for part in parts)
@@ -218,7 +206,7 @@ def known_links(trace: Trace) -> dict[RankKey, KnownLinks]:
 
 
 def _peers(trace: Trace, machine: MachineLinks, key: RankKey, gpu: Gpu) -> dict[int, PeerLink]:
-    """Return the links to the devices that the process may copy to, by their ordinals."""
+    """Return the links to the other devices of the process, by their ordinals."""
     peers = {}
     for ordinal in range(len(machine.gpus)):
         gpu_id = trace.gpu_id(RankKey(key.process, ordinal))

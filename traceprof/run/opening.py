@@ -1,4 +1,4 @@
-"""Opening of a run: the reports of one training run, sorted into ranks."""
+"""Opening of a run: its reports, sorted into ranks and recordings, with notes about them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 
 # Parts whose recording takes time: programs run differently with and without it.
 _COSTLY_PARTS = (
-    Part.API_CALLS, Part.RANGES, Part.GRAPH_KERNELS, Part.EVENT_RECORDS, Part.SAMPLES,
-    Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.MPI_CALLS, Part.LINK_COUNTERS,
+    Part.API_CALLS,
+    Part.RANGES,
+    Part.GRAPH_KERNELS,
+    Part.EVENT_RECORDS,
+    Part.SAMPLES,
+    Part.THREAD_SWITCHES,
+    Part.SYSTEM_CALLS,
+    Part.MPI_CALLS,
+    Part.LINK_COUNTERS,
     Part.NETWORK_COUNTERS,
-)  # fmt: skip
+)
 
 __all__ = ["CpuRank", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
@@ -90,7 +97,7 @@ def open_report(
         flops_per_step: multiplications and additions of a step of a rank, from the user.
 
     Returns:
-        Its ranks in order of (pid, device), those without GPU work last, with the numbers that the
+        Ranks in order of (pid, device), those without GPU work last, with the numbers that the
         report alone gives.
     """
     places = _places(trace)
@@ -131,11 +138,7 @@ def open_report(
 
 
 def open_run(traces: Sequence[Trace]) -> Run:
-    """Read the GPU operations of all reports and sort them into the ranks of a run, on one clock.
-
-    Args:
-        traces: open reports of one run.
-    """
+    """Sort the GPU operations of a run's open reports into ranks, on one clock."""
     return assemble_run(traces, [_aligned(open_report(trace)) for trace in traces])
 
 
@@ -148,12 +151,7 @@ def _aligned(ranks: list[Rank]) -> list[Rank]:
 
 
 def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
-    """Return the run of open reports.
-
-    Args:
-        traces: in the order given.
-        ranks: of each report, with the numbers that it alone gives.
-    """
+    """Return the run of open reports, whose ranks have the numbers that each report alone gives."""
     reports = [
         summarize_report(trace, of_report) for trace, of_report in zip(traces, ranks, strict=True)
     ]
@@ -223,12 +221,7 @@ def on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
 def summarize_run(
     reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
 ) -> RunSummary:
-    """Return the run of reports.
-
-    Args:
-        reports: in the order given.
-        ranks: of each report, with the numbers that it alone gives.
-    """
+    """Return the run of reports, whose ranks have the numbers that each report alone gives."""
     numbers, rank_source = number_ranks([report.rank_numbers for report in reports])
     places = [(report, rank) for report, of_report in enumerate(ranks) for rank in of_report]
     numbered_ranks = tuple(
@@ -244,13 +237,7 @@ def summarize_run(
 def attach_ranks(
     summary: RunSummary, traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]
 ) -> Run:
-    """Return the run of a summary with its open reports and their ranks.
-
-    Args:
-        summary: of the run.
-        traces: its reports, in the order given.
-        ranks: of each report, with the numbers that it alone gives.
-    """
+    """Return the run of a summary with its open reports and their ranks."""
     by_place = {
         (report, rank.process, rank.device): rank
         for report, of_report in enumerate(ranks)
@@ -299,14 +286,10 @@ class _Report(NamedTuple):
 def captures(
     reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
 ) -> list[list[int]]:
-    """Return the reports of each recording, as indices, in the order given.
+    """Return the reports of each recording of a program, as indices, in the order given.
 
     Reports are of one recording if they are of one run, no rank is in two of them, and something
     says that they belong together: a communicator, the time, or the numbers of their ranks.
-
-    Args:
-        reports: of the same program.
-        ranks: of each report.
     """
     runs = number_runs([report.identity for report in reports])
     described = [_described(*pair) for pair in zip(reports, ranks, strict=True)]
@@ -390,13 +373,7 @@ def _on_one_gpu(run: RunSummary) -> Iterator[tuple[int, str]]:
 def cpu_rank_notes(
     ranks: Sequence[int], gaps: Sequence[CpuRankGaps], how_to_collect: Callable[[Part], str]
 ) -> Iterator[str]:
-    """Return notes on how the ranks without a GPU were measured.
-
-    Args:
-        ranks: their numbers.
-        gaps: the gaps in the ranges of each.
-        how_to_collect: how to record a part that their report may lack.
-    """
+    """Yield notes on how ranks without a GPU were measured, and what their reports lack."""
     if not ranks:
         return
     yield (

@@ -54,16 +54,12 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def about_periods(phases: Sequence[Period]) -> str:
-    """Return a sentence that says what a step is if no range marks any.
-
-    Args:
-        phases: what returns, at least one.
-    """
+    """Return a sentence that says what a step is where no range marks any."""
     return f"No range marks steps; a step is {from_to(phases)}: an iteration, or a layer of one."
 
 
 def from_to(phases: Sequence[Period]) -> str:
-    """Return in words from where to where periods go, in each phase of a program."""
+    """Return the beginning and the end of the periods of each phase, in words."""
     steps = ", then ".join(dict.fromkeys(map(str, phases)))
     where = f", in {len(phases)} phases of the program" if len(phases) > 1 else ""
     return f"{steps}{where}"
@@ -91,11 +87,9 @@ class PeriodSteps(Record, frozen=True):
         return len(self.windows) < self.num
 
     def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
-        """Return when the host launched the periods; None if it launched several at once.
+        """Return the launch times of the periods; None if one call launched several.
 
-        Args:
-            launched_by: for each group of operations the index of the call of each, -1 for none.
-            calls: of the process.
+        `launched_by` has the index of the call of each operation by group, -1 for none.
         """
         call = np.empty(len(self.begins), np.int64)
         for of_graphs, group in ((False, 0), (True, 3)):
@@ -120,15 +114,15 @@ def period_steps(
     """Return the steps of a rank by the periods of its kernels; None if it has no period.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
-    the busiest stream alone, since others may run ahead: what returns more regularly counts. They
-    are the program's only if they hold most of what ran on all streams.
+    the busiest stream alone, since others may run ahead: the more regular ones count. They are the
+    program's only if they hold most of what ran on all streams.
 
     Args:
         operations: of the rank.
         communicates: bool[kernels], those that are left out: they wait for other ranks.
         name_of: returns the readable name of a kernel by its index.
-        span_ns: when the training began and ended.
-        whole_ns: from the first to the last of the rank's main compute: periods hold most of it.
+        span_ns: start and end of the training, in which periods are searched.
+        whole_ns: start and end of the time of which periods must hold most.
     """
     kernels, graphs = operations.kernels, operations.graphs
     searched = min(span_ns[0], whole_ns[0]), span_ns[1]
@@ -192,17 +186,17 @@ def period_steps(
 def _holds_most(
     judged: Intervals, whole_ns: tuple[int, int], start_ns: Int64, end_ns: Int64, is_begin: Mask
 ) -> bool:
-    """Return whether periods hold most of a rank's kernel time, and of what begins them.
+    """Return whether periods hold most of a rank's kernel time and of the launches that begin them.
 
     Else a part would be judged as the whole: one of several streams that run one after the other,
-    or the launches of one size of a benchmark that tries many.
+    or the launches of one size in a benchmark that tries many.
 
     Args:
         judged: the time of all periods.
-        whole_ns: the time of which they are to hold most.
+        whole_ns: the time of which they must hold most.
         start_ns: int64[n], of the kernels and graphs of all streams.
         end_ns: int64[n].
-        is_begin: bool[n], which of them have a name that begins periods.
+        is_begin: bool[n], whether their name begins periods.
     """
     low, high = whole_ns
     judged = intervals.clip(judged, low, high)
@@ -224,7 +218,7 @@ def about_part(num: int, num_periods: int) -> str:
 
 
 def _middle(phase: Int64) -> Mask:
-    """Return which periods are steps, bool[n]: of very many those in the middle of each phase."""
+    """Return which periods become steps: at most `MAX_PERIODS`, the middle of each phase."""
     kept = np.ones(len(phase), np.bool_)
     if len(phase) <= MAX_PERIODS:
         return kept
@@ -237,7 +231,7 @@ def _middle(phase: Int64) -> Mask:
 
 
 def _count(signature: Int64) -> int:
-    """Return how often the first of some signatures occurs among them."""
+    """Return how often the first signature occurs."""
     return int((signature == signature[0]).sum())
 
 
@@ -247,7 +241,7 @@ def _within(start_ns: Int64, span_ns: tuple[int, int]) -> Mask:
 
 
 def _narrow(values: npt.NDArray[np.integer]) -> Names:
-    """Return values as numbers from 0, of as few bytes as they need."""
+    """Renumber values from 0, in the narrowest type."""
     if not len(values):
         return values.astype(np.uint16)
     used = np.bincount(values) > 0
@@ -257,7 +251,7 @@ def _narrow(values: npt.NDArray[np.integer]) -> Names:
 
 
 def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
-    """Return which operations are on the stream with the most time; None if it is the only."""
+    """Return which operations run on the stream with most time; None if there is one stream."""
     if not len(stream) or (stream == stream[0]).all():
         return None
     streams, which = np.unique(stream, return_inverse=True)

@@ -1,4 +1,10 @@
-"""Periods of a program, which are its steps if no range marks any."""
+"""Periods of a program, which are its steps if no range marks any.
+
+The program is a sequence of names (kernel, grid and block). Its period is the shortest lag at which
+at least 95 % of the names recur; candidates are the commonest distances between returns of rare
+names, since there are too many lags to try all. Where no lag fits everything, the longest part
+that repeats itself is a phase, and what comes before and after is searched alone.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +58,10 @@ class Repeat(Record, frozen=True):
 
 
 def best_lag(names: Names) -> int | None:
-    """Return the period of a sequence, the number of its elements; None if it has none.
+    """Return the period of a sequence, in elements; None if it has none.
 
-    It is the shortest lag at which nearly as much returns as at the best one. Where what it leaves
-    returns after a longer lag (the end of an iteration, after many equal layers), it is that one.
-
-    Args:
-        names: unsigned integers[n], from 0, equal for equal operations.
+    The shortest lag that matches nearly as well as the best one. If its mismatches recur after a
+    longer lag (the end of an iteration, after many equal layers), the period is that lag.
     """
     lags = candidate_lags(names)
     tried = [lag for lag, share in lags.items() if share >= _MIN_OWN][:_NUM_TRIED]
@@ -96,13 +99,9 @@ def longest_run(names: Names) -> Repeat | None:
 
 
 def candidate_lags(names: Names) -> dict[int, float]:
-    """Return the commonest distances from the rarest names to the next ones of the same name.
+    """Return the commonest distances between returns of rare names.
 
-    Args:
-        names: unsigned integers[n], from 0.
-
-    Returns:
-        By lag, what share of some elements comes again after it, largest first.
+    The result has, by lag, the share of a sample that recurs after it, largest first.
     """
     count = np.bincount(names)
     used = np.flatnonzero(count >= _MIN_RETURNS)
@@ -129,10 +128,7 @@ def candidate_lags(names: Names) -> dict[int, float]:
 
 
 def _fundamental(matches: Mapping[int, float]) -> list[int]:
-    """Return the lags that may differ from period to period: no multiples of others.
-
-    Of those that differ by an insertion, the one without it is the commonest.
-    """
+    """Drop harmonics; of lags that differ by an insertion keep the most frequent."""
     lags: list[int] = []
     for lag in sorted(lag for lag, match in matches.items() if match >= _MIN_OWN):
         near = [other for other in matches if _are_near(lag, other)]
@@ -144,12 +140,11 @@ def _fundamental(matches: Mapping[int, float]) -> list[int]:
 
 
 def _are_near(lag: int, other: int) -> bool:
-    """Return whether two lags differ by an insertion."""
     return abs(other - lag) <= _MAX_INSERTED * lag
 
 
 def _returns_after(names: Names, lag: int, lags: Iterable[int]) -> Mask:
-    """Return which elements come again after a lag, or after one that differs by an insertion."""
+    """Return which elements recur after a lag, or after one that differs by an insertion."""
     returns: Mask = names[lag:] == names[:-lag]
     near = [other for other in lags if other != lag and _are_near(lag, other)]
     for _ in range(_NUM_INSERTIONS if near else 0):
@@ -167,13 +162,13 @@ def _returns_after(names: Names, lag: int, lags: Iterable[int]) -> Mask:
 
 
 def _group_begins(chosen: Mask, lag: int) -> Int64:
-    """Return where groups of chosen elements begin, which lie more than a lag apart."""
+    """Return the first element of each group of chosen ones; groups lie more than a lag apart."""
     places = np.flatnonzero(chosen)
     return places[np.diff(places, prepend=-lag - 1) > lag]
 
 
 def _distances(places: Int64, num: int) -> list[int]:
-    """Return the commonest distances from places to the next ones, at which `num` repeats."""
+    """Return the commonest distances between places; a sequence of `num` holds several of each."""
     distances = []
     for following in range(1, min(_NUM_NEXT, len(places) - 1) + 1):
         lags, agree = np.unique(places[following:] - places[:-following], return_counts=True)
@@ -184,7 +179,7 @@ def _distances(places: Int64, num: int) -> list[int]:
 
 
 def _explains(names: Names, lag: int, is_left: Mask) -> bool:
-    """Return whether a sequence repeats after a lag, and what a shorter one left does, too."""
+    """Return whether a longer lag matches, and the mismatches of a shorter one recur after it."""
     returns = names[lag:] == names[:-lag]
     left = is_left[: len(returns)]
     if len(_group_begins(left, lag // 2)) < _MIN_GROUPS - 1 or returns.mean() < MIN_MATCH:
@@ -193,7 +188,7 @@ def _explains(names: Names, lag: int, is_left: Mask) -> bool:
 
 
 def _longest_run(names: Names, lag: int) -> Repeat | None:
-    """Return the longest part in which nearly everything comes again after a lag."""
+    """Return the longest part in which nearly everything recurs after a lag."""
     before = np.concatenate(([0], np.cumsum(names[lag:] == names[:-lag])))
     matches = before[lag:] - before[:-lag] >= MIN_MATCH * lag
     edges = np.diff(np.concatenate(([0], matches.astype(np.int8), [0])))
@@ -257,11 +252,7 @@ class Periods(Record, frozen=True):
 
 
 def find_periods(items: Items) -> Periods | None:
-    """Return the periods that cover the operations; None if nothing returns regularly.
-
-    Args:
-        items: all operations of the time that is searched, or those of a stream.
-    """
+    """Return the periods that cover most of the operations' time; None if there are none."""
     num = len(items.signature)
     if num < MIN_RETURNS:
         return None
@@ -273,12 +264,12 @@ def find_periods(items: Items) -> Periods | None:
 
 
 def _time(items: Items, first: int, stop: int) -> int:
-    """Return the time of some operations; time without any is not part of a period."""
+    """Return the time of some operations; idle time belongs to no period."""
     return int((items.end_ns[first:stop] - items.start_ns[first:stop]).sum())
 
 
 def _phases(items: Items, first: int, stop: int, most: int) -> list[Phase]:
-    """Return the phases among operations, at most so many; none where they cover too little."""
+    """Return up to `most` phases; none where the operations take too little time."""
     if most == 0 or stop - first < MIN_RETURNS:
         return []
     if _time(items, first, stop) < _MIN_PHASE * _time(items, 0, len(items.signature)):
@@ -292,7 +283,7 @@ def _phases(items: Items, first: int, stop: int, most: int) -> list[Phase]:
 
 
 def _disjoint(items: Items, phases: list[Phase]) -> list[Phase]:
-    """Return the longest phase, and the others that begin with a kernel which no other one has."""
+    """Return the longest phase, and others whose first kernel runs in no other one."""
     by_time = sorted(phases, key=lambda phase: -_time(items, phase.first, phase.stop))
     kept = by_time[:1]
     for phase in by_time[1:]:
@@ -303,7 +294,7 @@ def _disjoint(items: Items, phases: list[Phase]) -> list[Phase]:
 
 
 def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
-    """Return whether hardly a kernel that begins periods of one phase runs in the other one."""
+    """Return whether the kernel that begins one phase hardly runs in the other."""
     for phase, beside in ((one, other), (other, one)):
         inside = items.signature[beside.first : beside.stop]
         num = int((inside == items.signature[phase.begins[0]]).sum())
@@ -313,7 +304,7 @@ def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
 
 
 def _phase(items: Items, first: int, stop: int) -> Phase | None:
-    """Return the phase that covers most of some operations, None if nothing returns."""
+    """Return the phase that covers most of some operations; None if nothing recurs."""
     signature = items.signature[first:stop]
     lag = best_lag(signature)
     begins = None if lag is None else _begins(items.chosen(slice(first, stop)), lag)
@@ -353,17 +344,10 @@ def _end_of_last(names: Names, begins: Int64, lag: int) -> int:
 
 
 def _begins(part: Items, lag: int) -> Int64 | None:
-    """Return where periods begin: at the operation with the longest gap before it.
+    """Return where periods begin, int64[m]: at the operation with the longest gap before it.
 
-    Only one that returns once in each period begins one, else one that does so together with
-    those before it.
-
-    Args:
-        part: the operations.
-        lag: how many of them are a period.
-
-    Returns:
-        int64[m], ascending; None if no operation returns regularly.
+    Only a name that occurs once in each period begins one; if there is none, names count together
+    with those before them. None if no operation recurs regularly.
     """
     names = part.signature
     gap = np.zeros(len(names), np.int64)
@@ -385,13 +369,9 @@ def _begins(part: Items, lag: int) -> Int64 | None:
 
 
 def _regular(names: Names, gap: Int64, lag: int, share: float) -> Int64 | None:
-    """Return where the name with the longest gap returns, of those that return every period.
+    """Return the returns of the name with the longest gap, of those that occur once in a period.
 
-    Args:
-        names: of the operations.
-        gap: before each.
-        lag: how many of them are a period.
-        share: where the period is whose names are tried, 0 to 1.
+    `share`, 0 to 1, is the place in the sequence whose names are tried.
     """
     samples = _good_periods(names, lag, share)
     if not len(samples):
@@ -412,7 +392,7 @@ def _regular(names: Names, gap: Int64, lag: int, share: float) -> Int64 | None:
 
 
 def _good_periods(names: Names, lag: int, share: float) -> Int64:
-    """Return where to look at periods, int64[m]: places from which one returns almost whole."""
+    """Return some beginnings of periods that recur almost whole, int64[m]."""
     num = len(names)
     some = min((_SAMPLED + 2) * lag, num)
     first = int(share * (num - some))
@@ -431,7 +411,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
 
 
 def _returns(names: Names, name: int, lag: int) -> Int64:
-    """Return where a name returns once in each period; empty if it does so irregularly."""
+    """Return where a name recurs once in each period; empty if it recurs irregularly."""
     returns = np.flatnonzero(names == name)
     is_one = np.abs(np.diff(returns) - lag) <= _TOLERANCE * lag
     regular = np.flatnonzero(is_one)

@@ -39,16 +39,10 @@ def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int
 def interleaved(
     stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 2
 ) -> list[Pass]:
-    """Return Megatron's order: each stage has several separate parts of the model.
-
-    Args:
-        stage: its number.
-        num_stages: of the pipeline.
-        num_micro_batches: a multiple of the number of stages.
-        num_chunks: parts of the model that each stage has.
+    """Return Megatron's interleaved order: each stage has `num_chunks` separate parts of the model.
 
     Raises:
-        ValueError: the micro-batches cannot be distributed evenly.
+        ValueError: the number of micro-batches is no multiple of the number of stages.
     """
     if num_micro_batches % num_stages:
         raise ValueError(f"{num_micro_batches} micro-batches are not a multiple of {num_stages}")

@@ -1,4 +1,7 @@
-"""The kind of program that a process ran, by positive evidence; advice depends on it."""
+"""The program of a process: its kind, on which advice depends, and its main compute.
+
+Main compute is the program's actual work, without uploads and set-up.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +59,7 @@ class Program(Record, frozen=True):
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:
-    """Identify the program of a process by its kernels, command and ranges, and MPI by its calls.
-
-    Args:
-        trace: the report.
-        process: the process.
-        kernel_names: of the kernels that it launched, demangled.
-    """
+    """Identify the program of a process by its kernels, command, ranges and MPI calls."""
     names = [*kernel_names]
     torch = _torch_evidence(trace, process, names)
     uses_mpi = process in trace.mpi_processes
@@ -73,7 +70,6 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
 
 
 def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> str | None:
-    """Return evidence of PyTorch, None without any."""
     if process in trace.label_ranges:
         return "ranges of python -m instrument"
     for name in kernel_names:
@@ -118,10 +114,8 @@ def main_compute(
 ) -> MainCompute:
     """Return the main compute: matrix multiplications, else the kernel that takes most time.
 
-    Args:
-        operations: of the rank.
-        names: demangled kernel names by the ids in `operations.kernels.name`.
-        communicates: communication operations by the same ids.
+    `names` and `communicates` have the demangled names, and the operations of communication
+    kernels, by the ids in `operations.kernels.name`; so in the functions below.
     """
     kernels = operations.kernels
     name_of_signature = kernels.name_of_signature.tolist()
@@ -166,13 +160,7 @@ def main_span(
 ) -> MainSpan | None:
     """Return when the main compute ran, after any warm-up; None if there is no main compute.
 
-    Args:
-        operations: of the rank.
-        names: demangled kernel names by the ids in `operations.kernels.name`.
-        communicates: communication operations by the same ids.
-        launched_by: for kernels and graphs, the index of the call that launched each; -1 for none.
-        calls: of the process, None if unknown.
-        warm_up: when the process warmed up.
+    `launched_by` has the launching calls of kernels and of graphs, -1 for none.
     """
     main = main_compute(operations, names, communicates)
     start_ns = _first(_groups(operations, main), launched_by, calls, warm_up)
@@ -216,14 +204,9 @@ def first_launch(
     calls: ApiCalls,
     warm_up: Intervals,
 ) -> int | None:
-    """Return when a process first launched main compute, on any device; None if it did not.
+    """Return when a process first launched main compute, on any of its devices; None if never.
 
-    Args:
-        devices: the operations of the process on each.
-        names: demangled kernel names by the ids in `kernels.name`.
-        communicates: communication operations by the same ids.
-        calls: of the process.
-        warm_up: when the process warmed up; launches then count only if there are no others.
+    Launches during the warm-up count only if there are no others.
     """
     first: list[int] = []
     for operations in devices:

@@ -313,12 +313,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         return self._name_of_last(time_ns, lambda end_ns: end_ns == time_ns)
 
     def operation_name(self, group: int, index: int) -> str:
-        """Return the readable name of an operation.
-
-        Args:
-            group: its place in `operations.groups`.
-            index: its place in the group.
-        """
+        """Return the readable name of an operation by its place in one of `operations.groups`."""
         if group == _KERNELS:
             return function_name(self.kernel_names[self.operations.kernels.name_id(index)])
         if group == _COPIES:
@@ -417,7 +412,6 @@ def _host_order(calls: ApiCalls | None) -> Int32:
 
 
 def _first_launch(rank: Rank) -> int | None:
-    """Return when the process first launched main compute, on any device."""
     assert rank.calls is not None  # noqa: S101  (callers have checked)
     devices = [
         operations if key.device != rank.device else rank.operations

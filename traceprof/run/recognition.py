@@ -1,4 +1,4 @@
-"""Recognition of reports that belong to one run.
+"""Which reports belong to one run, and which rank each process is.
 
 Two reports are of one run if both contain the same NCCL communicator (its id is random), or if they
 were captured at the same time and ran the same program.
@@ -43,9 +43,7 @@ class ReportIdentity(Record, frozen=True):
 def identify(trace: Trace, cpu_work: Iterable[tuple[int, int, int]]) -> ReportIdentity:
     """Return the facts by which a report is assigned to a run.
 
-    Args:
-        trace: the report.
-        cpu_work: pid, start and end of the work of each rank without a GPU.
+    `cpu_work` has pid, start and end of the work of each rank without a GPU.
     """
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
@@ -133,24 +131,28 @@ SOURCES_OF_RANKS = ("labels", "torch", "nccl", "mpi")
 _SOURCES_OF_REPORTS = ("environment", "file name")
 # In order of trust, too.
 RANK_VARIABLES = (
-    "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
-)  # fmt: skip
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
 _SIZE_VARIABLES = (
-    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
-    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
-)  # fmt: skip
+    "WORLD_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
+)
 _OF_FILE = lazy(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # SGLang's; of a later pipeline stage it is not the rank.
 _OF_TENSOR_PARALLEL = lazy(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:
-    """Return the numbers of a report's ranks by source.
-
-    Args:
-        trace: the report.
-        processes: those of its ranks.
-    """
+    """Return the numbers of the ranks of some processes of a report, by source."""
     of_environment = rank_of_environment(trace.session.environment)
     of_file = rank_of_file(trace.path)
     return {
@@ -164,11 +166,7 @@ def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple
 
 
 def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], str]:
-    """Return the numbers of all ranks of a run, and their source.
-
-    Args:
-        reports: the numbers of each report's ranks, by source.
-    """
+    """Return the numbers of all ranks of a run, and their source."""
     num_ranks = [len(numbers[SOURCES_OF_RANKS[0]]) for numbers in reports]
     sources: tuple[str, ...] = SOURCES_OF_RANKS
     if max(num_ranks, default=0) <= 1:
@@ -183,14 +181,9 @@ def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], s
 def choose_numbers(
     candidates: Iterable[tuple[str, Numbers]], num_ranks: int
 ) -> tuple[list[int], str]:
-    """Return the ranks' numbers and their source.
+    """Return the numbers of all ranks by the first source that distinguishes them, and the source.
 
-    Args:
-        candidates: the number of every rank by source, the most trusted source first.
-        num_ranks: the number of ranks.
-
-    Returns:
-        The numbers by the first source that distinguishes all of them, else in order.
+    Sources come in order of trust; without one, ranks are numbered in order.
     """
     for source, numbers in candidates:
         known = [number for number in numbers if number is not None]
@@ -200,12 +193,7 @@ def choose_numbers(
 
 
 def may_have_others(trace: Trace, process: int) -> bool:
-    """Return whether a process has others in its run, or a rank in one of unknown size.
-
-    Args:
-        trace: the report.
-        process: the process.
-    """
+    """Return whether a process has others in its run, or a rank in a run of unknown size."""
     of_launchers = _numbers(trace.session.environment, _SIZE_VARIABLES)
     sizes = [*of_launchers, *([] if trace.world_size is None else [trace.world_size])]
     numbers = [number for (number,) in numbers_by_source(trace, [process]).values()]

@@ -103,10 +103,8 @@ class Clocks(Record, frozen=True):
 def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
     """Return the clocks by the sessions' starts.
 
-    Args:
-        sessions: of each report.
-        runs: the run of each report, if there are several: a machine's clock may have been set
-            between two.
+    If reports are of several runs, `runs` has the number of each one's run: a machine's clock may
+    have been set between two.
     """
     starts = [
         None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0

@@ -1,4 +1,4 @@
-"""The steady steps of a rank, whose mean is the cost of a step; kinds of steps."""
+"""The steady steps of a rank, whose mean is the cost of a step, and kinds of steps."""
 
 from __future__ import annotations
 
@@ -33,18 +33,11 @@ MIN_EXPLAINED = 0.80
 
 
 def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) -> Mask | None:
-    """Return which steps are of the longer of two kinds; None if all are of one kind.
+    """Return which steps are of the longer of two kinds, bool[n]; None if all are of one kind.
 
     The kinds are divided at the cut of the sorted logarithms of the lengths that explains most of
-    their variance, tried one by one (Otsu, "A threshold selection method from gray-level
-    histograms", 1979).
-
-    Args:
-        lengths_ns: float64[n] or int64[n], in any order.
-        min_explained: share of the variance that the cut has to explain.
-
-    Returns:
-        bool[n], or None.
+    their variance (Otsu, "A threshold selection method from gray-level histograms", 1979), at
+    least the share `min_explained`.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     num = len(lengths)
@@ -71,14 +64,9 @@ def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) 
 
 
 def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> list[Mask]:
-    """Return which steps are of each kind, the shorter first; phases are kinds, in order of time.
+    """Return which steps are of each kind, bool[n] for each of at least one kind.
 
-    Args:
-        lengths_ns: float64[n] or int64[n].
-        phase: int64[n], of the program, equal for all steps where it has one.
-
-    Returns:
-        bool[n] for each kind; at least one kind.
+    Phases of the program are kinds, in order of time; else the shorter kind comes first.
     """
     phases = distinct_values(phase)
     if len(phases) > 1:
@@ -88,11 +76,7 @@ def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> l
 
 
 def regular_spacing(is_long: Mask) -> int | None:
-    """Return every how many steps a long one comes; None if they come irregularly.
-
-    Args:
-        is_long: bool[n], in order of time.
-    """
+    """Return the distance, in steps, between long steps; None if they come irregularly."""
     distances = np.diff(np.flatnonzero(is_long))
     if len(distances) < MIN_STEPS:
         return None
@@ -137,16 +121,15 @@ def step_uses(
 
     Cut are the first and the last step with under 90 % of the median number of kernels, where
     hardly another step has as few, and the last one where no step follows. Opening are leading
-    steps that take longer than those of the later half do. Rare is a step that takes over three
-    times as long as the longest kind, and in which something else ran.
+    steps that take longer than those of the later half. Rare is a step that takes over three times
+    as long as the longest kind, and in which something else ran.
 
     Args:
         lengths_ns: int64[n], in order of time.
-        num_kernels: int64[n], how many kernels start in each; zeros where that is unknown.
+        num_kernels: int64[n], started in each step; zeros where that is unknown.
         ends_early: whether no step follows the last one.
         is_cut: bool[n], those that are known to be cut, however few steps there are.
-        ran_else: returns of some steps whether ranges or calls name something else that ran in
-            them; asked for as few as can be.
+        ran_else: predicate of some steps: ranges or calls name something else that ran in them.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)
@@ -178,7 +161,7 @@ def step_uses(
 
 
 def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
-    """Return how many leading steps open a recording."""
+    """Return the number of leading steps that open a recording."""
     num = len(lengths)
     limit = MIN_OPENING * float(quantiles_of(lengths[num // 2 :], (0.95,))[0])
     most = min(max(int(MAX_OPENING_SHARE * num), 1), MAX_OPENING_STEPS)
@@ -187,7 +170,7 @@ def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
 
 
 def _outliers(lengths: npt.NDArray[np.float64]) -> Mask:
-    """Return which steps take far longer than the longest kind; none where these are many."""
+    """Return which steps take far longer than the longest kind; none if they are many."""
     most = -(-len(lengths) // _RARE_SHARE)
     usual = np.sort(lengths)[:-most]
     if len(usual) == 0:
@@ -214,30 +197,25 @@ class SteadySteps(Record, frozen=True):
 
 
 def steady_steps(rank: Rank, window: Window) -> SteadySteps:
-    """Return the steps of a rank in a window that are steady.
-
-    Args:
-        rank: the rank.
-        window: the part of it that is judged.
-    """
+    """Return the steady steps of a rank in a window."""
     return rank.cache.get(_steady_steps, rank, window.start_ns, window.end_ns)
 
 
 def covered_per_step(rank: Rank, window: Window, covered: Intervals) -> int | None:
-    """Return how much of some intervals the mean steady step holds, ns; None without steps."""
+    """Return the time of some intervals in the mean steady step, ns; None without steps."""
     has_steps = len(steady_steps(rank, window).step) > 0
     return covered_in_mean(rank, window, covered) if has_steps else None
 
 
 def covered_in_mean(rank: Rank, window: Window, covered: Intervals) -> int:
-    """Return how much of some intervals the mean steady step holds, ns; the window without any."""
+    """Return the time of some intervals in the mean steady step, else in the window, ns."""
     steps = steady_steps(rank, window)
     of_step = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
     return round(intervals.total(of_step) / len(of_step))
 
 
 def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | None:
-    """Return which share of some intervals in a window the mean steady step holds.
+    """Return the share of some intervals' time in a window that the mean steady step holds.
 
     None without steps, or without anything in the window.
     """
@@ -277,12 +255,12 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
 
 
 def _is_part(rank: Rank) -> bool:
-    """Return whether the steps are periods, and others follow the last of them."""
+    """Return whether the steps are periods of which more follow."""
     return rank.step_ranges is None and rank.periods is not None and rank.periods.is_part
 
 
 def _known_cut(rank: Rank, source: Int64) -> Mask:
-    """Return which steps an exception or the capture's end cut; if all of them, none."""
+    """Return which steps an exception or the capture's end cut; none if it cut all."""
     ranges = rank.step_ranges
     if ranges is None or ranges.is_cut is None or ranges.is_cut[source].all():
         return np.zeros(len(source), np.bool_)
@@ -290,7 +268,7 @@ def _known_cut(rank: Rank, source: Int64) -> Mask:
 
 
 def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return how many kernels, and graphs traced as a whole, start in each step."""
+    """Return the number of kernels and graphs that start in each step."""
     num = np.zeros(len(start_ns), np.int64)
     for group in (rank.operations.kernels, rank.operations.graphs):
         num += np.searchsorted(group.start_ns, end_ns) - np.searchsorted(group.start_ns, start_ns)
@@ -298,7 +276,7 @@ def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def _names_else(rank: Rank, start_ns: Int64, end_ns: Int64) -> Callable[[Int64], Mask]:
-    """Return a function that says in which steps files were written, or validation ran."""
+    """Predicate: steps in which files were written, or validation ran."""
 
     def ran_else(chosen: Int64) -> Mask:
         spans = []

@@ -154,10 +154,8 @@ def find_training_ranges(
 ) -> dict[int, TrainingRanges]:
     """Return the training ranges of each process that has some.
 
-    Args:
-        trace: an open report.
-        user: searched for in every range's name, instead of the built-in patterns of steps. The
-            group named `step`, else the first group, is the step's number.
+    The user's pattern is searched for in each range's name, in place of the built-in patterns of
+    steps. Its group named `step`, else its first group, is the step's number.
     """
     expressions = [*_OPTIMIZER_STEPS, _WARM_UP, _CUT]
     if user is None:
@@ -180,12 +178,7 @@ def find_training_ranges(
 
 
 def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
-    """Return the steps from each optimizer step to the next; None without any.
-
-    Args:
-        begin_ns: when the first step begins.
-        ends_ns: int64[n], ascending, when each optimizer step was over.
-    """
+    """Return the steps from each optimizer step's end to the next, the first from `begin_ns`."""
     if len(ends_ns) == 0:
         return None
     start = np.concatenate((np.array([begin_ns], np.int64), ends_ns[:-1]))
@@ -203,11 +196,7 @@ def step_windows(
     on a stream without kernels begins none while earlier work still runs: where nothing holds the
     host up, copies run ever further ahead, until the launch queue is full.
 
-    Args:
-        operations: of the rank.
-        launched_by: for each group of operations the index of the call of each, -1 for none.
-        calls: of the process.
-        ranges: the steps of the process.
+    `launched_by` has the index of the call of each operation by group, -1 for none.
     """
     launched, start, end, is_beside = _by_launch(operations, launched_by, calls)
     first = np.searchsorted(launched, ranges.start_ns, side="left")
@@ -234,14 +223,10 @@ def step_windows(
 
 
 def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
-    """Return the windows of the steps of a process without GPU work.
+    """Return the windows of the steps of a process without GPU work, which ended at `end_ns`.
 
     As on a GPU they follow each other without a gap, so that what happens between two ranges, such
     as loading data, belongs to the step before; the last ends with its range, or with the process.
-
-    Args:
-        ranges: the steps of the process.
-        end_ns: when the last range of the process ended.
     """
     last = np.maximum(ranges.start_ns[-1:], np.minimum(ranges.end_ns[-1:], end_ns))
     end = np.concatenate((ranges.start_ns[1:], last))
@@ -253,7 +238,7 @@ def _by_launch(
 ) -> tuple[Int64, Int64, Int64, npt.NDArray[np.bool_]]:
     """Return launch, start and end of all operations with a known launch, by launch.
 
-    The last array says of each whether it is a copy on a stream without kernels.
+    A fourth array says whether each is a copy on a stream without kernels.
     """
     groups = operations.groups
     kernels = [operations.kernels, operations.graphs]
@@ -329,13 +314,7 @@ def _chosen(ranges: NamedRanges, chosen: Sequence[int] | Int64) -> NamedRanges:
 def _numbered(
     ranges: NamedRanges, expression: re.Pattern[str], cut: AbstractSet[str] = frozenset()
 ) -> StepRanges:
-    """Return steps with their numbers.
-
-    Args:
-        ranges: the steps.
-        expression: matches their names.
-        cut: names of those that an exception cut.
-    """
+    """Return steps with the numbers in their names; exceptions cut those with names in `cut`."""
     num_named, ranges = len(ranges.names), _outer(ranges)
     texts = [_number_text(expression.search(name)) for name in ranges.names]
     usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)

@@ -1,6 +1,6 @@
-"""Summaries of reports and their ranks without their events: small and picklable.
+"""Summaries of reports and their ranks without their events, and of reports that failed.
 
-A report may be measured by another process or on another machine, which sends this back.
+They are small and picklable: a report may be measured by another process or on another machine.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ class OpenCall(Record, frozen=True):
     length_ns: int | None  # from its start to the end of the capture, None if unknown
 
     def sentence(self, ranks: str) -> str:
-        """Return a sentence that says so of some ranks.
-
-        Args:
-            ranks: in prose, such as `rank 3`.
-        """
+        """Return a sentence that says so of ranks, which are given in prose (`rank 3`)."""
         since = f"{self.start_ns // 10**9}.{self.start_ns % 10**9 // 1000:06d} s"
         length = "" if self.length_ns is None else f", for {duration(self.length_ns)}"
         return (
@@ -56,10 +52,7 @@ class OpenCall(Record, frozen=True):
 
 @optional("open-calls", otherwise=lambda *_: None)
 def last_open_call(trace: Trace, process: int) -> OpenCall | None:
-    """Return the last communication call that a process entered and had not left at the end.
-
-    Returns:
-        None if all calls returned.
+    """Return the last communication call that a process had not left at the end; None without.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -82,7 +75,7 @@ def last_open_call(trace: Trace, process: int) -> OpenCall | None:
 
 
 def _last_open(calls: CommunicationCalls, end_ns: int) -> tuple[int, int] | None:
-    """Return the start of the last range that was open at a time, and the index of its call.
+    """Return start and index of the last call that was open at a time.
 
     Nsight ends ranges that are open when the capture ends at that time, or later.
     """
@@ -184,10 +177,7 @@ class RunSummary(Record, frozen=True, dict=True):
     def rank_beside(self, rank: int, device: int, gpu_id: str | None) -> int | None:
         """Return the number of the rank on another GPU; None if none or several are there.
 
-        Args:
-            rank: the number of a rank that sees the other GPU.
-            device: the CUDA ordinal of that GPU as the rank's process sees it.
-            gpu_id: of that GPU; None if unknown.
+        The GPU is known by its uuid, or by its ordinal in the process of a rank that sees it.
         """
         report, process, machine = self._homes[rank]
         ranks = self._ranks_at.get((report, process, device))
@@ -255,10 +245,6 @@ Made = TypeVar("Made")
 def try_report(path: Path, make: Callable[[], Made]) -> Made | FailedReport:
     """Return the result for a report, or the reason for its failure.
 
-    Args:
-        path: the report, as it was given.
-        make: computes the result.
-
     Raises:
         UsageError: the request is impossible for any report.
     """
@@ -283,10 +269,6 @@ def close_on_error(trace: Trace) -> Iterator[None]:
 def failure(path: Path, error: Exception) -> TraceprofError:
     """Return the error that says why a report failed.
 
-    Args:
-        path: the report.
-        error: what was raised while it was read.
-
     Raises:
         Exception: the error itself, if it is a bug of traceprof and the user wants its traceback.
     """
@@ -305,12 +287,7 @@ def failure(path: Path, error: Exception) -> TraceprofError:
 
 
 def all_failed(failed: Sequence[FailedReport], done: str = "analysed") -> TraceprofError:
-    """Return the error that ends a command when all of its reports failed.
-
-    Args:
-        failed: the reports, at least one.
-        done: the participle for the message: what could not be done with them.
-    """
+    """Return the error that ends a command when all of its reports failed to be `done`."""
     first = failed[0].error
     if len(failed) == 1:
         return first

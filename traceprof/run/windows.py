@@ -1,4 +1,7 @@
-"""The window of each rank that is analysed: its training, some steps, or a time range."""
+"""The window of each rank that is analysed: its training, some steps, or a time range.
+
+The training is the time that is judged, without what comes before and after.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,6 @@ def _without_steps(rank: Rank) -> Training:
 
 
 def _num_leading(mask: Mask) -> int:
-    """Return the number of true values before the first false one."""
     return len(mask) if mask.all() else int(mask.argmin())
 
 
@@ -151,12 +153,7 @@ def training_window(rank: Rank) -> Window:
 
 
 def shown_window(rank: Rank, window: Window) -> Window:
-    """Return the window to show of a rank whose findings are about a window.
-
-    Args:
-        rank: the rank.
-        window: the chosen one; for the training, all of the rank is shown.
-    """
+    """Return the window to show: if findings are about the training, all of the rank."""
     return rank.window if window.kind is WindowKind.TRAINING else window
 
 
@@ -173,10 +170,6 @@ def time_window(rank: Rank, time_range: Range) -> Window:
 
 def check_choice(steps: Range | None, time_range: Range | None) -> None:
     """Reject a choice that no report could fulfil.
-
-    Args:
-        steps: as for `choose_window`.
-        time_range: as for `choose_window`.
 
     Raises:
         UsageError: both are given, or one ends before it starts or is empty.
@@ -203,12 +196,7 @@ def check_choice(steps: Range | None, time_range: Range | None) -> None:
 
 
 def captured_span(trace: Trace, ranks: Sequence[Rank]) -> tuple[int, int]:
-    """Return when the capture of a report began and ended, ns of the report's own time.
-
-    Args:
-        trace: the report.
-        ranks: its ranks, at least one.
-    """
+    """Return when the capture of a report began and ended, ns of the report's own time."""
     session = trace.session
     begin = session.start_utc_ns if session.is_utc else 0
     windows = [rank.window for rank in ranks]
@@ -223,11 +211,7 @@ def captured_span(trace: Trace, ranks: Sequence[Rank]) -> tuple[int, int]:
 
 
 def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> None:
-    """Check that a time range overlaps the captured time.
-
-    Args:
-        time_range: the chosen one.
-        spans: when the capture of each report began and ended, at least one.
+    """Check that a time range overlaps one of the captures, each given by begin and end.
 
     Raises:
         UsageError: it overlaps none of them.
@@ -245,12 +229,7 @@ def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> No
 
 
 def no_such_steps(steps: Range, known: Iterable[tuple[int, int]]) -> UsageError:
-    """Return the error for steps that no rank of a run has.
-
-    Args:
-        steps: the chosen ones.
-        known: the first and last step of each rank that has steps.
-    """
+    """Return the error for steps that no rank has; `known` are first and last step of each rank."""
     ends = list(known)
     return UsageError(
         f"cannot analyse the steps {_written(steps)}",
