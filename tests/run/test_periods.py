@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reference.periods import period
+from tests.reference.period_steps import period
 from tests.support.builders import TraceBuilder
 from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
 from tests.support.selection import known
