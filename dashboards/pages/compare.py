@@ -26,7 +26,7 @@ from dashboards.widgets.components import (
 from dashboards.widgets.tables import Column, record, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
-from traceprof.reports.blocks import Paragraph, Table
+from traceprof.reports.blocks import Paragraph, TableBlock
 from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.units import duration
 
@@ -111,7 +111,7 @@ def _section(section: Section) -> Component:
     parts: list[Any] = []
     is_below = False
     for block in section.blocks:
-        if isinstance(block, Table):
+        if isinstance(block, TableBlock):
             parts.append(_table(block))
             is_below = True
         elif isinstance(block, Paragraph):
@@ -120,7 +120,7 @@ def _section(section: Section) -> Component:
     return card(section.title, *parts)
 
 
-def _table(table: Table) -> Component:
+def _table(table: TableBlock) -> Component:
     classes = ["" if column.is_text else "number" for column in table.columns]
     head = html.Tr(
         [

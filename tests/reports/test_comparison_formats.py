@@ -16,7 +16,7 @@ from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.documents.comparison import Comparison
 from traceprof.reports import html, json, junit, markdown, text
-from traceprof.reports.blocks import Table
+from traceprof.reports.blocks import TableBlock
 from traceprof.reports.comparison_sections import MARKS, comparison_sections, verdict
 
 HOSTILE = "<script>alert(1)</script> [x](y) **b** | `c` @all &amp; ::error::\x1b[31m\x00\n::x"
@@ -73,7 +73,7 @@ def test_all_that_is_said_is_in_each_format(
     for section in comparison_sections(comparison):
         assert section.title in written
         for block in section.blocks:
-            for row in block.rows if isinstance(block, Table) else ():
+            for row in block.rows if isinstance(block, TableBlock) else ():
                 assert all(str(cell) in written for cell in row)
                 num_cells += len(row)
     assert num_cells > 50

@@ -46,12 +46,7 @@ class ComputeAfter(Record, frozen=True):
 def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
     """Return the compute that starts first at or after each time.
 
-    Of several that start at once, it is one on the stream given, else the one that ends first.
-
-    Args:
-        rank: a rank with a GPU.
-        times_ns: int64[n].
-        stream: int64[n].
+    Of several that start together it is one on the given stream, else the one that ends first.
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = np.flatnonzero(~rank.is_communication_kernel)
@@ -108,19 +103,13 @@ def _launched(rank: Rank, index: Int64) -> Int64:
 
 
 def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
-    """Return which operations a compute stream waits for with nothing else to do meanwhile.
+    """Return which operations are blocking dependencies: compute waits, with nothing else to do.
 
-    That is: no compute was launched between the operation and that wait, and no other communication
-    was outstanding. Outstanding is communication launched before the wait that had not ended when
-    the operation's launch began, and that no compute stream waited for before that launch.
+    No compute was launched between the operation and the wait of a compute stream for it, and no
+    other communication was outstanding: launched before the wait, not over when the operation's
+    launch began, and not yet waited for by a compute stream. All false without event records.
 
-    Args:
-        rank: a rank with a GPU.
-        ready: when its communication could have begun.
-        operations: int64[n], indices into `ready`.
-
-    Returns:
-        bool[n]; all false if the report has no event records.
+    `operations`: int64[n], indices into `ready`.
     """
     is_needed: Mask = np.zeros(len(operations), np.bool_)
     waits = stream_waits(rank)
@@ -145,7 +134,6 @@ def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
 
 
 def _compute_streams(rank: Rank) -> Int64:
-    """Return the streams on which anything computes."""
     streams, _ = rank.operations.kernels.packed_stream.counted(~rank.is_communication_kernel)
     return distinct_values(np.concatenate((streams, rank.operations.graphs.stream)))
 
@@ -165,12 +153,7 @@ def _none_outstanding(
 ) -> Mask:
     """Return for which operations no other communication was outstanding, bool[n].
 
-    Args:
-        rank: the rank.
-        ready: when its communication could have begun.
-        operations: int64[n], indices into `ready`.
-        until: int64[n], the place of the wait for each.
-        waits: the waits of the streams that compute.
+    `operations`: int64[n], indices into `ready`. `until`: int64[n], the place of the wait for each.
     """
     is_none = np.ones(len(operations), np.bool_)
     if rank.calls is None:
@@ -200,11 +183,7 @@ def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place:
 
     A wait for an operation is a wait for all operations before it on its stream.
 
-    Args:
-        ready: when the rank's communication could have begun.
-        here: int64[m], indices into it: the communication of one stream, in order.
-        waits: the waits of the streams that compute.
-        place: int64[n].
+    `here`: int64[m], indices into it: the communication of one stream, in order. `place`: int64[n].
     """
     of_stream = np.flatnonzero(waits.awaited_stream == ready.stream[here[0]])
     if len(of_stream) == 0:
@@ -225,7 +204,7 @@ def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place:
 
 
 class _Highest:
-    """The highest number of any slice of an array, from the highest of 1, 2, 4, 8, … in a row."""
+    """Maximum of any slice of an array in constant time (a sparse table)."""
 
     def __init__(self, values: Int64) -> None:
         self._levels = [values]
@@ -248,7 +227,7 @@ _MAX_LATE_SHARE = 0.01
 
 
 class Rest(IntEnum):
-    """The reason for the exposed time that waiting, late launches and queues do not explain."""
+    """Reason for exposed time that waiting, late launches and queues do not explain."""
 
     UNKNOWN = 0
     SAME_STREAM = 1
@@ -258,7 +237,7 @@ class Rest(IntEnum):
 
 
 class Exposure(Record, frozen=True):
-    """The communication operations of a rank of which a part is exposed in a window, by start."""
+    """Communication operations of a rank that are at least partly exposed in a window, by start."""
 
     # int64[n], index among the rank's communication kernels, by start; -1 for a peer copy
     kernel: Int64
@@ -351,10 +330,6 @@ class Neighbours(Record, frozen=True):
 def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
     """Return a rank's exposed communication in a window, and reasons other than waiting.
 
-    Args:
-        rank: a rank with a GPU.
-        window: the time that counts.
-
     Returns:
         The exposed operations, and their neighbours.
 
@@ -422,9 +397,9 @@ def _clocks_agree(rank: Rank) -> bool:
 
 
 def _lines(ready: Readiness) -> Int64:
-    """Return the first operation of the line in which each one stands, int64[all], itself if alone.
+    """Return the first operation of the back-to-back run that each belongs to, int64[all].
 
-    In a line, kernels of one stream begin as the one before them ends: the stream is never free.
+    In such a run each kernel begins as the one before it ends: the stream is never free.
     """
     first = np.arange(len(ready))
     order = np.argsort(ready.stream[: ready.num_kernels], kind="stable")
@@ -434,14 +409,11 @@ def _lines(ready: Readiness) -> Int64:
 
 
 def _idle_compute(rank: Rank, ready: Readiness, first: Int64) -> Int64:
-    """Return how long compute ran between lines and the communication before, int64[n].
+    """Return how long compute ran between communication and the next back-to-back run, int64[n].
 
-    It counts until the first operation's input was there; if that is not known, until it began.
+    It counts until the input of the first operation was there, or, if that is unknown, its start.
 
-    Args:
-        rank: the rank.
-        ready: when its communication could have begun.
-        first: int64[n], indices into `ready`: the first operation of each line.
+    `first`: int64[n], indices into `ready`: the first operation of each line.
     """
     before = ready.before[first]
     end_before = np.where(before >= 0, ready.end_ns[before], UNKNOWN)
@@ -459,15 +431,10 @@ def _reasons(
     *,
     is_judged: bool,
 ) -> tuple[Int64, Int64, Int64]:
-    """Return the most that late launches and queues explain of some operations, and the `Rest`.
+    """Return upper bounds on the time that late launches and queues explain, and the `Rest`.
 
-    Args:
-        rank: the rank.
-        ready: when its communication could have begun.
-        operations: int64[n], indices into `ready`.
-        line: int64[n], the first operation of the line of each.
-        after: the next compute after each.
-        is_judged: whether launches can give reasons.
+    `operations`: int64[n], indices into `ready`. `line`: int64[n], the first of its
+    back-to-back run.
     """
     launch, end = ready.launch_ns[operations], ready.end_ns[operations]
     has_launch = (launch != UNKNOWN) & is_judged
@@ -501,10 +468,7 @@ def _reasons(
 def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
     """Return when the operation of any kind before each one on its stream ended, int64[n], or -1.
 
-    Args:
-        rank: the rank.
-        ready: when its communication could have begun.
-        operations: int64[n], indices into `ready`.
+    `operations`: int64[n], indices into `ready`.
     """
     on_streams = operations_on(rank, distinct_values(ready.stream[operations]))
     order = np.lexsort((on_streams.end_ns, on_streams.start_ns, on_streams.stream))

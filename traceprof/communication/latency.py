@@ -37,7 +37,7 @@ _PAUSE_NS = 20_000  # messages that follow within this time are one stretch
 
 
 class SmallMessages(Record, frozen=True):
-    """The communication kernels of a rank that pay latency more than bandwidth."""
+    """Communication kernels of a rank whose time is latency more than bandwidth."""
 
     num_operations: int  # kernels whose time is at least half latency
     median_bytes: int | None  # the median size of these, None without any
@@ -53,17 +53,12 @@ class SmallMessages(Record, frozen=True):
 def small_messages(
     rank: Rank, window: Window, sent: Messages, sized: Int64, row: Int64
 ) -> tuple[SmallMessages, Int64, int]:
-    """Return the communication kernels of a rank that pay latency, judged by their sizes.
+    """Return the communication kernels of a rank whose time is latency, judged by their sizes.
 
-    With these kernels, int64[n], indices into the rank's, and how long they wait in the mean step
-    while nothing computes, ns; `most_ns` is of their latency alone.
+    Also returned: their indices among the rank's kernels, int64[n], and their wait in the mean step
+    while nothing computes, in ns. `most_ns` counts their latency alone.
 
-    Args:
-        rank: the rank.
-        window: the time to look at.
-        sent: the messages of its communication kernels.
-        sized: indices of those to judge, all of known size.
-        row: int64[n], numbers that are equal for one operation on one communicator.
+    `row`: int64[n], numbers that are equal for one operation on one communicator.
     """
     kernels = rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel[sized]], kernels.ends(sent.kernel[sized])
@@ -106,9 +101,7 @@ def best_time_and_latency(size: Int64, duration_ns: Int64) -> tuple[Float64, Flo
     64 KiB are latency alone and others have none. Latency is at most 100 µs: longer times include
     waiting even in the fastest message, and the excess is left out of the best time as well.
 
-    Args:
-        size: int64[n], in bytes.
-        duration_ns: int64[n].
+    `size`: int64[n], in bytes. `duration_ns`: int64[n].
 
     Returns:
         Best time and latency of each message, float64[n], in ns.

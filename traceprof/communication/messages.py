@@ -45,7 +45,7 @@ EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 
 
 class Messages(Record, frozen=True):
-    """The communication kernels of one rank, in order of their start; -1 if unknown."""
+    """Communication kernels of one rank in order of start; -1 is unknown."""
 
     kernel: Int64  # int64[n], indices into the rank's kernels
     operation: Int64  # int64[n], indices into `operations`
@@ -285,8 +285,8 @@ def _own_communicators(
 ) -> Int64:
     """Return the communicator of kernels that share a launch range with others of their kind.
 
-    NCCL launches a group's communicators in the order in which they were first called. -1 if there
-    is not one kernel for each. This loops over such ranges, since they are rare.
+    NCCL launches a group's communicators in the order in which they were first called. Unknown (-1)
+    unless there is one kernel for each. It loops over such ranges, since they are rare.
     """
     launch, kind, order = keys
     communicator = np.full(len(launch), UNKNOWN, np.int64)
@@ -302,7 +302,6 @@ def _own_communicators(
 
 
 def _num_alike(launch: Int64, kind: Int64) -> Int64:
-    """Return for each kernel how many kernels of its kind are in its launch range."""
     keys = launch * (len(OPERATIONS) + 1) + kind
     _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
     alike: Int64 = count[inverse.reshape(-1)]
@@ -312,7 +311,6 @@ def _num_alike(launch: Int64, kind: Int64) -> Int64:
 def _has_unnamed_calls(
     calls: CommunicationCalls, launch: Int64, kind: Int64, call_kind: Int64
 ) -> Mask:
-    """Return whether each kernel's launch range has calls of a kind that no kernel in it has."""
     of_kernels = np.zeros(len(calls.launch_start_ns), np.int64)
     of_calls = np.zeros(len(calls.launch_start_ns), np.int64)
     has = launch >= 0
@@ -327,7 +325,6 @@ def _has_unnamed_calls(
 
 
 def _kinds(operation: Int64) -> Int64:
-    """Return numbers that are equal for the two sides of what may be one operation."""
     return _KIND[np.minimum(operation, len(OPERATIONS) - 1)]
 
 
@@ -358,9 +355,7 @@ class Names(Record, frozen=True):
 def operation_names(rank: Rank, index: Int64) -> Names:
     """Return the names of operations.
 
-    Args:
-        rank: a rank with a GPU.
-        index: int64[n], into all operations of the rank, its groups joined; -1 for none.
+    `index`: int64[n], into all operations of the rank, its groups joined; -1 for none.
     """
     number = np.full(len(index), -1, np.int64)
     known: dict[str, int] = {}
@@ -384,7 +379,7 @@ def operation_names(rank: Rank, index: Int64) -> Names:
 
 
 def asynchronous_calls(operations: Iterable[str]) -> str:
-    """Return the calls for operations that ran, given by NCCL's names: of both sorts if unknown."""
+    """Return in words the PyTorch calls that start these NCCL operations and return at once."""
     names = {*operations} - {BARRIER} or {UNKNOWN_OPERATION}
     texts = []
     if names.difference(BETWEEN_TWO):
@@ -402,16 +397,14 @@ _LIKE_COMMUNICATION = lazy(
 
 
 def looks_like_communication(name: str) -> bool:
-    """Return whether a kernel's name, which no pattern knows, may mean communication."""
+    """Return whether the name of a kernel without a category may mean communication."""
     return _LIKE_COMMUNICATION.search(name) is not None
 
 
 def num_inside(spans: Spans, window: Window) -> int:
     """Count the operations that lie at least partly inside a window.
 
-    Args:
-        spans: starts and ends of operations, int64[n] each, in groups.
-        window: the time that is judged.
+    `spans`: starts and ends of operations, int64[n] each, in groups.
     """
     start, end = np.array([window.start_ns]), np.array([window.end_ns])
     closed = np.array([window.is_whole])

@@ -29,7 +29,7 @@ _MAX_NAMED = 4  # operations of a chain that its label names
 
 
 class Independence(IntEnum):
-    """Independence of an operation from the one before it on its stream: they could overlap."""
+    """Whether an operation could overlap with the one before it on its stream."""
 
     UNKNOWN = -1
     DEPENDENT = 0
@@ -86,8 +86,8 @@ def queue_of(rank: Rank) -> Queue:
 def independence_of(sent: Messages, before: Int64) -> Int64:
     """Return whether each kernel could have run beside an earlier one, int64[n]; -1 is none.
 
-    It could if the communicators differ, or the peers of two sends or receives. It could not on one
-    communicator, whose order NCCL keeps.
+    Operations on different communicators could overlap, and so could sends or receives with
+    different peers. Otherwise NCCL keeps the order of a communicator.
     """
     differ, same = np.zeros(len(before), np.bool_), np.zeros(len(before), np.bool_)
     for column in (sent.communicator, sent.group):
@@ -108,7 +108,7 @@ def independence_of(sent: Messages, before: Int64) -> Int64:
 
 
 def compute_streams(rank: Rank) -> Int64:
-    """Return the streams that compute regularly, not only with NCCL's small helper kernels."""
+    """Return the compute streams, without those that only run NCCL's small helper kernels."""
     packed = rank.operations.kernels.packed_stream
     streams, count = packed.counted()
     communicating, others = packed.counted(rank.is_communication_kernel)

@@ -67,9 +67,7 @@ class StreamOperations(Record, frozen=True):
 def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
     """Return the operations of some streams.
 
-    Args:
-        rank: a rank with a GPU.
-        streams: int64[m].
+    `streams`: int64[m].
     """
     parts, before, place = [], 0, rank.host_order
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
@@ -84,9 +82,7 @@ def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
 def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
     """Return when operations started and ended, int64[n] each.
 
-    Args:
-        rank: a rank with a GPU.
-        index: int64[n], into all operations of the rank, its groups joined.
+    `index`: int64[n], into all operations of the rank, its groups joined.
     """
     start, end = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     first = 0
@@ -104,9 +100,7 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
 def places(place: Int32, call: Int64) -> Int64:
     """Return the places of calls, int64[n], -1 if there is no call.
 
-    Args:
-        place: int32[m], the places of all calls.
-        call: int64[n], indices of calls, -1 for none.
+    `place`: int32[m], the places of all calls. `call`: int64[n], indices of calls, -1 for none.
     """
     awaited = np.full(len(call), -1, np.int64)
     known = call >= 0
@@ -116,9 +110,6 @@ def places(place: Int32, call: Int64) -> Int64:
 
 def stream_waits(rank: Rank) -> StreamWaits | None:
     """Return the waits of a rank's streams for each other; found once for each rank.
-
-    Args:
-        rank: a rank with a GPU.
 
     Returns:
         The waits whose event was recorded before them; None if the report has no event records
@@ -220,16 +211,7 @@ def _producers(records: _Events, waits: _Events) -> tuple[Int64, Int64]:
 
 
 def _last_on_stream(rank: Rank, stream: Int64, place: Int64) -> tuple[StreamOperations, Mask]:
-    """Return the last operation put on a stream before a place, and whether there is one.
-
-    Args:
-        rank: the rank.
-        stream: int64[n].
-        place: int64[n].
-
-    Returns:
-        n operations, and bool[n]; where it is false, the operation means nothing.
-    """
+    """Return the last operation launched on a stream before a place, and whether there is one."""
     streams = distinct_values(stream)
     operations = operations_on(rank, streams)
     operations = operations.chosen(operations.place >= 0)
@@ -283,9 +265,8 @@ class Readiness(Record, frozen=True):
     def behind_ns(self, since_ns: Int64, covered: Mapping[int, Intervals] | None = None) -> Int64:
         """Return how long kernels before each one ran on its stream until it started, int64[n].
 
-        Args:
-            since_ns: int64[n], the time from which to count; 0 if it is -1, or after the start.
-            covered: the time to count instead of that of communication kernels, by stream.
+        `since_ns`: int64[n], the time from which to count; 0 if it is -1, or after the start.
+        `covered`: the time to count instead of that of communication kernels, by stream.
         """
         behind = np.zeros(len(self), np.int64)
         kernels = slice(0, self.num_kernels)
@@ -300,9 +281,6 @@ class Readiness(Record, frozen=True):
 
 def readiness(rank: Rank) -> Readiness:
     """Return when the communication of a rank could have begun; found once for each rank.
-
-    Args:
-        rank: a rank with a GPU.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -399,10 +377,8 @@ def _latest(end_ns: Int64) -> tuple[Int64, Int64]:
 def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int64]:
     """Return the last operation but communication that the same thread launched before, int64[n].
 
-    Args:
-        rank: the rank.
-        call: int64[n], the call that launched each communication operation, -1 for none.
-        place: int64[n], the place of that call in the host's order.
+    `call`: int64[n], the call that launched each communication operation, -1 for none. `place`:
+    int64[n], the place of that call in the host's order.
 
     Returns:
         Two int64[n]: an index into all operations of the rank, and when that operation ended; -1

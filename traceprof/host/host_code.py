@@ -36,7 +36,7 @@ class Nested(Record, frozen=True):
 
     @property
     def self_ns(self) -> Int64:
-        """The time of each that is in none of its children, int64[n]."""
+        """Time of each span without its children, int64[n]."""
         self_ns = self.end_ns - self.start_ns
         inner = np.flatnonzero(self.parent >= 0)
         outer = self.parent[inner]
@@ -46,11 +46,7 @@ class Nested(Record, frozen=True):
         return self_ns
 
     def inherited(self, own: Int64) -> Int64:
-        """Return a value of each span: its own, or that of the nearest span around it.
-
-        Args:
-            own: int64[n], -1 for none.
-        """
+        """Return the value of each span, else of the nearest one around it; -1 is none."""
         values = own.copy()
         if own.max(initial=-1) < 0:
             return values
@@ -62,11 +58,7 @@ class Nested(Record, frozen=True):
         return values
 
     def innermost(self) -> tuple[Int64, Int64, Int64]:
-        """Return consecutive stretches of time, each with the innermost span in it.
-
-        Returns:
-            int64[m] starts, int64[m] ends, int64[m] indices of spans.
-        """
+        """Return consecutive segments of time (starts, ends) with the innermost span in each."""
         num = len(self.start_ns)
         index = np.arange(num)
         time = np.concatenate((self.end_ns, self.start_ns))
@@ -81,11 +73,10 @@ class Nested(Record, frozen=True):
 
 
 def nested(start_ns: Int64, end_ns: Int64) -> Nested:
-    """Return spans of one thread with the spans around them.
+    """Return spans of one thread with their parents.
 
-    Args:
-        start_ns: int64[n], ascending; of equal starts the longer spans come first.
-        end_ns: int64[n].
+    `start_ns`: int64[n], ascending; of equal starts the longer spans come first. `end_ns`:
+    int64[n].
     """
     num, end = len(start_ns), np.maximum(end_ns, start_ns + 1)
     parent, depth = np.full(num, -1), np.zeros(num, np.int64)
@@ -106,7 +97,7 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
 
 
 class Sleep(Record, frozen=True):
-    """The times in which a thread was asleep and awake; for the rest nothing is known."""
+    """When a thread was asleep and when it was awake. Any other time is unknown."""
 
     asleep: Intervals
     awake: Intervals
@@ -115,9 +106,9 @@ class Sleep(Record, frozen=True):
 def sleep_of(activity: HostActivity, thread: int) -> Sleep:
     """Return when a thread slept.
 
-    If its switches were recorded, it is asleep while it is off the CPU; before the first switch it
-    was awake if that one takes it off the CPU, else nothing is known. Without switches it is asleep
-    in system calls that block, and awake otherwise. Without both, nothing is known.
+    With recorded thread switches, it sleeps while it is off the CPU. Before the first switch it was
+    awake if that switch takes it off the CPU; otherwise its state is unknown. Without switches it
+    sleeps in blocking system calls and is awake otherwise. Without either, nothing is known.
     """
     switches = activity.switches
     rows = np.flatnonzero(switches.thread == thread)
@@ -147,7 +138,6 @@ def _sleep_in_calls(calls: ThreadSpans, thread: int) -> Sleep:
 
 
 def _without(start_ns: int, asleep: Intervals) -> Intervals:
-    """Return all time from a start on in which a thread was not asleep."""
     start, end = np.array([start_ns], np.int64), np.array([BEYOND_NS], np.int64)
     return intervals.subtract(Intervals(start, end), asleep)
 
@@ -157,14 +147,14 @@ MAX_BETWEEN_MARKERS_NS = 500_000
 
 
 class Runs(Record, frozen=True):
-    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0."""
+    """Segments of activity: markers less than `MAX_BETWEEN_MARKERS_NS` apart."""
 
     start_ns: Int64  # int64[n], the start of each run's first marker
     end_ns: Int64  # int64[n], the end of its last one
 
 
 class HostRanges(Record, frozen=True):
-    """The ranges of a report that say what its threads did."""
+    """Ranges of a report that tell what its threads did."""
 
     named: Mapping[int, NamedRanges]  # ranges that name set-up, MPI or data loading, by process
     # runs of the ends of ranges, by thread, for threads that call CUDA and ended a range
@@ -199,29 +189,21 @@ def host_ranges(trace: Trace) -> HostRanges:
 
 
 def read_host_ranges(rank: Rank) -> None:
-    """Read the host ranges while the report still holds all ranges."""
+    """Read the host ranges now, while the report still holds all of its ranges in memory."""
     host_ranges(rank.trace)
 
 
 def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
     """Return the runs of markers, or of the runs of several threads.
 
-    Args:
-        start_ns: int64[n], in any order.
-        end_ns: int64[n], none before its start.
+    `start_ns`: int64[n], in any order. `end_ns`: int64[n], none before its start.
     """
     runs = intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
     return Runs(runs.start_ns, runs.end_ns)
 
 
 def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
-    """Return the runs of markers of a thread.
-
-    Args:
-        ranges: the ranges of the report.
-        calls: the calls of the thread's process.
-        thread: a thread that made some of the calls.
-    """
+    """Return the runs of markers of a thread."""
     chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
     runs = runs_of(calls.start_ns.take(chosen), calls.ends(chosen))
     ends = ranges.ends.get(thread)
@@ -247,7 +229,7 @@ _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
 class CodeEvidence(Record, frozen=True):
-    """What the operators and functions of a thread say about it."""
+    """Activity of a thread, as its operators and Python functions show it."""
 
     sleep: Sleep  # when it waited in a function of Python, and when it was in any other code
     loading: Intervals  # when it waited for the next item of a data loader
@@ -274,16 +256,10 @@ def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
 def code_within(
     trace: Trace, process: int, threads: Iterable[int], idle: Intervals
 ) -> Mapping[str, int]:
-    """Return the code that threads ran during some time, in ns by name.
+    """Return what threads ran during idle time, in ns by name.
 
-    Each nanosecond counts for the outermost operator there, with the line of Python that called it:
-    the nearest that is not the framework's.
-
-    Args:
-        trace: the report.
-        process: the process.
-        threads: of the process.
-        idle: the time.
+    A nanosecond counts for the outermost operator at that time, named with the innermost line of
+    Python around it that is not the framework's.
     """
     spent: dict[str, int] = {}
     tables = (trace.operators(process), trace.python_functions(process))
@@ -369,7 +345,6 @@ def _matching(code: HostCode, matching: re.Pattern[str]) -> list[int]:
 
 
 def _named(code: HostCode | None, thread: int, matching: re.Pattern[str]) -> Intervals:
-    """Return when a thread was in functions whose name matches."""
     if code is None:
         return intervals.empty()
     return _union(code, rows_named(code, [thread], matching))

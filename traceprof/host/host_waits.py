@@ -105,7 +105,7 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
 def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
     """Return whether a copy to the GPU in a window may be from pageable memory.
 
-    False only where there are such copies, and all of them are known to be from other memory.
+    False only if there are copies to the GPU, and all are known to be from other memory.
     """
     copies = rank.operations.copies
     is_upload = (copies.kind == CopyKind.HOST_TO_DEVICE) & window.holds_start(copies.start_ns)
@@ -122,7 +122,7 @@ _ASYNC_COPY = lazy(r"cu(?:da)?Memcpy\w*Async")
 
 
 class SyncCosts(Record, frozen=True):
-    """Waits of a rank's process and the run-ahead that each cost, ordered by start."""
+    """Host waits of a rank's process with the run-ahead that each costs, ordered by start."""
 
     call: Int64  # int64[n], indices into the calls of the process, each once
     start_ns: Int64
@@ -182,7 +182,7 @@ def _of_copies(
 
 
 class SyncIdle(Record, frozen=True):
-    """Idle time and the waits that it is attributed to, ordered by start."""
+    """GPU idle time caused by host waits, ordered by start."""
 
     start_ns: Int64
     end_ns: Int64  # int64[n], none after the next start
@@ -201,7 +201,7 @@ class SyncIdle(Record, frozen=True):
 
 
 class AttributableIdle(Record, frozen=True):
-    """The idle time of a rank that may be attributed to waits, and the costs of the waits."""
+    """GPU idle time that host waits may have caused, and the costs of these waits."""
 
     spans: Intervals  # n intervals
     stream: Int64  # int64[n], the stream of the operation that ends the gap of each
@@ -210,11 +210,7 @@ class AttributableIdle(Record, frozen=True):
     streams_of: Mapping[int, frozenset[int]]
 
     def attributed(self, counts: Mask | None = None) -> SyncIdle:
-        """Return the idle time that is attributed to waits.
-
-        Args:
-            counts: which waits there are, bool[waits]; all where not given.
-        """
+        """Return the idle time caused by host waits: by all, or by those of a mask, bool[waits]."""
         costs = self.costs
         until = intervals.covered_before(self.spans, costs.start_ns) + costs.cost_ns
         nothing = np.empty(0, np.int64)
@@ -227,7 +223,7 @@ class AttributableIdle(Record, frozen=True):
         return _joined(parts)
 
     def attributed_in_gaps(self, start_ns: Int64, end_ns: Int64, returned_ns: Int64) -> SyncIdle:
-        """Return the idle time of waits in gaps that begin before they return, each by itself.
+        """Return the idle time that each wait would cause alone in gaps that begin before its end.
 
         Args:
             start_ns: int64[n], the start of the gap in which each of `spans` lies.
@@ -260,10 +256,8 @@ class AttributableIdle(Record, frozen=True):
     def _on_stream(self, on_stream: Mask, rows: Int64, until: Int64) -> tuple[Int64, Int64, Int64]:
         """Return start, end and wait of the attributed idle time of a stream; int64[m] each.
 
-        Args:
-            on_stream: which of `spans` are of the stream.
-            rows: int64[k], the waits whose cost applies to it, by start.
-            until: int64[k], the clock at which each cost is used up.
+        `rows`: int64[k], the waits whose cost applies to it, by start. `until`: int64[k], the clock
+        at which each cost is used up.
         """
         start, end = self.spans.start_ns[on_stream], self.spans.end_ns[on_stream]
         times = self.costs.start_ns[rows]
@@ -289,21 +283,18 @@ class AttributableIdle(Record, frozen=True):
 
 
 def _joined(parts: list[tuple[Int64, Int64, Int64]]) -> SyncIdle:
-    """Join the attributed idle time of several streams."""
     start, end, wait = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
     return SyncIdle(start[order], end[order], wait[order])
 
 
 def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return the time of some calls, and of operators that launch no kernel but by these calls.
+    """Return host time saved without some calls: theirs, and that of operators made for them alone.
 
-    Such an operator is `aten::item`. A call's time includes what it waits for.
+    Such an operator launches no kernel but by these calls, as `aten::item` does. The time of a
+    call includes its wait.
 
-    Args:
-        rank: one of the process.
-        calls: of the process.
-        chosen: which of them go, bool[calls].
+    `chosen`: which of them go, bool[calls].
     """
     index, operators = np.flatnonzero(chosen), rank.trace.operators(rank.process)
     spans = [(calls.start_ns.take(index), calls.ends(index))]
@@ -329,14 +320,12 @@ def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
 
 
 def since_other_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return the time from the launch of other work before each of some calls to its own return.
+    """Return host time saved without some calls and all that prepares them.
 
-    That includes events that the thread records, stream waits, and the code around them.
+    It counts from the return of the thread's last launch of other work to the return of the call,
+    and so includes event records, stream waits, and the code around them.
 
-    Args:
-        rank: one of the process.
-        calls: of the process.
-        chosen: which of them go, bool[calls].
+    `chosen`: which of them go, bool[calls].
     """
     launched = distinct_values(np.concatenate(rank.launched_by))
     launched = launched[launched >= 0]

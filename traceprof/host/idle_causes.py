@@ -119,7 +119,7 @@ class IdleCauses(Record, frozen=True):
 
     @property
     def host_is_slower(self) -> Intervals:
-        """The idle time that a host with fewer launches may fill: behind a wait, too."""
+        """Idle time that fewer launches on the host would shorten, after host waits too."""
         return intervals.merge(*(self.of(cause) for cause in (*_MAY_BE_SYNC, IdleCause.SYNC)))
 
     def within(self, window: Window) -> dict[IdleCause, int]:
@@ -154,11 +154,9 @@ class IdleCauses(Record, frozen=True):
         return 1 - unlaunched / idle if idle else 1.0
 
     def sync_ns_without(self, window: Window, calls: Int64) -> int:
-        """Return how much sync time of a window would go away without some waits.
+        """Return by how much the sync time of a window shrinks without some host waits.
 
-        Args:
-            window: the time to look at.
-            calls: int64[n], indices of the calls that would not wait.
+        `calls`: int64[n], indices of the calls that would not wait.
         """
         others = ~is_in(self.attributable.costs.call, calls)
         left = self.attributable.attributed(others)
@@ -293,7 +291,7 @@ def _attributable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
 
 
 class _ThreadPair:
-    """A launching thread and its stand-in, or the thread alone."""
+    """A launching thread with its stand-in, or alone."""
 
     def __init__(
         self, evidence: HostEvidence, stalls: HostStalls, calls: ApiCalls, numbers: tuple[int, ...]
@@ -307,10 +305,8 @@ class _ThreadPair:
     ) -> dict[IdleCause, Intervals]:
         """Split gaps by cause, before any of their time is attributed to waits.
 
-        Args:
-            gaps: n gaps.
-            launching: the time from the launch of each gap, or its start, to its end.
-            is_batch: bool[n], whether each ends with the copy of a batch.
+        `launching`: the time from the launch of each gap, or its start, to its end. `is_batch`:
+        bool[n], whether each ends with the copy of a batch.
         """
         threads = self._threads
         pieces, left = self._of_layers(gaps)
@@ -376,7 +372,6 @@ class _ThreadPair:
         return {**pieces, IdleCause.UNKNOWN: spans}
 
     def _calls_within(self, spans: Intervals) -> Intervals:
-        """Return the calls of the threads that overlap spans."""
         if not len(spans):
             return spans
         calls = self._calls
@@ -389,7 +384,7 @@ class _ThreadPair:
 
 
 class IdleFromWaits(Record, frozen=True):
-    """The idle time that some waits of a rank's process cause in a window."""
+    """Idle time in a window that chosen host waits cause."""
 
     call: Int64  # int64[n], indices into the calls of the process: those that cause idle time
     # int64[n], the idle time that is attributed to each. The sum is at least `saved_ns`: without
@@ -406,12 +401,9 @@ def waits_with_cost(rank: Rank, calls: ApiCalls) -> Mask:
 
 
 def idle_from_waits(rank: Rank, window: Window, chosen: Mask) -> IdleFromWaits:
-    """Return the idle time that some waits cause in a window, whenever they began.
+    """Return the idle time in a window that chosen calls cause, even if they began before it.
 
-    Args:
-        rank: the rank whose GPU idles.
-        window: the time to look at.
-        chosen: which calls of the process, bool[calls].
+    `chosen`: which calls of the process, bool[calls].
     """
     causes = idle_causes(rank)
     inside = causes.sync.within(window)
@@ -424,13 +416,11 @@ def idle_from_waits(rank: Rank, window: Window, chosen: Mask) -> IdleFromWaits:
 
 
 def outermost(calls: ApiCalls, rows: Int64) -> Int64:
-    """Return the outermost of some calls in which each of them lies: itself if in no other.
+    """Return for each of some calls the outermost one around it, or itself.
 
-    A call of the runtime may be recorded with the driver's call that it makes: that is one call.
+    A runtime call may be recorded together with the driver call inside it: that is one call.
 
-    Args:
-        calls: the calls of a process.
-        rows: int64[n], indices of some calls.
+    `rows`: int64[n], indices of some calls.
 
     Returns:
         Indices of calls, int64[n].
@@ -451,16 +441,12 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
 
 
 def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> int:
-    """Return what a mean steady step would gain at most without kernels, besides their own time.
+    """Upper bound on the gain of a mean steady step without some kernels, besides their own time.
 
-    That is the GPU's turn-around before each, and the host's time for launching them, as far as
-    the GPU idles because the host is the slower one, or they wait for another rank's.
+    It is the GPU's turn-around before each, and the host time of launching them. The latter counts
+    up to the time in which the GPU idles because the host is slower, or waits for another rank.
 
-    Args:
-        rank: whose communication kernels they are.
-        window: what is judged.
-        kernels: int64[n], indices into its kernels.
-        waiting_ns: how long they wait in the mean step while nothing computes.
+    `kernels`: int64[n], indices into its kernels.
     """
     begin, busy = rank.operations.kernels.start_ns[kernels], rank.busy
     slower = idle_causes(rank).host_is_slower

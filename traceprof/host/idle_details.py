@@ -37,18 +37,18 @@ _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
 class IdleDetail(Record, frozen=True):
-    """A call, range or function by name, and how much of a cause's idle time the host was in it."""
+    """A call, range or function, and the idle time of a cause during which the host was in it."""
 
     name: str
     ns: int
 
 
 def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, ...]:
-    """Return where the launching threads were during idle time of a cause, longest first.
+    """Return what the launching threads were in during the idle time of a cause, longest first.
 
-    Ranges may lie within each other; each counts in full. For host code these are ranges of garbage
-    collection and of checkpoints, else operators and lines of Python, else the innermost functions
-    of the samples, each with its share of the samples, as time.
+    Nested ranges count in full. Host code is told by ranges of garbage collection and checkpoints,
+    else by operators and lines of Python, else by the innermost functions of CPU samples, whose
+    share of the samples is taken as their share of the time.
     """
     if cause is IdleCause.TURNAROUND:  # it is the GPU's own time
         return ()
@@ -69,7 +69,6 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
 
 
 def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Named]:
-    """Yield named spans of the launching threads that are evidence of a cause."""
     activity, threads = evidence.activity, idle_causes(rank).threads
     launching = distinct_values(threads.thread)
     if cause in {IdleCause.WAITING, IdleCause.DATA_LOADING}:
@@ -152,7 +151,6 @@ def _without_arguments(symbol: str) -> str:
 
 
 def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
-    """Return API calls."""
     calls, rows = evidence.calls, np.flatnonzero(chosen)
     api_names = rank.trace.api_names
     of_each = [api_names.get(key, "unnamed call") for key in calls.packed_name.at(rows).tolist()]
@@ -160,7 +158,6 @@ def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
 
 
 def _python(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
-    """Return functions of Python that threads were in and whose names match."""
     functions = rank.trace.python_functions(rank.process)
     if functions is None:
         return _as_named([], [], [])
@@ -170,7 +167,6 @@ def _python(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
 
 
 def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
-    """Return ranges that threads ended and whose names match."""
     ranges = host_ranges(rank.trace).named.get(rank.process)
     if ranges is None:
         return _as_named([], [], [])
@@ -181,7 +177,6 @@ def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
 
 
 def _spans(spans: ThreadSpans, threads: Int64, matching: re.Pattern[str] | None = None) -> _Named:
-    """Return spans of threads whose names match."""
     matches = [matching is None or bool(matching.search(name)) for name in spans.names]
     chosen = is_in(spans.thread, threads) & np.array(matches, np.bool_)[spans.name]
     of_each = [spans.names[name] or "unnamed call" for name in spans.name[chosen].tolist()]

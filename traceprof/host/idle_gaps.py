@@ -43,7 +43,7 @@ NO_THREAD = -1
 
 
 class LaunchingThreads(Record, frozen=True):
-    """The threads of gaps."""
+    """Launching threads of gaps, and threads that stand in for them."""
 
     thread: Int64  # int64[n], the thread that launched the operation after each gap
     # int64[n], the thread of the process's last call before that launch, if it is another one that
@@ -52,7 +52,7 @@ class LaunchingThreads(Record, frozen=True):
     stand_in: Int64
 
     def and_alone(self, thread: Int64) -> LaunchingThreads:
-        """Return these followed by threads, int64[n], for which no other one stands in."""
+        """Append threads, int64[n], that have no stand-in."""
         alone = np.full(len(thread), NO_THREAD, np.int64)
         pairs = (self.thread, thread), (self.stand_in, alone)
         return LaunchingThreads(*(np.concatenate(pair) for pair in pairs))
@@ -67,12 +67,7 @@ class LaunchingThreads(Record, frozen=True):
 
 
 def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
-    """Return the streams of the rank to which each thread launches, at any time.
-
-    Args:
-        rank: the rank.
-        calls: the calls of its process.
-    """
+    """Return the streams of the rank to which each thread launches, at any time."""
     streams_of: dict[int, set[int]] = {}
     threads = calls.packed_thread.distinct
     thread_of_call = calls.packed_thread.places_in(threads)
@@ -95,11 +90,8 @@ def launching_threads(
 ) -> LaunchingThreads:
     """Return the threads of gaps.
 
-    Args:
-        calls: the calls of the process.
-        launch: int64[n], the call that launched the operation after each gap.
-        stream: int64[n], that operation's stream.
-        streams_of: the streams to which each thread launches.
+    `launch`: int64[n], the call that launched the operation after each gap. `stream`: int64[n],
+    that operation's stream.
     """
     thread = calls.packed_thread.at(launch)
     if not len(launch):
@@ -246,11 +238,8 @@ def _accesses(
 ) -> tuple[Int64, Int64]:
     """Return the gaps that end with an access of a page, and the last call before that.
 
-    Args:
-        rank: the rank of the operations.
-        calls: the calls of its process, at least one.
-        times: int64[n], when the gaps end.
-        is_unlaunched: bool[n], whether no call launched what starts there.
+    `times`: int64[n], when the gaps end. `is_unlaunched`: bool[n], whether no call launched what
+    starts there.
     """
     copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
     moved = np.flatnonzero(copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST)
@@ -270,10 +259,7 @@ def _accesses(
 def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
     """Return the operation that starts at each time, and the call that launched it.
 
-    Args:
-        rank: the rank of the operations.
-        calls: the calls of its process.
-        times: int64[n], ascending and distinct.
+    `times`: int64[n], ascending and distinct.
 
     Returns:
         Indices into all groups of operations joined, int64[n], and indices of calls, int64[n]; -1
@@ -301,10 +287,8 @@ def _starting(
 ) -> Iterator[tuple[Int64, Int64, Int64]]:
     """Yield the operations that start at some times, in parts, since there can be many.
 
-    Args:
-        rank: the rank of the operations.
-        times: int64[n], ascending and distinct.
-        chosen: bool[n], which of the times; all where not given.
+    `times`: int64[n], ascending and distinct. `chosen`: bool[n], which of the times; all where not
+    given.
 
     Yields:
         Indices of times, ascending; indices of calls; indices into all groups joined.
@@ -328,9 +312,7 @@ def _starting(
 def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
     """Return the stream of operations, and whether each copies from the host to the device.
 
-    Args:
-        rank: the rank of the operations.
-        places: int64[n], indices into all groups of operations joined.
+    `places`: int64[n], indices into all groups of operations joined.
 
     Returns:
         int64[n], bool[n].
@@ -355,15 +337,7 @@ def are_batches(
     threads: LaunchingThreads,
     streams_of: Mapping[int, frozenset[int]],
 ) -> Mask:
-    """Return which late gaps end with the copy of a batch, bool[late gaps].
-
-    Args:
-        rank: the rank.
-        calls: the calls of its process.
-        gaps: its gaps.
-        threads: the threads of its late gaps.
-        streams_of: the streams of the rank to which each thread launches.
-    """
+    """Return which late gaps end with the copy of a batch, bool[late gaps]."""
     is_batch = np.zeros(len(gaps.late), np.bool_)
     uploads = np.flatnonzero(gaps.is_upload)
     if not len(uploads):
@@ -396,10 +370,7 @@ def _busiest_stream(rank: Rank) -> int | None:
 def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
     """Return whether a step begins or ends between the compute launched before and after times.
 
-    Args:
-        rank: the rank that computes.
-        calls: the calls of its process.
-        time_ns: int64[n].
+    `time_ns`: int64[n].
 
     Returns:
         bool[n].

@@ -90,7 +90,6 @@ def _find(rank: Rank) -> Stalls:
 
 
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
-    """Return the stalls that CUPTI recorded."""
     call = calls_with(records.correlation, lambda: records.start_ns, queue.calls)
     blocked = (queue.launches.call >= 0) & is_in(queue.launches.call, call)
     cap, scope, _ = _learned(queue, blocked)
@@ -143,9 +142,7 @@ def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
 
     Loading a kernel's module, or waiting for a lock, goes on no matter which operations end.
 
-    Args:
-        queue: of the process.
-        chosen: int64[m], indices of launches.
+    `chosen`: int64[m], indices of launches.
     """
     called, returned, ends = queue.called_ns[chosen], queue.returned_ns[chosen], queue.end_ns
     stop = np.searchsorted(ends, returned, side="right")
@@ -259,14 +256,7 @@ class LateLaunches(Record, frozen=True):
 
 
 def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -> LateLaunches:
-    """Find the operations that start in the window and were launched late.
-
-    Args:
-        rank: the rank of the operations.
-        calls: the API calls of its process.
-        stalls: the stalls of its process, on all devices.
-        window: the time to look at.
-    """
+    """Find the operations that start in the window and were launched late."""
     operations = _operations(rank)
     start, returned = operations.start_ns, np.append(calls.end_ns, 0)[operations.call]
     candidates = (operations.call >= 0) & (start - returned <= _PROMPT_NS)

@@ -77,17 +77,13 @@ def captures(rank: Rank, calls: ApiCalls) -> Captures:
 def replays(
     rank: Rank, calls: ApiCalls, kernels: Int64, call: Int64, known: Captures
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Yield replays of one number of kernels, and the captures of so many launches before them.
+    """Yield replays of as many kernels as an earlier capture has launches, with these captures.
 
     A graph whose kernels run on several streams is left out: their order is not that of the
     launches.
 
-    Args:
-        rank: the rank.
-        calls: of its process.
-        kernels: int64[n], ascending indices of its kernels.
-        call: int64[n], the call that launched each, -1 if unknown.
-        known: the captures.
+    `kernels`: int64[n], ascending indices of its kernels. `call`: int64[n], the call that launched
+    each, -1 if unknown.
 
     Yields:
         int64[r, m] rows of `kernels`, and int64[c] captures of m launches.
@@ -182,9 +178,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
 
     Kernels of graphs that the program labelled are those of the module that the label names.
 
-    Args:
-        rank: the rank.
-        kernels: int64[n], indices of kernels.
+    `kernels`: int64[n], indices of kernels.
     """
     code = _around_launches(rank, kernels)
     packed, labels_of = rank.operations.kernels.packed_label, rank.operations.kernels.labels
@@ -267,9 +261,9 @@ def _join(
     joining: list[tuple[Int64, Int64]],
     forward: list[tuple[Int64, Int64, Int64, Int64]],
 ) -> Mask:
-    """Give kernels of the backward the module and line of the forward's operator, in place.
+    """Set module and line of backward kernels to those of the forward operator, in place.
 
-    Of several operators with one number the last one made the gradient's node.
+    If several operators have one sequence number, the last one made the gradient's node.
     """
     is_backward: Mask = np.zeros(around.shape[1], np.bool_)
     if not forward:
@@ -295,16 +289,13 @@ def _join(
 
 
 def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) -> None:
-    """Give kernels of replayed graphs the code around the launches that were captured, in place.
+    """Set the code of replayed kernels to that around their captured launches, in place.
 
-    Nothing where several captures of as many launches have other code. What their operators compute
-    is that of one replay, which shapes do not say: it stays unknown.
+    Where several captures of equal length have different code, it stays unknown, and so does what
+    the operators compute: shapes were recorded for the capture, not for each replay.
 
-    Args:
-        around: of kernels, and then of captured launches.
-        is_backward: of the same.
-        rows: int64[r, m], the kernels of each replay.
-        firsts: int64[c], the place of the first launch of each capture.
+    `rows`: int64[r, m], the kernels of each replay. `firsts`: int64[c], the place of the first
+    launch of each capture.
     """
     launches = firsts[:, np.newaxis] + np.arange(rows.shape[1])
     named = around[:_NUM_NAMES, launches]
@@ -317,9 +308,7 @@ def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) 
 def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
     """Return the innermost span at each time, int64[m], -1 for none.
 
-    Args:
-        stretches: of time, each with the innermost span in it.
-        at_ns: int64[m].
+    `at_ns`: int64[m].
     """
     begin, stop, span = stretches
     if len(begin) == 0 or len(at_ns) == 0:
@@ -339,12 +328,6 @@ class _Paths:
     """
 
     def __init__(self, modules: Sequence[str], *, are_whole: bool) -> None:
-        """Start without any path.
-
-        Args:
-            modules: names of modules.
-            are_whole: whether a name is a path already.
-        """
         self._modules, self._are_whole = modules, are_whole
         self._known: dict[tuple[int, int], int] = {}
         self.names: list[str] = []
@@ -352,9 +335,7 @@ class _Paths:
     def of(self, nest: Nested, module: Int64) -> Int64:
         """Return the number of the path of each span that is a module, else -1.
 
-        Args:
-            nest: spans of one thread.
-            module: int64[m], the name's number of those that are modules, else -1.
+        `module`: int64[m], the name's number of those that are modules, else -1.
         """
         rows = np.flatnonzero(module >= 0)
         path = np.full(len(module), -1, np.int64)
@@ -384,7 +365,6 @@ class _Paths:
 
 
 def _spans(rank: Rank, texts: _Texts) -> _Spans | None:
-    """Return the code of a process that says something of launches."""
     parts = [*_of_profiler(rank, texts)] or [*_of_nvtx(rank, texts)]
     if not parts:
         return None

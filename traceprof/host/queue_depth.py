@@ -214,7 +214,7 @@ def _times_of_calls(
 
 
 def launch_queue(rank: Rank) -> LaunchQueue:
-    """Return the launch queue of a rank's process.
+    """Return the launch queue of a rank's process; kept until it is released.
 
     Raises:
         ValueError: the process has no API calls.

@@ -46,7 +46,7 @@ _MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
 
 
 class RankStalls(Record, frozen=True):
-    """The stalls of the threads that launch a rank's work, in a window; times of its report."""
+    """Stalls of the threads that launch a rank's work, in a window, in times of its report."""
 
     rank: int  # the rank's number
     report: int  # index of its report
@@ -130,7 +130,6 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
 
 
 def _launching_threads(rank: Rank) -> Int64:
-    """Return the threads that launched a rank's operations."""
     calls = rank.calls
     assert calls is not None  # noqa: S101  (else there are no stalls)
     launches = np.concatenate([call[call >= 0] for call in rank.launched_by])

@@ -48,7 +48,7 @@ _MAX_BUSY = 0.1  # of a silence, that other threads of the process may have even
 
 
 class HostEvents(Record, frozen=True):
-    """CUDA calls, operators and the silences between them, in no order."""
+    """CUDA calls, operators and the host gaps between them, in no order."""
 
     start_ns: Int64
     end_ns: Int64
@@ -58,10 +58,9 @@ class HostEvents(Record, frozen=True):
     call: Int64  # int64[n], index of a call; -1 for an operator, -2 for a silence
 
     def own_stretches(self, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return the stretches of time that are the own of some events.
+        """Return the segments of time in which some events have nothing nested in them.
 
-        Args:
-            rows: int64[k], of the events.
+        `rows`: int64[k], the events.
 
         Returns:
             int64[m] the place of the event among `rows`, int64[m] starts, int64[m] ends.
@@ -101,14 +100,9 @@ class _Outermost(NamedTuple):
 def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     """Return the events of a rank's process.
 
-    There are silences only where operators are known: without these nothing tells code that runs
-    from code that does not. Of more than half a million events these are some blocks, evenly
-    spread, and all that begin within an event of `min_ns` or longer that is not a wait by its name.
-
-    Args:
-        rank: any rank of the process.
-        calls: of the process.
-        min_ns: the length from which on no event is left out.
+    Host gaps are events only where operators were recorded: nothing else tells code that runs from
+    code that does not. More than half a million events are sampled: evenly spread blocks, and all
+    events that begin within one of `min_ns` or longer that is not a wait by its name.
     """
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     start, length = calls.start_ns, calls.length_ns
@@ -186,11 +180,9 @@ def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
 
 
 def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
-    """Return the times between outermost events in which the rest of the process is silent, too.
+    """Return host gaps: times between outermost events without an event on any other thread.
 
-    Args:
-        rank: any rank of the process.
-        outer: for each thread starts, ends and names of its outermost events.
+    `outer`: for each thread starts, ends and names of its outermost events.
     """
     steps = rank.step_ranges
     step_starts = np.empty(0, np.int64) if steps is None else np.sort(steps.start_ns)
@@ -339,7 +331,6 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
 
 
 def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    """Return which calls made a copy for which they may have waited."""
     excluded = np.zeros(len(rows), np.bool_)
     for copies, call in _copies(rank, calls):
         waits = _is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)

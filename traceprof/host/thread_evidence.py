@@ -134,7 +134,6 @@ class HostEvidence:
         )
 
     def _captures(self, thread: int) -> Intervals:
-        """Return when a thread captured graphs."""
         begin, end = (
             chosen[self.calls.packed_thread.at(chosen) == thread] for chosen in self._captured
         )
@@ -144,7 +143,6 @@ class HostEvidence:
         return intervals.union(start[is_over], stop[place[is_over]])
 
     def _calls(self, chosen: Int64, thread: int) -> Intervals:
-        """Return when a thread was in one of the chosen calls."""
         chosen = chosen[self.calls.packed_thread.at(chosen) == thread]
         return intervals.union(self.calls.start_ns[chosen], self.calls.ends(chosen))
 

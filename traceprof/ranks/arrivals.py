@@ -198,7 +198,7 @@ def _names_of_columns() -> list[str]:
 
 
 def run(rank: Rank, window: Window) -> Arrivals:
-    """Reduce a rank to its communication operations."""
+    """Return the communication operations of a rank that has a GPU."""
     if isinstance(rank, CpuRank):
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
@@ -261,7 +261,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
 
 
 def _of_host(rank: CpuRank, window: Window) -> Arrivals:
-    """Reduce a rank without a GPU to operations whose end is known; they start with the call."""
+    """Return the operations of a rank without a GPU, as far as their end is known."""
     work = rank.work
     known = np.flatnonzero(work.operations.is_over)
     start, end = work.operations.start_ns[known], work.operations.end_ns[known]
@@ -341,7 +341,6 @@ def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
 
 
 def _stalled(rank: Rank) -> intervals.Intervals:
-    """Return when a full queue kept a launch from an idle stream of this rank."""
     if rank.calls is None:
         return intervals.empty()
     stalls = find_stalls(rank)
@@ -375,10 +374,10 @@ def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
 
 
 def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
-    """Return the idle time attributed to waits in gaps that began before the wait returned.
+    """Return the idle time caused by host waits, in gaps that began before the wait returned.
 
-    A rank whose wait was over by then, as waits of all ranks are at the end of a step, did
-    something else in the gap that the other ranks did not do.
+    At the end of a step all ranks wait. A rank whose wait was over when its gap began did something
+    in the gap that the other ranks did not do.
     """
     gaps, attributable, calls = causes.gaps.gaps, causes.attributable, rank.calls
     if calls is None or not len(attributable.spans):

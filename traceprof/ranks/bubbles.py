@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Meetings(Record, frozen=True):
-    """The m moments at which stages hand something over, of which each has one side or several."""
+    """The m handovers between stages. A handover has one side or several."""
 
     transfer_ns: Int64  # int64[m], how long each takes once all sides are there
     chains: Int64  # int64[c, 2], which of them must be over before which other one
@@ -46,7 +46,7 @@ def meetings_of(
     passes: Sequence[RankPasses],
     limits: Int64,
 ) -> Meetings:
-    """Return the moments at which the stages of a pipeline hand something over."""
+    """Return the handovers between the stages of a pipeline."""
     offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
     transfer, inputs, outputs = [], [], []
     num = 0
@@ -75,10 +75,10 @@ def meetings_of(
 
 
 def _chains(pipeline: Pipeline) -> Int64:
-    """Return which messages are over before others begin, int64[n, 2].
+    """Return pairs of messages that follow each other, int64[n, 2].
 
-    Those of one way move one after the other, and so do those that one stream receives. A GPU whose
-    copies never overlap makes them one after the other, wherever they go.
+    Messages from one stage to another move one after the other, and so do those that one stream
+    receives. A GPU whose copies never overlap makes them one after the other, whatever their end.
     """
     ways = list(pipeline.messages.values())
     first = np.cumsum([0, *map(len, ways)])
@@ -136,7 +136,7 @@ def _collectives(
 
 
 class Walk:
-    """Walks over passes and meetings, each after what it waits for.
+    """Topological walk over passes and handovers.
 
     It loops over passes, not over events: a pass has tens to thousands of kernels.
 
@@ -147,9 +147,7 @@ class Walk:
     def __init__(self, limits: Int64, meetings: Meetings) -> None:
         """Order passes and meetings.
 
-        Args:
-            limits: int64[stages + 1], the first pass of each stage.
-            meetings: between the passes.
+        `limits`: int64[stages + 1], the first pass of each stage.
         """
         self._num_passes, self._meetings = int(limits[-1]), meetings
         num = self._num_passes + len(meetings.transfer_ns)
@@ -180,9 +178,7 @@ class Walk:
     def starts(self, took_ns: Int64, *, moves: bool) -> Int64:
         """Return when each pass starts, since the start of the first, int64[passes].
 
-        Args:
-            took_ns: int64[passes], how long each pass takes.
-            moves: whether messages take their time; else they take none.
+        `took_ns`: int64[passes], how long each pass takes.
         """
         transfer = self._meetings.transfer_ns * moves
         took = np.concatenate((took_ns, transfer)).tolist()
@@ -222,10 +218,10 @@ class StageGaps(Record, frozen=True):
 
     @property
     def waits(self) -> tuple[Int64, Int64, Int64]:
-        """Its waits cut into their parts: start, end and number of the part, int64[k] each.
+        """Waits of the stage, cut into parts: start, end and number of the part, int64[k] each.
 
-        How much of a wait each part makes up is known, when it was is not: they are put one after
-        the other, so that the last ends where the next pass starts.
+        The length of each part is measured, its place within the wait is not. Parts are put one
+        after the other, so that the last ends where the next pass starts.
         """
         last = self.gap_end_ns - self.parts_ns.sum(axis=1)
         ends = last[:, np.newaxis] + self.parts_ns.cumsum(axis=1)
@@ -249,14 +245,7 @@ def bubbles_of(
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
 ) -> PipelineBubbles | None:
-    """Return the bubbles of a pipeline; None if its messages contradict each other.
-
-    Args:
-        pipeline: its stages.
-        ranks: the ranks on one clock.
-        passes: of each rank.
-        arrivals: of each rank.
-    """
+    """Return the bubbles of a pipeline; None if its messages contradict each other."""
     stages = [passes[member] for member in pipeline.members]
     spans = [
         tuple(ranks.clocks.to_run(stage.report, times) for times in (stage.start_ns, stage.end_ns))
@@ -322,11 +311,9 @@ def bubbles_of(
 def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
     """Return the offsets that put each stage's times on the first stage's clock.
 
-    Where the clocks of machines are uncertain, the first and the last message between neighbours
-    say it: both sides of a message are over at once.
-
-    Returns:
-        Of each stage, at the first message and at the last.
+    Where clocks of machines are uncertain, the offsets follow from the first and the last message
+    between neighbours, since both sides of a message end together. Each stage has one offset at
+    the first message and one at the last.
     """
     reports = [ranks.reports[member] for member in pipeline.members]
     unsure = [ranks.clocks.uncertainty_ns(reports[0], report) for report in reports]
@@ -342,7 +329,7 @@ def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
 
 
 def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
-    """Return how much of each gap each walk explains that those before do not, int64[n, 4]."""
+    """Return how much of each gap every walk explains beyond the walks before it, int64[n, 4]."""
     parts = np.zeros((len(lengths), _NUM_PARTS), np.int64)
     done = np.zeros(len(lengths), np.int64)
     for place, level in enumerate((*expected, lengths)):
@@ -355,7 +342,6 @@ def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
 def _communicating(
     ranks: RankComparison, arrivals: Arrivals, gap_start: Int64, gap_end: Int64, lengths: Int64
 ) -> int:
-    """Return the time in a stage's gaps that communication kernels take."""
     start, end = (
         ranks.clocks.to_run(arrivals.report, times[~arrivals.is_mpi])
         for times in (arrivals.start_ns, arrivals.end_ns)
@@ -384,9 +370,9 @@ def _others(
 def _equal(stages: Sequence[RankPasses], pipeline: Pipeline, own: Int64) -> Int64:
     """Return the length of each pass if all stages are equal, int64[passes].
 
-    Passes of a kind take their mean over the stages, step by step. What no range calls a forward
-    or a backward takes the mean of its stage's passes with the same messages, and then all stages
-    the same time together.
+    Passes of a kind take their mean over the stages, step by step. Where no kinds are known, a pass
+    takes the mean of its stage's passes with the same messages. Passes without a kind are scaled so
+    that all stages take the same time with them.
     """
     kinds = np.concatenate([stage.kind for stage in stages])
     step = np.concatenate([stage.step for stage in stages])

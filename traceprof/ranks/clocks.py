@@ -72,11 +72,6 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
 
     The machine of a run's first report is the reference. Machines that share operations with it are
     measured against it, then those that share some with these, and so on.
-
-    Args:
-        clocks: the clocks, aligned by the sessions' starts.
-        arrivals: the arrivals of each rank.
-        groups: matched operations.
     """
     ends: dict[int, list[_Ends]] = defaultdict(list)
     for group_ends in _ends_by_machine(clocks, arrivals, groups):
@@ -207,7 +202,6 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
 
 
 def _unsure_slope(since: Float64, residuals: Float64) -> float:
-    """Return twice the standard error of a slope between the medians of both halves."""
     span = float(np.ptp(since))
     if len(since) < _MIN_FOR_DRIFT or span <= 0:
         return _MAX_DRIFT

@@ -64,21 +64,13 @@ class RankComparison(Record, frozen=True, dict=True):
         return matrix
 
     def are_waits_unknown(self, member: int) -> bool:
-        """Return whether the clocks leave open who waited in most of a rank's operations.
-
-        Args:
-            member: the rank's index.
-        """
+        """Return whether the clocks leave open who waited in most of a rank's operations."""
         of_member = [wait for wait in self.waits if member in wait.group.members]
         num_unknown = sum(int((wait.is_unknown & wait.is_inside).sum()) for wait in of_member)
         return 2 * num_unknown > sum(int(wait.is_inside.sum()) for wait in of_member)
 
     def transfers_of(self, rank: int) -> dict[tuple[str, str | None], Transfer]:
-        """Return the transfers of a rank, by operation and communicator.
-
-        Args:
-            rank: the rank's number.
-        """
+        """Return the transfers of a rank, by operation and communicator."""
         return self._transfers_by_rank.get(rank, {})
 
     @cached_property
@@ -90,22 +82,13 @@ class RankComparison(Record, frozen=True, dict=True):
         return by_rank
 
     def waits_of(self, rank: int) -> RankWaits:
-        """Return how long a rank waited in each kernel or range that was matched on all its ranks.
-
-        Args:
-            rank: the rank's number.
-        """
+        """Return how long a rank waited in each kernel or range matched on all of its ranks."""
         waits = [wait for wait in self.waits if not wait.group.is_mpi]
         return waits_of_rank(self.ranks.index(rank), waits, self.reports, self.clocks)
 
 
 def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
-    """Bring the ranks of a run onto one clock, and measure their waits for each other.
-
-    Args:
-        run: the reports and their ranks.
-        arrivals: the arrivals of the ranks that have the chosen window.
-    """
+    """Bring the ranks of a run onto one clock, and measure their waits for each other."""
     seeds = run.clocks
     groups, unmatched = match(
         arrivals,

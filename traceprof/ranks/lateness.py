@@ -70,13 +70,7 @@ class Lateness(Struct, frozen=True):
 
 
 def is_habit(num_last: int, num: int, num_ranks: int) -> bool:
-    """Return whether a rank comes last more often than by chance.
-
-    Args:
-        num_last: how often it does.
-        num: of how many times.
-        num_ranks: the number of ranks that take part, itself among them.
-    """
+    """Return whether a rank is last more often than by chance: `num_last` of `num` times."""
     chance = 1 / num_ranks
     sigma = float(np.sqrt(chance * (1 - chance) / max(num, 1)))
     return num_last >= max(num, 1) * max(MIN_SHARE, chance + _SIGMAS * sigma)
@@ -127,7 +121,6 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
 
 
 def _num_candidates(arrivals: Arrivals) -> int:
-    """Return the number of a rank's operations that could be judged if all were matched."""
     known = arrivals.operations
     kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
     chosen = arrivals.is_judged & is_in(arrivals.operation, np.array(kinds, np.int64))
@@ -135,12 +128,7 @@ def _num_candidates(arrivals: Arrivals) -> int:
 
 
 def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list[tuple[int, int]]]:
-    """Return for each rank the groups that it is a member of, and its column in each.
-
-    Args:
-        waits: the waits of all groups.
-        num_ranks: the number of ranks of the run.
-    """
+    """Return for each rank the groups that it is a member of, and its column in each."""
     columns: list[list[tuple[int, int]]] = [[] for _ in range(num_ranks)]
     for number, group_waits in enumerate(waits):
         for column, member in enumerate(group_waits.group.members):
@@ -149,9 +137,9 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
 
 
 def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
-    """Return how long the others waited for each rank, unhidden and at their median, int64[ranks].
+    """Return the median unhidden wait for each rank, summed over operations, int64[ranks].
 
-    Only operations count to which it certainly came last.
+    Only operations at which the rank certainly arrived last count.
     """
     cost = np.zeros(len(arrivals), np.int64)
     for group in waits:
@@ -163,9 +151,9 @@ def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int
 
 
 def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
-    """Return the median of how long the others waited, unhidden, for each member, int64[m, r].
+    """Return the median unhidden wait of the others for each member, int64[m, r].
 
-    Their waits count as far as the member was late.
+    A wait counts up to the lateness of the member.
     """
     members = [arrivals[member] for member in waits.group.members]
     unhidden = waits.group.times([member.unhidden_ns() for member in members])
@@ -198,7 +186,7 @@ class Cause(Record, frozen=True):
 
 
 class _Excess(Record, frozen=True):
-    """Time of each of the r members of a group before an operation, beyond that of the others.
+    """Time that each of the r members of a group spent before an operation beyond the others.
 
     It counts from the end of the operation at which the members were last together.
     """
@@ -216,7 +204,6 @@ class Causes:
     """The causes of late arrivals in a run, found on demand."""
 
     def __init__(self, waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> None:
-        """Take the operations of a run."""
         self._waits = waits
         self._arrivals = arrivals
         self._since = [_anchors(wait) for wait in waits]
@@ -226,11 +213,6 @@ class Causes:
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
         """Return why a member was late to an operation.
-
-        Args:
-            number: index of the group.
-            row: row of the operation in it.
-            column: column of the member.
 
         Returns:
             The cause; None if the capture begins after the ranks were last together.
@@ -347,10 +329,10 @@ class Causes:
 
 
 def _anchors(waits: GroupWaits) -> Int64:
-    """Return the operation at whose end the members were last together before each one, int64[m].
+    """Return for each operation the one at whose end the members were last together, else -1.
 
-    Operations that follow another one at once on most members do not count: such an operation was
-    queued behind the other, and is as late as that one. -1 for none.
+    An operation that starts right after another one on most members does not count: it was queued
+    behind the other, and is as late as that one.
     """
     if len(waits) == 0:
         return np.empty(0, np.int64)

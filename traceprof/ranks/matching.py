@@ -72,15 +72,9 @@ class OperationList(Record, frozen=True):
 
 
 def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
-    """Return by how many places `second` begins after `first`.
+    """Return the shift s for which `second[i]` is `first[i + s]`; None if none or several fit.
 
-    Args:
-        first: the operations of one rank.
-        second: those of another one.
-        one_clock: whether both ranks are on one machine, so that ends agree without correction.
-
-    Returns:
-        The shift s for which `second[i]` is `first[i + s]`, None if none fits or several do.
+    With `one_clock` both ranks are on one machine, so that ends agree without correction.
     """
     shifts = _promising(
         first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
@@ -98,7 +92,6 @@ def shift_between(first: OperationList, second: OperationList, *, one_clock: boo
 
 
 def _candidates(first: OperationList, second: OperationList, *, one_clock: bool) -> Int64:
-    """Return the shifts that bring the middle of the shorter list near an operation in time."""
     if len(first.end_ns) == 0 or len(second.end_ns) == 0:
         return np.empty(0, np.int64)
     middle = len(second.end_ns) // 2
@@ -145,7 +138,7 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
 
 
 def _spread_out(low: int, high: int, most: int) -> Int64:
-    """Return whole numbers of [low, high), ascending, as far apart from each other as can be."""
+    """Return evenly spread whole numbers of [low, high), ascending."""
     numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
     distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
     return distinct
@@ -194,10 +187,8 @@ def members_of(
 def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sorted:
     """Sort the operations of one rank by their keys.
 
-    Args:
-        arrivals: the arrivals of the rank.
-        members: the ranks that use each communicator: NCCL numbers them in this order if all are
-            there, as torch's process groups do.
+    `members`: the ranks that use each communicator: NCCL numbers them in this order if all are
+    there, as torch's process groups do.
 
     Returns:
         For each key indices into the arrivals, in order, and the operations' numbers, None where
@@ -281,7 +272,6 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
 
 
 def _by(values: Int64, chosen: Mask, names: Sequence[str]) -> Iterable[tuple[str, Int64]]:
-    """Yield the indices of the chosen by value."""
     at = np.flatnonzero(chosen)
     for value in distinct_values(values[at]).tolist():
         yield names[value], at[values[at] == value]
@@ -343,8 +333,7 @@ class Group(Record, frozen=True):
     def times(self, columns: Sequence[Int64]) -> Int64:
         """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
 
-        Args:
-            columns: int64[n] of each member. What was not captured is 0.
+        `columns`: int64[n] of each member. What was not captured is 0.
         """
         values = [
             np.append(column, 0)[self.place[:, index]] for index, column in enumerate(columns)
@@ -437,12 +426,7 @@ def match(
 
 
 def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequence[int]) -> None:
-    """Pair streams of sends and receives without other keys: both sides get one key.
-
-    Args:
-        parts: by run and key, which changes.
-        domains: of each rank's clock.
-    """
+    """Pair streams of sends and receives without other keys: both sides get one key."""
     of_run: dict[int, list[tuple[SortKey, _Part]]] = defaultdict(list)
     for (run, key), of_key in parts.items():
         if key.source == "order" and key.kind == EXCHANGE:
@@ -468,7 +452,6 @@ def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequen
 
 
 def _end_alike(part: _Part, other: _Part) -> bool:
-    """Return whether as many operations of two ranks' streams end at the same times."""
     if part.member == other.member or len(part.at) < _MIN_PAIRED:
         return False
     apart = np.abs(part.end_ns - other.end_ns)
@@ -533,8 +516,9 @@ def _joined(
 def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Part, Int64]]:
     """Return the ranks whose operations can be numbered alike, and the numbers.
 
-    The rank with most operations is the first. Each other rank is aligned with one that is done: at
-    first with those of its own machine, since they share a clock, then with the others.
+    Ranks are aligned one after the other, beginning with the one that has most operations. Each is
+    aligned with a rank that already has numbers, preferably on its own machine, whose clock it
+    shares.
     """
     if all(part.sequence is not None for part in parts):
         return [(part, part.sequence) for part in parts if part.sequence is not None]

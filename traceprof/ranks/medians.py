@@ -16,12 +16,11 @@ OF_MEDIANS = np.pi / 2
 
 
 def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
-    """Return for each entry the two in the middle of the others in its row, int64[m, r] each.
+    """Return for each entry the two middle values of the others in its row, int64[m, r] each.
 
-    Their mean is the median; of an odd number of others they are one.
+    Their mean is the median of the others. With an odd number of others both are the same value.
 
-    Args:
-        values: int64[m, r], r at least 2.
+    `values`: int64[m, r], r at least 2.
     """
     num_others = values.shape[1] - 1
     order = np.argsort(values, axis=1, kind="stable")

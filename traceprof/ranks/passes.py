@@ -111,10 +111,9 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
 
 
 def _messages(rank: Rank) -> tuple[Int64, Int64]:
-    """Return when the calls of sends, receives and peer copies began, and when their inputs ended.
+    """Return when calls of sends, receives and peer copies began, ascending, and when inputs ended.
 
-    Returns:
-        int64[n], ascending; int64[n], -1 if the input is not known.
+    An unknown input is -1.
     """
     if rank.device is None or rank.calls is None:
         return _NOTHING, _NOTHING
@@ -134,8 +133,8 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
 def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
     """Return when the input of each operation ended, int64[n], -1 if that is unknown.
 
-    It is what the stream waited for since the operation before: a send that goes out behind another
-    one had its input before that one's may have been there.
+    Only what the stream waited for since its operation before counts: the input of an earlier send
+    on the stream is not that of a later one.
     """
     waits, inputs = stream_waits(rank), np.full(len(ready), UNKNOWN, np.int64)
     if waits is None:
@@ -172,10 +171,7 @@ def _copies(rank: Rank, window: Window) -> Int64:
 def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     """Return launch, start, end, stream, compute, kind, step of the passes, int64[7, n].
 
-    Args:
-        rank: of them.
-        window: to which they belong.
-        called: int64[m], ascending, when its messages were called.
+    `called`: int64[m], ascending, when its messages were called.
     """
     calls = rank.calls
     assert calls is not None  # noqa: S101  (else no call is known)
@@ -223,7 +219,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
 
 
 def _ranges(rank: Rank) -> dict[int, Intervals]:
-    """Return the time of the host in the ranges of each kind of pass; those that there are."""
+    """Return host ranges by kind of pass."""
     named = rank.trace.ranges(_ANY_RANGE, rank.process).get(rank.process)
     if named is None:
         return {}

@@ -94,14 +94,7 @@ def pipelines(
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
 ) -> list[Pipeline]:
-    """Return the pipelines of a run.
-
-    Args:
-        ranks: the ranks on one clock.
-        passes: of each rank.
-        arrivals: of each rank.
-        runs: for each rank, its run.
-    """
+    """Return the pipelines of a run."""
     messages = _messages(ranks, passes, arrivals, runs)
     orders = [
         order
@@ -207,7 +200,7 @@ def _copies(
 def _joined(both: Mapping[int, _Side], *, one_clock: bool) -> tuple[_Side, _Side] | None:
     """Return both sides of the same messages; None if they cannot be matched.
 
-    A copy has one side: the call and the operation of the sender are the receiver's, too.
+    A copy has one side: call and operation of the sender stand for the receiver's.
     """
     sent, received = both.get(SENDS), both.get(RECEIVES)
     if sent is None:
@@ -237,7 +230,6 @@ def _linked(
     *,
     clocks: RankComparison,
 ) -> PairMessages:
-    """Return messages with the passes at both ends."""
     sender, receiver = passes[pair[0]], passes[pair[1]]
     start, end = (
         clocks.clocks.to_run(receiver.report, times)
@@ -352,10 +344,10 @@ def _are_certain(
     messages: Mapping[tuple[int, int], PairMessages],
     passes: Sequence[RankPasses],
 ) -> bool:
-    """Return whether ranks that exchange messages as stages do are stages.
+    """Return whether ranks that exchange messages like stages are a pipeline.
 
-    Two ranks that take turns, and GPUs of one process, may do so in any program: there forwards and
-    backwards must be known, and make the messages.
+    Two ranks that take turns, or GPUs of one process, may do so in any program. These count only
+    if forwards and backwards are known and make the messages.
     """
     own = [way for pair, way in messages.items() if {*pair} <= {*order}]
     by_way = [passes[way.source].kind[way.producer] for way in own]
@@ -382,7 +374,6 @@ def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], PairMessages
 
 
 def _turns(stage: int, after: int, messages: Mapping[tuple[int, int], PairMessages]) -> bool:
-    """Return whether a stage's n-th answer is used only after its n-th message was computed."""
     went, came = messages[stage, after], messages[after, stage]
     num = min(len(went), len(came))
     if not num or abs(len(went) - len(came)) > 0.1 * num:
@@ -426,12 +417,7 @@ class Schedule(Record, frozen=True):
 
 
 def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> Schedule:
-    """Return the schedule of a pipeline.
-
-    Args:
-        pipeline: its stages.
-        passes: of each rank of the run.
-    """
+    """Return the schedule of a pipeline."""
     stages = [passes[member] for member in pipeline.members]
     num_micro_batches, num_chunks = _numbers(pipeline, stages)
     unknown = tuple(np.full(len(stage), _NONE, np.int64) for stage in stages)

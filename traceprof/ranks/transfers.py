@@ -77,10 +77,7 @@ def transfers(
 ) -> dict[OperationKind, Transfer]:
     """Measure the window's operations with known waits, by rank, kind and communicator.
 
-    Args:
-        waits: of the groups of ranks.
-        arrivals: of all ranks.
-        machines: of each report, None if unknown.
+    `machines`: of each report, None if unknown.
     """
     parts: dict[OperationKind, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
@@ -107,10 +104,8 @@ def communicator_name(arrivals: Arrivals, index: int) -> str | None:
 def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
     """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n].
 
-    Args:
-        operation: the operation's name.
-        size: int64[n], of one rank's message as NCCL counts it, -1 if unknown.
-        num_ranks: int64[n], the number of ranks of the communicator, -1 if unknown.
+    `size`: int64[n], of one rank's message as NCCL counts it, -1 if unknown. `num_ranks`: int64[n],
+    the number of ranks of the communicator, -1 if unknown.
     """
     known = np.where(size != UNKNOWN, size, np.nan)
     ranks = np.where(num_ranks > 0, num_ranks, np.nan)
@@ -136,8 +131,8 @@ def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -
     """Fit t = latency + S ÷ rate.
 
     Each size counts once, by the median of its times. Relative errors are minimised, so that small
-    messages count as much as large ones. The variance of times of one size, and of the medians
-    around the line, gives that of the latency as in least squares (the covariance
+    messages count as much as large ones. The variance of the latency follows from the variance of
+    times of one size and of the medians around the line (least squares: the covariance is
     (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹). An error that all times share is added. A latency that is not
     significant is None.
 
@@ -208,8 +203,7 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
 def _student(freedom: Float64) -> Float64:
     """Return Student's quantile of 97.5 % over the normal one, for deviations from few times.
 
-    Args:
-        freedom: float64[n], their degrees of freedom.
+    `freedom`: float64[n], their degrees of freedom.
     """
     # The first terms of its series: Abramowitz and Stegun, 26.7.5.
     ratio: Float64 = 1 + 1.21 / freedom + 1.44 / freedom**2

@@ -101,13 +101,8 @@ class GroupWaits(Record, frozen=True):
 def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> list[Group]:
     """Split a group that was matched by order alone into members that leave together.
 
-    Two communicators may have equally many operations of the same sizes. Members of one of them
-    leave within the uncertainty of the clocks, or within a fraction of the operation's duration.
-
-    Args:
-        group: matched operations.
-        arrivals: the arrivals of all ranks.
-        clocks: the clocks of the run.
+    Two communicators may have the same number of operations of the same sizes. Members of one
+    communicator leave within the uncertainty of the clocks, or within a fraction of the duration.
     """
     whole = group.chosen(group.is_whole & group.leaves_together)
     if len(whole) == 0:
@@ -130,13 +125,7 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
 
 
 def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> GroupWaits | Unmatched:
-    """Separate waiting from transfer, or return why the operations cannot be the same ones.
-
-    Args:
-        group: matched operations.
-        arrivals: the arrivals of all ranks.
-        clocks: the clocks of the run.
-    """
+    """Separate waiting from transfer, or return why the operations cannot be the same ones."""
     whole = group.chosen(group.is_whole)
     members = [arrivals[member] for member in group.members]
     if len(whole) == 0:
@@ -231,14 +220,11 @@ def _waited(
 def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> float:
     """Return the standard error of the alignment of the worst clock with the median member's.
 
-    Clocks are aligned by when members leave, which varies between operations. That does not average
-    out over operations for which the same member came last, but only over all by which the clock
-    was measured.
+    Clocks are aligned by the times at which members leave, which vary between operations. This
+    error averages out over all operations by which the clock was measured, but not over those to
+    which the same member came last.
 
-    Args:
-        end: int64[m, r], on the run's clock.
-        members: of the group.
-        clocks: the clocks of the run.
+    `end`: int64[m, r], on the run's clock.
     """
     machine = np.array([clocks.host_of[member.report] for member in members])
     hosts = distinct_values(machine).tolist()
@@ -334,14 +320,7 @@ class RankWaits(Record, frozen=True):
 def waits_of_rank(
     member: int, waits: Sequence[GroupWaits], reports: Sequence[int], clocks: Clocks
 ) -> RankWaits:
-    """Return how long a rank waited in the operations whose ranks were all recorded.
-
-    Args:
-        member: the rank's place among the run's ranks.
-        waits: the waits of all groups.
-        reports: for each rank of the run, the index of its report.
-        clocks: the clocks of the run.
-    """
+    """Return how long the `member`-th rank waited in operations whose ranks were all recorded."""
     columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 4]
     for group_waits in waits:
         group = group_waits.group
@@ -384,8 +363,8 @@ class MpiWaits(Record, frozen=True):
 def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapping[int, MpiWaits]:
     """Return the waits of each rank that has calls of MPI that were matched, by its number.
 
-    Where clocks leave open who waited in most calls of a group, the group is left out; so is one of
-    which some ranks were not captured: they may have come later still.
+    A group is left out if clocks are too uncertain in most of its calls, or if some of its ranks
+    were not captured, since they may have arrived later still.
     """
     spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
     for group_waits in waits:
@@ -408,15 +387,7 @@ def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapp
 
 
 def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
-    """Return how long each rank waited for each other in MPI, int64[ranks, ranks].
-
-    Args:
-        waits: of the groups of calls of MPI.
-        arrivals: of all ranks.
-
-    Returns:
-        The row waits for the column.
-    """
+    """Return how long the row's rank waited in MPI for the column's, int64[ranks, ranks]."""
     matrix = np.zeros((len(arrivals), len(arrivals)), np.int64)
     spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
     for group_waits in waits:

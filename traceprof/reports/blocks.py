@@ -54,7 +54,7 @@ def bar_of(measures: Measures) -> Bar:
 Cell: TypeAlias = "str | Bar"
 
 
-class Column(Record, frozen=True):
+class TableColumn(Record, frozen=True):
     """A column of a table. A heading may have several lines."""
 
     heading: str
@@ -62,10 +62,10 @@ class Column(Record, frozen=True):
     is_cut: bool = False  # where there is no room it is cut, not wrapped
 
 
-class Table(Record, frozen=True):
+class TableBlock(Record, frozen=True):
     """Rows under headings, with a cell for each column."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[tuple[Cell, ...], ...]
     is_apart: bool = False  # whether a blank line stands before it, in a terminal
 
@@ -102,7 +102,7 @@ class Gap(Record, frozen=True):
     remedy: str
 
 
-Block: TypeAlias = "Paragraph | Table | Claim | Gap"
+Block: TypeAlias = "Paragraph | TableBlock | Claim | Gap"
 
 
 class Section(Record, frozen=True):
@@ -136,21 +136,18 @@ def table(
     text: Sequence[str] = (),
     cut: Sequence[str] = (),
     is_apart: bool = False,
-) -> Table:
+) -> TableBlock:
     """Return a table.
 
-    Args:
-        headings: of its columns.
-        rows: the cells of each row; rows that are too short are filled up.
-        text: the headings of columns of text.
-        cut: those of columns of text that are cut where there is no room.
-        is_apart: whether a blank line stands before it, in a terminal.
+    `rows`: the cells of each row; rows that are too short are filled up. `cut`: those of columns of
+    text that are cut where there is no room.
     """
     columns = tuple(
-        Column(heading, heading in text or heading in cut, heading in cut) for heading in headings
+        TableColumn(heading, heading in text or heading in cut, heading in cut)
+        for heading in headings
     )
     cells = [
         tuple(one_line(cell) if isinstance(cell, str) else cell for cell in row) for row in rows
     ]
     filled = tuple(row + ("",) * (len(columns) - len(row)) for row in cells)
-    return Table(columns, filled, is_apart)
+    return TableBlock(columns, filled, is_apart)

@@ -139,7 +139,6 @@ def _with_evidence(
 
 
 def _beyond(analysis: RunResult, finding: Finding) -> str:
-    """Say that what was replayed takes out more than the finding costs in the mean step."""
     saving, per_step = finding.saving, finding.metrics.get("per_step_ns")
     if saving is None or saving.assume is None or saving.sets_pace:
         return ""
@@ -153,10 +152,6 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
 
 def gain_text(saving: Saving | None, subject: str) -> str:
     """Say what would be gained, from a replay or else from all time that the finding involves.
-
-    Args:
-        saving: of a finding.
-        subject: what would be shorter, such as `a step`.
 
     Returns:
         `without it a step takes 1.2 ms less (no-sync)`; empty if nothing is known, or where a

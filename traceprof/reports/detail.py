@@ -104,10 +104,6 @@ _LEFT_OUT: tuple[tuple[str, dict[str, object], Callable[[RunResult], bool]], ...
 def fitting(analysis: RunResult, num_lines: Callable[[Detail, str], int]) -> tuple[Detail, str]:
     """Return the most detail with which a report has no more than `MAX_LINES`.
 
-    Args:
-        analysis: what was found out.
-        num_lines: of its report with a detail, and words for what is left out.
-
     Returns:
         The detail, and in words what is left out.
     """

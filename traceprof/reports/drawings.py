@@ -222,9 +222,7 @@ def pipeline_drawings(
 ) -> list[PipelineDrawing]:
     """Return the drawings of the pipelines of a run, of the first few.
 
-    Args:
-        measured: the run.
-        shown: numbers of ranks; pipelines without any of them are not drawn. None for all.
+    `shown`: numbers of ranks; pipelines without any of them are not drawn. None for all.
     """
     result = pipeline_bubble.run(measured)
     chosen = [

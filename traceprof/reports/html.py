@@ -14,7 +14,7 @@ from traceprof.analyses.steps.step_means import judged_steps
 from traceprof.errors import one_line
 from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections
-from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, Table, paragraph
+from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, TableBlock, paragraph
 from traceprof.reports.comparison_sections import comparison_sections, verdict
 from traceprof.reports.detail import WHOLE
 from traceprof.reports.drawings import (
@@ -74,13 +74,7 @@ def render(
     shows_kernels: bool = False,
     scenes: Mapping[Moment, Scene] | None = None,
 ) -> str:
-    """Return the report as a self-contained HTML page.
-
-    Args:
-        analysis: what was found out.
-        shows_kernels: whether there is a table of kernels in it.
-        scenes: what ran where the evidence is, as far as it is to be drawn.
-    """
+    """Return the report as a self-contained HTML page."""
     report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
     names = [one_line(report.path.name) for report in analysis.run.reports[:1]]
     findings = () if report.findings is None else report.findings.blocks
@@ -133,7 +127,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["table"] = lambda block: isinstance(block, TableBlock)
     environment.tests["gap"] = lambda block: isinstance(block, Gap)
     environment.tests["bar"] = lambda cell: isinstance(cell, Bar)
     environment.globals |= {"drawn": drawings, "parts": PARTS}

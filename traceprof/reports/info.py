@@ -30,13 +30,7 @@ _MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which ta
 
 
 def render(trace: Trace, run: Run, index: int) -> Table:
-    """Return what a report holds as a table of headings and lines.
-
-    Args:
-        trace: the report.
-        run: the run that it is part of.
-        index: the report's index in the run.
-    """
+    """Return what a report holds as a table of headings and lines."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -172,7 +166,6 @@ def _periods(trace: Trace, rank: Rank) -> PeriodSteps | None:
 
 
 def _is_searched(trace: Trace) -> bool:
-    """Return whether a report is small enough to search periods in it."""
     return sum(table.num_rows for table in trace.contents()) <= _MAX_SEARCHED
 
 

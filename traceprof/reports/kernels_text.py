@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
-    from traceprof.reports.blocks import Section, Table
+    from traceprof.reports.blocks import Section, TableBlock
     from traceprof.reports.detail import Detail
 
 _MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
@@ -201,13 +201,7 @@ class Reached(Record, frozen=True):
 
 
 def reached(launcher: Launcher, use: KernelUse, gpu: str | None) -> Reached | None:
-    """Return what kernels reach of the GPU's peak; None if shapes do not say it.
-
-    Args:
-        launcher: of all kernels of the name.
-        use: what all of them take.
-        gpu: the name of the GPU.
-    """
+    """Return what kernels reach of the GPU's peak; None if shapes do not say it."""
     flops, moved = launcher.flops_per_s(use.total_ns), launcher.gb_per_s(use.total_ns)
     if flops is not None:
         peak = peak_of_kind(gpu, use.kind)
@@ -225,7 +219,7 @@ def _reach_text(reach: Reached | None) -> str:
     return f"{three_digits(reach.rate)} {reach.unit}{share}"
 
 
-def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> Table:
+def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> TableBlock:
     has_steps = any(use.per_step_ns is not None for use in uses)
     per_step, reach = ("per step",) * has_steps, ("reaches",) * bool(reaching)
     rows = [

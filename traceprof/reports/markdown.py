@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from traceprof.reports.analysis_sections import analysis_sections
-from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, Table, paragraph
+from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock, paragraph
 from traceprof.reports.comparison_sections import comparison_sections, verdict
 from traceprof.reports.detail import WHOLE
 from traceprof.version import __version__
@@ -32,12 +32,7 @@ _OPEN = ("Gates", "Where it comes from", "Findings, per step")  # of a compariso
 
 
 def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
-    """Return the report as Markdown: what matters first, the rest folded in.
-
-    Args:
-        analysis: what was found out.
-        shows_kernels: whether there is a table of kernels in it.
-    """
+    """Return the report as Markdown: what matters first, the rest folded in."""
     report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
     title, *more = report.headline or report.header[:1]
     lines = [f"### {escaped(title)}", "", *(f"{escaped(line)}\n" for line in more)]
@@ -79,7 +74,9 @@ def escaped(text: str) -> str:
 def _with_items(section: Section) -> Iterator[str]:
     """Yield a section, with the sentences before its table as a list."""
     blocks = section.blocks
-    first = next((at for at, block in enumerate(blocks) if isinstance(block, Table)), len(blocks))
+    first = next(
+        (at for at, block in enumerate(blocks) if isinstance(block, TableBlock)), len(blocks)
+    )
     if first:
         yield from _items(blocks[:first])
         yield ""
@@ -101,7 +98,7 @@ def _items(blocks: Iterable[Block]) -> Iterator[str]:
 def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
     """Yield tables and sentences, with an empty line after each."""
     for block in blocks:
-        if isinstance(block, Table):
+        if isinstance(block, TableBlock):
             yield from _table(block)
         elif isinstance(block, Paragraph):
             yield escaped(block.text)
@@ -118,12 +115,10 @@ def _claim(claim: Claim) -> Iterator[str]:
 
 
 def _folded(heading: str, lines: Iterable[str]) -> list[str]:
-    """Return lines of Markdown folded in below a heading of ours."""
     return [f"<details><summary>{heading}</summary>", "", *lines, "", "</details>", ""]
 
 
-def _table(table: Table) -> Iterator[str]:
-    """Yield a table without its bars."""
+def _table(table: TableBlock) -> Iterator[str]:
     shown = [
         (place, column)
         for place, column in enumerate(table.columns)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.blocks import Block, Section, Table
+    from traceprof.reports.blocks import Block, Section, TableBlock
     from traceprof.reports.detail import Detail
     from traceprof.run.session_clocks import MachineClock
 
@@ -117,7 +117,7 @@ def _ranks_on_one_clock(analysis: RunResult, max_ranks: int) -> Iterator[Block]:
         yield paragraph(f"Operations {name} of the ranks {ranks} were not matched: {group.reason}.")
 
 
-def _transfer_table(analysis: RunResult) -> Table | None:
+def _transfer_table(analysis: RunResult) -> TableBlock | None:
     """Return what operations took once all ranks were there; None if none was matched.
 
     One line for each operation and communicator, the one with the longest transfers first. The

@@ -38,12 +38,6 @@ def write(
 ) -> list[Path]:
     """Write each table of a run into a file of its own.
 
-    Args:
-        analysis: what was found out, with its reports open.
-        folder: that is there, for `kernels.parquet` and the others.
-        ending: `parquet` or `csv`.
-        progress: receives progress updates.
-
     Returns:
         The files.
 
@@ -144,7 +138,6 @@ class _Parquet:
 
 
 def _of_all_ranks(field: pa.Field) -> pa.Field:
-    """Return a column's type for ranks of any number of names."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_dictionary(field.type):

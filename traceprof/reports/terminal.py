@@ -13,11 +13,11 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.segment import Segment
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
 from traceprof.errors import one_line
-from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, Table
+from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,9 +58,8 @@ def plain(content: RenderableType, width: int = PLAIN_WIDTH) -> str:
 def renderable(sections: Iterable[Section], max_cell: int | None = None) -> RenderableType:
     """Return sections for a rich console.
 
-    Args:
-        sections: in their order.
-        max_cell: the characters of a cell in a table that are shown; all where not given.
+    `sections`: in their order. `max_cell`: the characters of a cell in a table that are shown; all
+    where not given.
     """
     drawn: list[RenderableType] = []
     for section in sections:
@@ -68,7 +67,7 @@ def renderable(sections: Iterable[Section], max_cell: int | None = None) -> Rend
             rule = Rule(Text(section.title, "bold"), align="left", style="bright_black")
             drawn.append(Padding(rule, (1, 0, 0, 0)))
         for line in _lines(section.blocks):
-            if isinstance(line, Table):
+            if isinstance(line, TableBlock):
                 drawn.append(_drawn_table(line, max_cell))
             elif line.is_cut:
                 drawn.append(OneLine(Text(" " * line.indent).append_text(line.text)))
@@ -84,7 +83,7 @@ class _Line(NamedTuple):
     is_cut: bool = False  # at the width of a terminal; else it is wrapped
 
 
-def _lines(blocks: Sequence[Block]) -> Iterator[_Line | Table]:
+def _lines(blocks: Sequence[Block]) -> Iterator[_Line | TableBlock]:
     """Yield the lines of blocks, and tables between them."""
     before = [None, *blocks]
     for previous, block in pairwise(before):
@@ -105,7 +104,7 @@ def _stands_apart(previous: Block | None, block: Block | None) -> bool:
     if isinstance(block, Claim):
         is_one_of_list = isinstance(previous, Claim) and not (previous.sentences or block.sentences)
         return previous is not None and not is_one_of_list
-    return isinstance(block, (Paragraph, Table)) and block.is_apart
+    return isinstance(block, (Paragraph, TableBlock)) and block.is_apart
 
 
 def _claim(claim: Claim) -> Iterator[_Line]:
@@ -136,7 +135,7 @@ def height(sections: Iterable[Section], width: int) -> int:
     for section in sections:
         lines += 2 if section.title else 0
         for line in _lines(section.blocks):
-            if isinstance(line, Table):
+            if isinstance(line, TableBlock):
                 headings = [column.heading.count("\n") for column in line.columns]
                 lines += max(headings) + 2 + len(line.rows) + _has_bars(line)
             elif line.is_cut or cell_len(line.text.plain) <= width - line.indent:
@@ -149,11 +148,11 @@ def height(sections: Iterable[Section], width: int) -> int:
 _MEASURING = Console(file=io.StringIO(), color_system=None, highlight=False, emoji=False)
 
 
-def _has_bars(table: Table) -> bool:
+def _has_bars(table: TableBlock) -> bool:
     return any(isinstance(cell, Bar) for row in table.rows for cell in row)
 
 
-def _drawn_table(table: Table, max_cell: int | None) -> RenderableType:
+def _drawn_table(table: TableBlock, max_cell: int | None) -> RenderableType:
     """Return a table whose columns of text give way where the terminal is narrow."""
     drawn = _Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in table.columns:
@@ -179,7 +178,7 @@ def _drawn_table(table: Table, max_cell: int | None) -> RenderableType:
     return Group(drawn, _Legend()) if _has_bars(table) else drawn
 
 
-class _Table(RichTable):
+class _Table(Table):
     """Without a terminal, a table is as wide as its content, and nothing is cut."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -31,12 +31,8 @@ def render(
 ) -> str:
     """Return the report as plain text; with a console, print it there instead.
 
-    Args:
-        analysis: what was found out.
-        console: a terminal; plain text of 110 columns where not given.
-        shows_kernels: whether there is a table of kernels in it.
-        is_verbose: whether all of it is shown; else as much as fits into `MAX_LINES`, without the
-            table of kernels.
+    `console`: a terminal; plain text of 110 columns where not given. `is_verbose`: whether all of
+    it is shown; else as much as fits into `MAX_LINES`, without the table of kernels.
     """
     width = PLAIN_WIDTH if console is None else console.width
 
@@ -53,13 +49,7 @@ def render(
 
 
 def report(analysis: RunResult, detail: Detail = WHOLE, left_out: str = "") -> RenderableType:
-    """Return the report for a rich console.
-
-    Args:
-        analysis: what was found out.
-        detail: how much of it is shown.
-        left_out: in words what is not.
-    """
+    """Return the report for a rich console."""
     sections = analysis_sections(analysis, detail).in_order
     if not left_out:
         return renderable(sections)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analyses.verdict.savings import Gain, Replay, Savings
     from traceprof.findings import Finding
-    from traceprof.reports.blocks import Cell, Section, Table
+    from traceprof.reports.blocks import Cell, Section, TableBlock
     from traceprof.reports.detail import Detail
     from traceprof.run.summary import RankInfo
 
@@ -60,12 +60,7 @@ _HEADINGS = ("compute", "exposed\ncomm", "exposed\ncopy", "idle")  # of `PARTS`
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
-    """Return the ranks that a table shows, in their order: the slowest, and what computes least.
-
-    Args:
-        analysis: what was found out.
-        max_ranks: of the table; where it is `MAX_RANKS`, the first.
-    """
+    """Return the ranks that a table shows, in their order: the slowest, and what computes least."""
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     if max_ranks >= min(len(by_rank), MAX_RANKS):
         return by_rank[:max_ranks]
@@ -77,7 +72,7 @@ def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
     return sorted(worst[:max_ranks], key=lambda result: result.rank)
 
 
-def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Table:
+def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     """Return the parts of the judged time: a line for each rank."""
     kind = str(judged_kind(analysis.breakdown))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
@@ -163,7 +158,6 @@ def _made_of(part: Measures, around: Surroundings | None) -> str:
 
 
 def _idle_causes(part: Measures, around: Surroundings | None) -> str:
-    """Return the causes of idle time outside the training that take a tenth of it or more."""
     causes = {} if around is None else around.idle_by_cause
     by_size = sorted(causes.items(), key=lambda item: -item[1])
     words = [
@@ -325,12 +319,7 @@ def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
 
 
 def same_time(finding: Finding, named: Sequence[Finding]) -> str:
-    """Say that a finding is about time that one named before it is about, too.
-
-    Args:
-        finding: the finding.
-        named: those before it.
-    """
+    """Say that a finding is about time that one named before it is about, too."""
     shared = [item.id for item in named if finding.part_of == item.id or item.part_of == finding.id]
     return f" (in {shared[0]}, too)" if shared else ""
 
@@ -338,9 +327,7 @@ def same_time(finding: Finding, named: Sequence[Finding]) -> str:
 def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
     """Say what a step could take where no finding has a gain that a replay could estimate.
 
-    Args:
-        findings: of the run, in the order in which to act.
-        step_ns: what a step takes.
+    `findings`: of the run, in the order in which to act.
     """
     by_limit = limits(findings, step_ns)
     by_replay = next((pair for pair in by_limit if pair[1].assume is not None), None)
@@ -363,10 +350,7 @@ def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
 def beyond_gains(findings: Sequence[Finding], step_ns: int, gains: Sequence[Gain]) -> str:
     """Name the first limit, where it is far more than all gains that a replay estimates.
 
-    Args:
-        findings: of the run, in the order in which to act.
-        step_ns: what a step takes.
-        gains: the estimates.
+    `findings`: of the run, in the order in which to act.
 
     Returns:
         A sentence after a space, or nothing: no gain is estimated, or no limit is larger.

@@ -45,7 +45,6 @@ class EventKind(IntEnum):
     MARK = 5
 
     def __str__(self) -> str:
-        """Return the name as people read it."""
         return self.name.lower()
 
 
@@ -249,9 +248,7 @@ class Scene(Record, frozen=True):
 def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     """Read once more what ran where the costliest findings are.
 
-    Args:
-        analysis: what was found out. Its reports are opened again, as far as they can be.
-        options: that it was analysed with.
+    `analysis`: what was found out. Its reports are opened again, as far as they can be.
 
     Returns:
         What ran around the evidence of each finding, of the rank that it costs most. Of a report
@@ -332,7 +329,6 @@ def _busy(track: Track) -> int:
 
 
 def _by_depth(track: Track) -> Iterator[Track]:
-    """Yield a row for each depth at which events of a thread lie inside each other."""
     split = lanes.nested if track.nests else lanes.packed
     depth = split(track.start_ns, track.end_ns, _MAX_DEPTH + 1)
     num = 1 if track.category[0] == EventKind.CALL else _MAX_DEPTH

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.answers.critical_path import StepPath
     from traceprof.replay.assumptions.run_change import StreamOrder as Order
-    from traceprof.reports.blocks import Block, Section, Table
+    from traceprof.reports.blocks import Block, Section, TableBlock
 
 _MAX_SHOWN = 5  # sends that wait behind others
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
@@ -110,7 +110,7 @@ def _checks(baseline: Baseline) -> Iterator[Block]:
         yield paragraph(f"  {mark}  {gate.name}: {GATES[gate.name]} {value} {limit}")
 
 
-def _answers(answers: list[Answer], subject: str) -> Table:
+def _answers(answers: list[Answer], subject: str) -> TableBlock:
     rows = [
         (
             answer.assume,
@@ -170,7 +170,6 @@ def _blocked_sends(whatif: WhatIf) -> Iterator[Block]:
 
 
 def _schedules(whatif: WhatIf) -> Iterator[Block]:
-    """Yield what the stages of a pipeline would take in each order of their passes."""
     if whatif.schedules:
         yield paragraph("A step of these stages, passes only:", is_apart=True)
         rows = [

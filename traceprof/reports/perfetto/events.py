@@ -52,9 +52,7 @@ class MatchedFlows(Record, frozen=True):
     ) -> tuple[Int64, dict[str, tuple[Int64, Mask]], Special]:
         """Return the numbers and notes of the events of a track, and of those with several.
 
-        Args:
-            track: of the rank's operations.
-            launch: int64[n], the numbers that its events share with their launches.
+        `launch`: int64[n], the numbers that its events share with their launches.
         """
         first = np.searchsorted(self.operation, track.operation)
         num = np.searchsorted(self.operation, track.operation, side="right") - first
@@ -79,10 +77,6 @@ class MatchedFlows(Record, frozen=True):
 
 def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
     """Return the numbers of a rank's matched operations, and what is known of their meeting.
-
-    Args:
-        rank: the rank.
-        comparison: of the run's ranks.
 
     Returns:
         None if nothing was matched.
@@ -152,10 +146,7 @@ class LaunchFlows(Record, frozen=True):
 def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) -> LaunchFlows:
     """Return the numbers of a rank's launches: they follow those of matched operations.
 
-    Args:
-        rank: the rank.
-        ranks: of the run, in an order that is the same for each of them.
-        comparison: of the run's ranks.
+    `ranks`: of the run, in an order that is the same for each of them.
     """
     base = 1 + sum(len(waits) for waits in comparison.waits)
     own = np.empty(0, np.int64)
@@ -213,10 +204,8 @@ class Events(Record, frozen=True):
 def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> Events:
     """Return a few events.
 
-    Args:
-        spans: start, end, name, category and notes of each; of those that begin at one time,
-            longer ones first.
-        to_run: makes times of the run of them, if they are not.
+    `spans`: start, end, name, category and notes of each; of those that begin at one time, longer
+    ones first.
     """
     ordered = sorted(spans, key=lambda span: span[0])
     times = np.array([span[:2] for span in ordered], np.int64).reshape(-1, 2)
@@ -235,14 +224,7 @@ def events_of(
     flows: MatchedFlows | None = None,
     launches: LaunchFlows | None = None,
 ) -> Events:
-    """Return the events of a track.
-
-    Args:
-        track: of a rank, in its report's time.
-        to_run: makes times of the run of them.
-        flows: of the rank's matched operations, where these are events.
-        launches: what calls launched.
-    """
+    """Return the events of a track."""
     flow = shared = np.zeros(len(track), np.int64)
     notes: Mapping[str, tuple[Int64, Mask]] = {}
     special: Special = {}

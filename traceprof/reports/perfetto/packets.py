@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
     """Return for each event the first track on which it follows all others, or lies inside one.
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n].
+    `start_ns`: int64[n], ascending. `end_ns`: int64[n].
 
     Returns:
         int64[n], from 0 on.
@@ -78,9 +76,7 @@ def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
 def nested_order(start_ns: Int64, end_ns: Int64) -> Int64:
     """Return the order of the begins and ends of events that lie inside each other.
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n].
+    `start_ns`: int64[n], ascending. `end_ns`: int64[n].
 
     Returns:
         int64[2 n]: i for where event i begins, ~i for where it ends.
@@ -225,12 +221,7 @@ def texts(tag: bytes, text: str) -> RowFields:
 
 
 def written(fields: RowFields, num: int) -> EncodedMessages:
-    """Put n messages together.
-
-    Args:
-        fields: of n messages.
-        num: n.
-    """
+    """Put n messages together."""
     row = np.dtype([(f"f{number}", part.words.dtype) for number, part in enumerate(fields.columns)])
     words, kept = (np.empty(num, row) for _ in range(2))
     for rows, columns in (
@@ -253,9 +244,7 @@ def written(fields: RowFields, num: int) -> EncodedMessages:
 def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Bytes:
     """Return the bytes of messages of several kinds in one order.
 
-    Args:
-        kind: int8[n], which part each is of.
-        parts: the messages of each kind, in order.
+    `kind`: int8[n], which part each is of. `parts`: the messages of each kind, in order.
     """
     if len(kind) == len(parts[0].length):
         return parts[0].content
@@ -270,7 +259,6 @@ def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Byte
 
 
 def _after(tag: bytes, fields: RowFields) -> RowFields:
-    """Return fields with a tag before each."""
     columns = tuple(ByteColumn(np.full(1, byte, np.uint8), np.ones(1, np.uint8)) for byte in tag)
     return RowFields((*columns, *fields.columns), fields.length + len(tag))
 
@@ -334,13 +322,7 @@ class PacketWriter:
             packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=time_ns)
 
     def process(self, pid: int, name: str, order: int) -> int:
-        """Add a process; return its track.
-
-        Args:
-            pid: its number, of no other process.
-            name: is shown.
-            order: of processes, from the top.
-        """
+        """Add a process; return its track."""
         number, track = self._track()
         track.process.pid = pid
         track.process.process_name = name
@@ -371,10 +353,8 @@ class PacketWriter:
     def slices(self, new_track: Callable[[], int], events: Events) -> None:
         """Add events that have a length.
 
-        Args:
-            new_track: adds a track: first for all, then for what neither follows what is on the
-                others nor lies inside it.
-            events: to be written.
+        `new_track`: adds a track: first for all, then for what neither follows what is on the
+        others nor lies inside it.
         """
         lane = lanes(events.start_ns, events.end_ns)
         last = int(lane.max(initial=0))
@@ -452,9 +432,7 @@ class PacketWriter:
     def _packets(self, times: Int64, event: RowFields) -> EncodedMessages:
         """Return packets of events.
 
-        Args:
-            times: int64[n], on the run's clock.
-            event: the fields of n events.
+        `times`: int64[n], on the run's clock.
         """
         packet = (
             numbers(_TIME, times + self._shift_ns)

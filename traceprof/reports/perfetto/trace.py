@@ -74,13 +74,7 @@ def write_rank(
 ) -> None:
     """Write a rank.
 
-    Args:
-        writer: writes it.
-        rank: what it did.
-        analysis: what was found out about its run.
-        pid: a number that no other rank has.
-        launches: what the calls of its process launched.
-        has_host: whether the threads of its process are written with it, and not with another rank.
+    `has_host`: whether the threads of its process are written with it, and not with another rank.
     """
     to_run = partial(analysis.ranks.clocks.to_run, rank.report)
     process = writer.process(pid, _title(rank, analysis), rank.rank)
@@ -271,8 +265,7 @@ def _events(
 def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
     """Return the critical paths of a step of median length and of the slowest one.
 
-    Args:
-        analysis: of a run whose reports are open. Without steps, the training is the step.
+    `analysis`: of a run whose reports are open. Without steps, the training is the step.
 
     Returns:
         Why there is none, where a replay of the steps does not fit what was measured.
@@ -341,12 +334,6 @@ def write(
 
     Each rank is a process; times are the run's, so that what ranks did at one moment stands below
     each other. The threads of a process with several devices are those of the first of its ranks.
-
-    Args:
-        analysis: what was found out, with its reports open.
-        file: is written to as packets are made.
-        progress: receives progress updates.
-        paths: critical paths of steps, each a track at the top.
     """
     ranks = analysis.run.ranks
     pipelines = _pipelines(analysis)
@@ -380,7 +367,6 @@ def _pipelines(analysis: Analysis) -> pipeline_bubble.PipelineBubbleResult:
 
 
 def _first_ns(analysis: Analysis) -> int:
-    """Return a time of the run at or before all that the ranks did."""
     clocks = analysis.ranks.clocks
     first = [
         int(clocks.to_run(rank.report, np.array([_first_of(rank)], np.int64))[0])
