@@ -16,9 +16,12 @@ from tests.support.builders import (
     payload,
     prepare,
 )
+from tests.support.claims import only_finding
 from tests.support.traces import ranks_of
-from traceprof.communication.messages import Messages, messages
+from traceprof.analyses import exposed_communication
+from traceprof.communication.messages import Messages, asynchronous_calls, messages
 from traceprof.errors import TraceFormatError
+from traceprof.run.rank import Window
 
 
 def read(builder: TraceBuilder, tmp_path: Path) -> list[Messages]:
@@ -313,3 +316,39 @@ def test_a_text_where_a_time_belongs_is_damage(tmp_path: Path) -> None:
 
 def test_no_communication(tmp_path: Path) -> None:
     assert len(one(prepare(TraceBuilder()).kernel(0, 10), tmp_path)) == 0
+
+
+COLLECTIVES, EXCHANGES = "collectives with async_op=True", "sends and receives with isend and irecv"
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        (["AllReduce", "AlltoAll", "Barrier"], COLLECTIVES),
+        (["Send", "Recv", "SendRecv", "Barrier"], EXCHANGES),
+        (["AllReduce", "Recv"], f"{COLLECTIVES}, {EXCHANGES}"),
+        (["Unknown"], f"{COLLECTIVES}, {EXCHANGES}"),
+        (["Barrier"], f"{COLLECTIVES}, {EXCHANGES}"),
+        ([], f"{COLLECTIVES}, {EXCHANGES}"),
+    ],
+)
+def test_calls_by_what_ran(operations: list[str], said: str) -> None:
+    assert asynchronous_calls(operations) == said
+
+
+def test_ranks_without_a_gpu_that_only_send_and_receive(tmp_path: Path) -> None:
+    """The all-reduce begins before the second window."""
+    builder = TraceBuilder().label("all_reduce bytes=8 group=0 rank=0 size=2 seq=0", 0, 50)
+    builder.label("step 0", 100, 900).label("forward", 100, 200)
+    builder.label("send dst=1 bytes=8 group=0 rank=0 size=2 seq=0", 200, 800)
+    builder.label("barrier group=0 rank=0 size=2 seq=1", 800, 810)
+    advice = []
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        for window in (rank.window, Window(100, 900)):
+            finding = only_finding(
+                exposed_communication.findings(exposed_communication.run(rank, window))
+            )
+            advice.append(" ".join(finding.advice))
+    assert ["async_op" in text for text in advice] == [True, False]
+    assert ["bucket_cap_mb" in text for text in advice] == [True, False]
+    assert all("isend and irecv" in text for text in advice)

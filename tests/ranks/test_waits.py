@@ -15,6 +15,7 @@ from traceprof.ranks.clocks import measured
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.medians import mean_of, middle_of_others
 from traceprof.ranks.transfers import OperationKind, latency_and_rate, transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 from traceprof.run.session_clocks import Clocks, seeded
@@ -363,3 +364,13 @@ def test_waits_of_a_rank_are_unknown_where_those_of_most_operations_are(
     assert waits.is_unknown.tolist() == is_unknown.tolist()
     compared = RankComparison((0, 1), (0, 0), ("a", "a"), clocks, (waits,), (), {}, (), 1)
     assert compared.are_waits_unknown(0) == expected
+
+
+@pytest.mark.parametrize("num", [2, 3, 4, 9, 16])
+@pytest.mark.parametrize("highest", [3, 10**9])
+def test_middle_of_others(num: int, highest: int) -> None:
+    values = np.random.default_rng(num).integers(-highest, highest, (50, num))
+    found = mean_of(*middle_of_others(values))
+    for column in range(num):
+        others = np.median(np.delete(values, column, axis=1), axis=1).astype(np.int64)
+        assert found[:, column].tolist() == others.tolist()

@@ -31,12 +31,13 @@ from traceprof.host.host_waits import (
     with_operators,
 )
 from traceprof.host.idle_causes import (
-    IdleFromWaits,
     UnknownCause,
+    WaitIdle,
+    by_api,
     idle_causes,
-    idle_from_waits,
+    may_idle_after,
     outermost,
-    waits_with_cost,
+    wait_idle,
     why_unknown,
 )
 from traceprof.run.steady_steps import covered_in_mean, steady_steps
@@ -115,19 +116,19 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
     rows = np.flatnonzero(chosen)
-    api, api_blocked = _dominant_api(rank, calls, rows, calls.packed_length.at(rows))
+    blocked = by_api(rank, calls, rows, calls.packed_length.at(rows))
+    api = next(iter(blocked), None)
     # A wait before the window may cost time inside it, and so may a copy from pageable memory that
     # is Async by name.
-    with_cost = _in_steps(rank, calls, waits_with_cost(rank, calls))
-    costs = idle_from_waits(rank, window, with_cost)
-    by_call = _by_outermost(calls, costs, np.flatnonzero(with_cost))
+    with_cost = _in_steps(rank, calls, may_idle_after(rank, calls))
+    idle = wait_idle(rank, window, with_cost).by_outermost(calls, np.flatnonzero(with_cost))
     all_waits = chosen | with_cost
     metrics = HostSyncMetrics(
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
         blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
         api=api,
-        api_blocked_ns=api_blocked,
-        blocked_per_step_ns=_per_step_ns(rank, calls, window, np.flatnonzero(chosen)),
+        api_blocked_ns=blocked[api] if api is not None else 0,
+        blocked_per_step_ns=_per_step_ns(rank, calls, window, rows),
         in_steps=in_steps,
         coverage=idle_causes(rank).coverage(window),
     )
@@ -135,9 +136,9 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        idle_ns=costs.saved_ns,
-        evidence=_evidence(rank, calls, by_call),
-        costliest_api=_dominant_api(rank, calls, by_call.call, by_call.idle_ns)[0],
+        idle_ns=idle_causes(rank).sync_ns_without(window, np.flatnonzero(with_cost)),
+        evidence=_evidence(rank, calls, idle),
+        costliest_api=next(iter(by_api(rank, calls, idle.call, idle.idle_ns)), None),
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
@@ -266,29 +267,6 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     return number
 
 
-def _dominant_api(
-    rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64
-) -> tuple[str | None, int]:
-    """Return the name under which some calls have most time, and that time.
-
-    Args:
-        rank: of the calls.
-        calls: of its process.
-        chosen: int64[n], indices of calls.
-        times_ns: int64[n], what counts of each.
-    """
-    if not len(chosen):
-        return None, 0
-    ids, which = np.unique(calls.packed_name.at(chosen), return_inverse=True)
-    spent = np.zeros(len(ids), np.int64)
-    np.add.at(spent, which, times_ns)
-    by_name: dict[str, int] = {}
-    for key, time in zip(ids.tolist(), spent.tolist(), strict=True):
-        name = rank.trace.api_names[key]
-        by_name[name] = by_name.get(name, 0) + time
-    return min(by_name.items(), key=lambda item: (-item[1], item[0]))
-
-
 def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
     """Return the time in calls within the range of the mean steady step."""
     ranges, steady = rank.host_steps, steady_steps(rank, window).step
@@ -303,22 +281,7 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
     return round(float((spent[stop] - spent[first]).mean()))
 
 
-def _by_outermost(calls: ApiCalls, costs: IdleFromWaits, with_cost: Int64) -> IdleFromWaits:
-    """Return idle time by the outermost calls.
-
-    Args:
-        calls: of the process.
-        costs: the idle time of some of them.
-        with_cost: int64[n], ascending: these and others that may cost something.
-    """
-    outer = outermost(calls, with_cost)[np.searchsorted(with_cost, costs.call)]
-    call, which = np.unique(outer, return_inverse=True)
-    idle = np.zeros(len(call), np.int64)
-    np.add.at(idle, which, costs.idle_ns)
-    return IdleFromWaits(call, idle, costs.saved_ns)
-
-
-def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[Evidence, ...]:
     """Show the calls that cost most."""
     evidence = []
     for place in intervals.largest(costs.idle_ns, MAX_EVIDENCE).tolist():

@@ -383,36 +383,59 @@ class _ThreadPair:
         return intervals.union(start[overlaps], end[overlaps])
 
 
-class IdleFromWaits(Record, frozen=True):
-    """Idle time in a window that chosen host waits cause."""
+class WaitIdle(Record, frozen=True):
+    """Idle time in a window by the call of the host that causes it: the calls that cause any."""
 
-    call: Int64  # int64[n], indices into the calls of the process: those that cause idle time
-    # int64[n], the idle time that is attributed to each. The sum is at least `saved_ns`: without
-    # one wait, a part of its idle time may be attributed to another one
-    idle_ns: Int64
-    saved_ns: int  # the idle time that would not be there without any of them
+    call: Int64  # int64[n], indices into the calls of the process, ascending
+    idle_ns: Int64  # int64[n]; without one wait, a part may be caused by another one
+
+    def by_outermost(self, calls: ApiCalls, candidates: Int64) -> WaitIdle:
+        """Return the same by the outermost calls: the wait inside a copy is the copy's.
+
+        `candidates`: int64[k], ascending, these calls and others that may contain them.
+        """
+        outer = outermost(calls, candidates)[np.searchsorted(candidates, self.call)]
+        return WaitIdle(*_summed(outer, self.idle_ns))
 
 
-def waits_with_cost(rank: Rank, calls: ApiCalls) -> Mask:
+def may_idle_after(rank: Rank, calls: ApiCalls) -> Mask:
     """Return which calls of the process may cause idle time of its rank, bool[calls]."""
     chosen = np.zeros(len(calls), np.bool_)
     chosen[idle_causes(rank).attributable.costs.call] = True
     return chosen
 
 
-def idle_from_waits(rank: Rank, window: Window, chosen: Mask) -> IdleFromWaits:
-    """Return the idle time in a window that chosen calls cause, even if they began before it.
+def wait_idle(rank: Rank, window: Window, chosen: Mask | None = None) -> WaitIdle:
+    """Return the idle time in a window that calls cause, even if they began before it.
 
-    `chosen`: which calls of the process, bool[calls].
+    `chosen`: bool[calls], the calls that count; all where not given.
     """
     causes = idle_causes(rank)
     inside = causes.sync.within(window)
     call = causes.attributable.costs.call[causes.sync.wait]
-    counts = (inside > 0) & chosen[call]
-    calls, which = np.unique(call[counts], return_inverse=True)
-    idle = np.zeros(len(calls), np.int64)
-    np.add.at(idle, which, inside[counts])
-    return IdleFromWaits(calls, idle, causes.sync_ns_without(window, np.flatnonzero(chosen)))
+    counts = inside > 0 if chosen is None else (inside > 0) & chosen[call]
+    return WaitIdle(*_summed(call[counts], inside[counts]))
+
+
+def by_api(rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64) -> dict[str, int]:
+    """Return the time of some calls by the name of the API, longest first.
+
+    `chosen`: int64[n], indices of calls. `times_ns`: int64[n], what counts of each.
+    """
+    spent: dict[str, int] = {}
+    keys, times = _summed(calls.packed_name.at(chosen), times_ns)
+    for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
+        name = rank.trace.api_names.get(key, "unnamed call")
+        spent[name] = spent.get(name, 0) + ns
+    return dict(sorted(spent.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _summed(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct keys, ascending, and the sum of the values of each."""
+    distinct, which = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(distinct), np.int64)
+    np.add.at(sums, which.reshape(-1), values)
+    return distinct, sums
 
 
 def outermost(calls: ApiCalls, rows: Int64) -> Int64:

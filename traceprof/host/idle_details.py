@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host import evidence_names as names
 from traceprof.host.host_code import code_within, host_ranges, line_text, rows_named
-from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.idle_causes import IdleCause, by_api, idle_causes, wait_idle
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
@@ -57,7 +57,8 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
     if evidence is None or not len(idle):
         return ()
     if cause is IdleCause.SYNC:
-        return _waits(rank, window)
+        waits = wait_idle(rank, window)
+        return _longest(by_api(rank, evidence.calls, waits.call, waits.idle_ns))
     if cause in {IdleCause.HOST_CODE, IdleCause.LAUNCH_BOUND}:
         return _code(rank, cause, idle)
     spent: dict[str, int] = {}
@@ -94,21 +95,6 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
         yield _ranges(rank, launching, names.SETUP_RANGE)
         yield _spans(activity.library_calls, launching, names.SETUP_RANGE)
         yield _spans(activity.driver_work, launching, names.SETUP_WORK)
-
-
-def _waits(rank: Rank, window: Window) -> tuple[IdleDetail, ...]:
-    """Return the waiting calls that idle time is attributed to, by name."""
-    causes, calls, spent = idle_causes(rank), rank.calls, dict[str, int]()
-    if calls is None:
-        return ()
-    call = causes.attributable.costs.call[causes.sync.wait]
-    ids, which = np.unique(calls.packed_name.at(call), return_inverse=True)
-    ns = np.zeros(len(ids), np.int64)
-    np.add.at(ns, which.reshape(-1), causes.sync.within(window))
-    for key, idle_ns in zip(ids.tolist(), ns.tolist(), strict=True):
-        name = rank.trace.api_names.get(key, "unnamed call")
-        spent[name] = spent.get(name, 0) + idle_ns
-    return _longest(spent)
 
 
 def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ...]:

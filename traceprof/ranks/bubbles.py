@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.pipelines import Pipeline, Schedule
+    from traceprof.ranks.pipelines import Pipeline, PipelineSchedule
 
 
 class Meetings(Record, frozen=True):
@@ -234,7 +234,7 @@ class PipelineBubbles(Record, frozen=True):
     """A pipeline and its bubbles."""
 
     stages: tuple[StageGaps, ...]  # in order
-    schedule: Schedule  # of its passes
+    schedule: PipelineSchedule  # of its passes
     start_ns: int  # when the first pass of all stages starts, in the run's time of the first stage
     end_ns: int  # when the last one is over
 

@@ -396,7 +396,7 @@ _NONE = -1
 _NAMES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved")
 
 
-class Schedule(Record, frozen=True):
+class PipelineSchedule(Record, frozen=True):
     """The schedule of a pipeline; None if it cannot be known."""
 
     name: ScheduleName | None  # `gpipe`, `1f1b`, `interleaved` or `zero-bubble`
@@ -416,29 +416,29 @@ class Schedule(Record, frozen=True):
         return (len(self.micro_batch) - 1) / (self.num_micro_batches * self.num_chunks)
 
 
-def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> Schedule:
+def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> PipelineSchedule:
     """Return the schedule of a pipeline."""
     stages = [passes[member] for member in pipeline.members]
     num_micro_batches, num_chunks = _numbers(pipeline, stages)
     unknown = tuple(np.full(len(stage), _NONE, np.int64) for stage in stages)
     if num_micro_batches is None or num_chunks is None:
-        return Schedule(None, None, None, unknown, unknown)
+        return PipelineSchedule(None, None, None, unknown, unknown)
     if any((stage.kind == WEIGHTS).any() for stage in stages):
-        return Schedule("zero-bubble", num_micro_batches, num_chunks, unknown, unknown)
+        return PipelineSchedule("zero-bubble", num_micro_batches, num_chunks, unknown, unknown)
     for name in _NAMES:
         orders = _orders(name, len(stages), num_micro_batches, num_chunks)
         if orders is None:
             continue
         placed = [_placed(stage, order) for stage, order in zip(stages, orders, strict=True)]
         if all(share >= _USUAL for *_, share in placed):
-            return Schedule(
+            return PipelineSchedule(
                 name,
                 num_micro_batches,
                 num_chunks,
                 tuple(micro_batch for micro_batch, _, _ in placed),
                 tuple(chunk for _, chunk, _ in placed),
             )
-    return Schedule(None, num_micro_batches, num_chunks, unknown, unknown)
+    return PipelineSchedule(None, num_micro_batches, num_chunks, unknown, unknown)
 
 
 def _orders(

@@ -168,7 +168,7 @@ def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) 
 _CATEGORIES = tuple(str(category) for category in EventKind)
 
 
-class Events(Record, frozen=True):
+class TrackEvents(Record, frozen=True):
     """Events to be written, by start, longer ones first."""
 
     start_ns: Int64  # int64[n], on the run's clock
@@ -189,11 +189,11 @@ class Events(Record, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def chosen(self, index: Mask) -> Events:
+    def chosen(self, index: Mask) -> TrackEvents:
         """Return some of the events: bool[n]."""
         new = np.cumsum(index) - 1
         special = {int(new[row]): said for row, said in self.special.items() if index[row]}
-        return Events(
+        return TrackEvents(
             self.start_ns[index], self.end_ns[index], self.name[index], self.names,
             self.category[index], self.categories, self.flow[index], self.shared[index],
             {key: (values[index], known[index]) for key, (values, known) in self.notes.items()},
@@ -201,7 +201,7 @@ class Events(Record, frozen=True):
         )  # fmt: skip
 
 
-def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> Events:
+def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> TrackEvents:
     """Return a few events.
 
     `spans`: start, end, name, category and notes of each; of those that begin at one time, longer
@@ -211,7 +211,7 @@ def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None)
     times = np.array([span[:2] for span in ordered], np.int64).reshape(-1, 2)
     start, end = (times if to_run is None else to_run(times)).T
     number, none = np.arange(len(ordered)), np.zeros(len(ordered), np.int64)
-    return Events(
+    return TrackEvents(
         start, end, number, [span[2] for span in ordered],
         number, [span[3] for span in ordered], none, none, {},
         {index: ((), span[4]) for index, span in enumerate(ordered) if span[4]},
@@ -223,7 +223,7 @@ def events_of(
     to_run: Callable[[Int64], Int64],
     flows: MatchedFlows | None = None,
     launches: LaunchFlows | None = None,
-) -> Events:
+) -> TrackEvents:
     """Return the events of a track."""
     flow = shared = np.zeros(len(track), np.int64)
     notes: Mapping[str, tuple[Int64, Mask]] = {}
@@ -232,7 +232,7 @@ def events_of(
         flow, special = launches.of(track)
     if flows is not None:
         shared, notes, special = flows.of(track, flow)
-    return Events(
+    return TrackEvents(
         to_run(track.start_ns), to_run(track.end_ns), track.name, track.names, track.category,
         _CATEGORIES, flow, shared, notes, special,
     )  # fmt: skip

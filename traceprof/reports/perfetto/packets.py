@@ -1,6 +1,6 @@
 """Packets of a Perfetto trace, written as they are made.
 
-Few are objects of Perfetto's classes. Events and values of counters are Protobuf messages as
+Few are objects of Perfetto's classes. TrackEvents and values of counters are Protobuf messages as
 columns of bytes, many of one kind at a time: numpy encodes a column of fields, and every message
 takes as many bytes as Protobuf needs for its numbers. Tags come from Perfetto's classes.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.reports.perfetto.events import Events
+    from traceprof.reports.perfetto.events import TrackEvents
 
     Bytes = npt.NDArray[np.uint8]
     Words = npt.NDArray[Any]
@@ -350,7 +350,7 @@ class PacketWriter:
         track.counter.unit_name = unit
         return number
 
-    def slices(self, new_track: Callable[[], int], events: Events) -> None:
+    def slices(self, new_track: Callable[[], int], events: TrackEvents) -> None:
         """Add events that have a length.
 
         `new_track`: adds a track: first for all, then for what neither follows what is on the
@@ -361,7 +361,7 @@ class PacketWriter:
         for number in range(last + 1):
             self._nested(new_track(), events.chosen(lane == number) if last else events)
 
-    def _nested(self, track: int, events: Events) -> None:
+    def _nested(self, track: int, events: TrackEvents) -> None:
         """Add events that lie inside each other or follow each other."""
         name, category = self._named(events)
         kind_of = np.full(len(events), _PLAIN)
@@ -382,7 +382,7 @@ class PacketWriter:
     def _slices(
         self,
         track: int,
-        events: Events,
+        events: TrackEvents,
         part: Int64,
         name: Int64,
         category: Int64,
@@ -405,7 +405,7 @@ class PacketWriter:
         times = np.where(is_begin, events.start_ns[row], events.end_ns[row])
         return self._packets(times, fields)
 
-    def instants(self, track: int, events: Events) -> None:
+    def instants(self, track: int, events: TrackEvents) -> None:
         """Add events that have no length."""
         name, category = self._named(events)
         for first in range(0, len(events), _CHUNK):
@@ -447,7 +447,7 @@ class PacketWriter:
         self._file.write(content.data)
 
     def _special(
-        self, track: int, events: Events, part: Int64, name: Int64, category: Int64
+        self, track: int, events: TrackEvents, part: Int64, name: Int64, category: Int64
     ) -> EncodedMessages:
         """Return the packets of begins that have what few have: several flows, any notes."""
         packets = [
@@ -461,7 +461,7 @@ class PacketWriter:
         return EncodedMessages(content, np.array([len(packet) for packet in packets], np.int64))
 
     def _special_packet(
-        self, track: int, events: Events, index: int, name: int, category: int
+        self, track: int, events: TrackEvents, index: int, name: int, category: int
     ) -> bytes:
         trace = Trace()
         packet = trace.packet.add(
@@ -487,7 +487,7 @@ class PacketWriter:
         content: bytes = trace.SerializeToString()
         return content
 
-    def _named(self, events: Events) -> tuple[Int64, Int64]:
+    def _named(self, events: TrackEvents) -> tuple[Int64, Int64]:
         """Return the numbers of names and of categories by index, 0 for those not used."""
         return (
             self._interned("event_names", self._names, events.names, events.name),

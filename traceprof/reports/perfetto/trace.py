@@ -27,7 +27,7 @@ from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.graph.sample import sample_of
 from traceprof.reports.drawings import CLASSES
 from traceprof.reports.drawings import WAIT_PARTS as PARTS
-from traceprof.reports.perfetto.events import Events, events_of, flows_of, launch_flows, noted
+from traceprof.reports.perfetto.events import TrackEvents, events_of, flows_of, launch_flows, noted
 from traceprof.reports.perfetto.packets import MAX_NAME, PacketWriter
 from traceprof.reports.tracks import (
     EventKind,
@@ -239,7 +239,7 @@ def _events(
     end: Int64,
     micro_batch: Int64,
     waits: tuple[Int64, Int64, Int64],
-) -> Events:
+) -> TrackEvents:
     """Return the passes of a stage and its waits; names are what it waits for, and of passes."""
     named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)
     names = [
@@ -254,7 +254,7 @@ def _events(
     is_wait = np.repeat([False, True], [len(start), len(waits[0])])
     none = np.zeros(len(starts), np.int64)
     step = np.append(stage.step, np.full(len(waits[0]), -1))[order]
-    return Events(
+    return TrackEvents(
         starts[order], ends[order], np.append(name.reshape(-1) + len(PARTS), waits[2])[order],
         names, is_wait[order].astype(np.int64), _CATEGORIES, none, none,
         {"step": (step, step >= 0)}, {},
