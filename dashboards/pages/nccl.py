@@ -49,19 +49,20 @@ if TYPE_CHECKING:
     Uses = Sequence[tuple[int, OperationUse]]
 
 _ROW = 30
+_NS_PER_MS = 1e6
 _MAX_NAME = 48
 
 
 def time(uses: Uses) -> dict[str, Any]:
     """Return the time of each operation on each rank."""
     rows, row_of = _rows(uses)
-    series = Series("time of a rank", "dot", COMMUNICATION)
-    others = _Others("ms", 3)
-    shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns / 1e6)
+    series = Series("total_ns", "time of a rank", "dot", COMMUNICATION)
+    others = _Others("total_ns", "ms", 3, _NS_PER_MS)
+    shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns)
     for rank, use, row in shown:
         series.add(
             row,
-            use.total_ns / 1e6,
+            use.total_ns,
             f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {counted(use.count, 'operation')}",
             f"median {use.median_ns / 1e3:.1f} µs",
             f"communicator {one_line(use.communicator_text or 'not known')}",
@@ -71,6 +72,7 @@ def time(uses: Uses) -> dict[str, Any]:
         rows,
         [series, *others.series],
         row_height=_ROW,
+        per=_NS_PER_MS,
         joins=others.joins,
     )
 
@@ -78,9 +80,9 @@ def time(uses: Uses) -> dict[str, Any]:
 def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     """Return the bus bandwidth of each operation on each rank, and the link's peak."""
     rows, row_of = _rows(uses)
-    rates = Series("bus bandwidth of a rank", "dot", BLUE)
-    peaks = Series("peak of the link in one direction", "tick", GREY)
-    others = _Others("GB/s", 2)
+    rates = Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", BLUE)
+    peaks = Series("peak_gb_per_s", "peak of the link in one direction", "tick", GREY)
+    others = _Others("busbw_gb_per_s", "GB/s", 2)
     for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
         note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
         rates.add(row, _rate(use), note)
@@ -108,15 +110,16 @@ def _rate(use: OperationUse) -> float:
 class _Others:
     """The ranks of a row without points of their own: their range and median."""
 
-    def __init__(self, unit: str, decimals: int) -> None:
-        self._unit, self._decimals = unit, decimals
-        self._middle = Series("the others: range and median", "tick", GREY)
+    def __init__(self, column: str, unit: str, decimals: int, per: float = 1) -> None:
+        self._unit, self._decimals, self._per = unit, decimals, per
+        self._middle = Series(column, "the others: range and median", "tick", GREY)
         self.joins: list[dict[str, Any]] = []
 
     def add(self, row: int, values: Sequence[float]) -> None:
         """Add the others of a row."""
         least, middle, most = (
-            f"{value:.{self._decimals}f}" for value in (min(values), median(values), max(values))
+            f"{value / self._per:.{self._decimals}f}"
+            for value in (min(values), median(values), max(values))
         )
         note = (
             f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"

@@ -60,27 +60,27 @@ def gain_and_cost(
     Other ranks share the last row, which shows their means. Cost and net gain are of those
     whose kernels could be compared.
     """
-    hidden = Series("hidden behind compute", "bar", BLUE)
-    cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
-    gain = Series("net gain", "diamond", None)
+    hidden = Series("hidden_ns", "hidden behind compute", "bar", BLUE)
+    cost = Series("wall_excess_ns", "cost: kernels run longer", "bar", COMMUNICATION)
+    gain = Series("net_gain_ns", "net gain", "diamond", None)
     for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
-        hidden_ms = fmean(result.hidden_ns for result in group) / 1e6
-        hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
+        hidden_ns = fmean(result.hidden_ns for result in group)
+        hidden.add(row, hidden_ns, f"overlap hides {hidden_ns / 1e6:.3f} ms")
         known = [result for result in group if is_cost_known(result)]
         if not known:
             continue
-        cost_ms = fmean(result.wall_excess_ns for result in known) / 1e6
-        gain_ms = fmean(result.net_gain_ns for result in known) / 1e6
-        cost.add(row, -cost_ms, f"kernels run {cost_ms:.3f} ms longer")
-        gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
+        cost_ns = fmean(result.wall_excess_ns for result in known)
+        gain_ns = fmean(result.net_gain_ns for result in known)
+        cost.add(row, -cost_ns, f"kernels run {cost_ns / 1e6:.3f} ms longer")
+        gain.add(row, gain_ns, f"net gain {gain_ns / 1e6:.3f} ms")
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
         rows.append(
             Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
         )
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
-    shown = [series for series in (hidden, cost, gain) if series.x]
-    return lanes("time (ms)", rows, shown, row_height=row_height)
+    shown = [series for series in (hidden, cost, gain) if series.values]
+    return lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)
 
 
 def is_cost_known(result: OverlapSlowdownResult) -> bool:
@@ -93,15 +93,15 @@ def alone_against_overlapped(
 ) -> dict[str, Any]:
     """Return the mean durations of kernels alone and overlapped, joined by a line."""
     several = len({rank for rank, _ in rows}) > 1
-    alone = Series("alone", "ring", GREY)
-    overlapped = Series("beside communication", "dot", COMMUNICATION)
+    alone = Series("mean_alone_ns", "alone", "ring", GREY)
+    overlapped = Series("mean_overlapped_ns", "beside communication", "dot", COMMUNICATION)
     lines, joins = [], []
     for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
         name = one_line(function_name(signature.name))
         suffix = f" · rank {rank}" if several else ""
         # The number distinguishes kernels of the same name.
         lines.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
-        before, after = signature.mean_alone_ns / 1e3, signature.mean_overlapped_ns / 1e3
+        before, after = signature.mean_alone_ns, signature.mean_overlapped_ns
         color = COMMUNICATION if after > before else BLUE
         joins.append({"row": row, "from": before, "to": after, "color": color})
         for series, mean, num in (
@@ -112,7 +112,7 @@ def alone_against_overlapped(
                 row,
                 mean,
                 f"rank {rank}, grid {signature.grid}, block {signature.block}",
-                f"{mean:.2f} µs on average, {series.name}, of {num}",
+                f"{mean / 1e3:.2f} µs on average, {series.name}, of {num}",
                 f"excess {signature.excess_ns / 1e6:.3f} ms in all",
             )
     return lanes(
@@ -120,6 +120,7 @@ def alone_against_overlapped(
         lines,
         [alone, overlapped],
         row_height=_ROW,
+        per=1e3,
         scale="log",
         joins=joins,
     )

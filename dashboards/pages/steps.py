@@ -10,15 +10,7 @@ from dash import html
 
 from dashboards import address as addresses
 from dashboards.view import View
-from dashboards.widgets.charts import (
-    BLUE,
-    PARTS,
-    decimals_for,
-    group_starts,
-    offsets,
-    plots,
-    rounded,
-)
+from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.components import (
     card,
     nothing,
@@ -58,9 +50,9 @@ class StepBars(NamedTuple):
     stop: Int64  # int64[n], one past its last
     position: Float64  # float64[n], on the axis
     label: list[str]  # n texts, the steps' numbers
-    parts_ms: Float64  # float64[n, 4], the mean over the bar's steps, in the order of `PARTS`
-    longest_ms: Float64  # float64[n], the longest step of each bar
-    shortest_ms: Float64  # float64[n], the shortest
+    parts_ns: Float64  # float64[n, 4], the mean over the bar's steps, in the order of `PARTS`
+    longest_ns: Float64  # float64[n], the longest step of each bar
+    shortest_ns: Float64  # float64[n], the shortest
 
 
 def step_bars(result: BreakdownResult) -> StepBars:
@@ -89,9 +81,9 @@ def step_bars(result: BreakdownResult) -> StepBars:
         stop=stop,
         position=(numbers[first] + numbers[stop - 1]) / 2,
         label=label,
-        parts_ms=np.add.reduceat(parts, first) / (stop - first)[:, None] / 1e6,
-        longest_ms=np.maximum.reduceat(windows, first) / 1e6,
-        shortest_ms=np.minimum.reduceat(windows, first) / 1e6,
+        parts_ns=np.add.reduceat(parts, first) / (stop - first)[:, None],
+        longest_ns=np.maximum.reduceat(windows, first),
+        shortest_ns=np.minimum.reduceat(windows, first),
     )
 
 
@@ -101,11 +93,11 @@ def mean_bars(bars: Sequence[StepBars]) -> StepBars:
         np.concatenate([rank.position for rank in bars]), return_inverse=True
     )
     number = np.bincount(of_bar, minlength=len(position))
-    parts = np.concatenate([rank.parts_ms for rank in bars])
+    parts = np.concatenate([rank.parts_ns for rank in bars])
     total = np.stack([np.bincount(of_bar, part, len(position)) for part in parts.T], axis=1)
     longest, shortest = np.zeros(len(position)), np.full(len(position), np.inf)
-    np.maximum.at(longest, of_bar, np.concatenate([rank.longest_ms for rank in bars]))
-    np.minimum.at(shortest, of_bar, np.concatenate([rank.shortest_ms for rank in bars]))
+    np.maximum.at(longest, of_bar, np.concatenate([rank.longest_ns for rank in bars]))
+    np.minimum.at(shortest, of_bar, np.concatenate([rank.shortest_ns for rank in bars]))
     labels = dict(
         zip(of_bar.tolist(), [label for rank in bars for label in rank.label], strict=True)
     )
@@ -115,9 +107,9 @@ def mean_bars(bars: Sequence[StepBars]) -> StepBars:
         stop=nothing,
         position=position,
         label=[labels[at] for at in range(len(position))],
-        parts_ms=total / number[:, None],
-        longest_ms=longest,
-        shortest_ms=shortest,
+        parts_ns=total / number[:, None],
+        longest_ns=longest,
+        shortest_ns=shortest,
     )
 
 
@@ -132,19 +124,18 @@ def stacked(
 
     The browser puts the time of a bar in the address of its rank. A last row is of other ranks.
     """
-    most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
-    decimals = decimals_for(most)
-    band = [] if others is None else [_stack(others[0], None, others[1], decimals)]
+    band = [] if others is None else [_stack(others[0], None, others[1])]
     return {
         "kind": "stacks",
-        "unit": "ms",
         "axis": "step",
         "base": str(clock.base_ns),
         # From the bottom: compute on top, so that what is lost stands on the axis.
-        "parts": [{"name": name, "color": color} for _, name, color in reversed(PARTS)],
+        "parts": [
+            {"field": field, "name": name, "color": color} for field, name, color in reversed(PARTS)
+        ],
         "rows": [
             *(
-                _stack(f"rank {result.rank}", href, rank_bars, decimals)
+                _stack(f"rank {result.rank}", href, rank_bars)
                 | _times(result, rank_bars.first, rank_bars.stop - 1, clock)
                 for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
             ),
@@ -153,19 +144,18 @@ def stacked(
     }
 
 
-def _stack(title: str, href: str | None, bars: StepBars, decimals: int) -> dict[str, Any]:
+def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
+    parts = {field: rounded(bars.parts_ns[:, at], 0) for at, (field, *_) in enumerate(PARTS)}
     return {
         "title": title,
         "href": href,
-        "x": bars.position.tolist(),
+        "step": bars.position.tolist(),
         "labels": bars.label,
-        "parts": [
-            rounded(bars.parts_ms[:, part], decimals) for part in reversed(range(len(PARTS)))
-        ],
-        "least": rounded(bars.shortest_ms, decimals),
-        "most": rounded(bars.longest_ms, decimals),
-        "starts": [],
-        "ends": [],
+        **parts,
+        "shortest_ns": rounded(bars.shortest_ns, 0),
+        "longest_ns": rounded(bars.longest_ns, 0),
+        "start_ns": [],
+        "end_ns": [],
     }
 
 
@@ -177,8 +167,8 @@ def _times(
     to_run = clock.rank(result.rank).to_run
     begin, end = to_run(own), to_run(own + length)
     return {
-        "starts": offsets(begin[first], clock.base_ns),
-        "ends": offsets(np.maximum(end[last], begin[first] + 1), clock.base_ns),
+        "start_ns": offsets(begin[first], clock.base_ns),
+        "end_ns": offsets(np.maximum(end[last], begin[first] + 1), clock.base_ns),
     }
 
 
@@ -189,7 +179,7 @@ class StepGrid(NamedTuple):
     position: Float64
     label: list[str]  # the steps of each column
     # float64[ranks, columns], the longest step of each; NaN where there is none
-    longest_ms: Float64
+    longest_ns: Float64
     first: Int64  # int64[ranks, columns], index of the rank's first step of each; -1 if none
     last: Int64  # int64[ranks, columns], of the last
 
@@ -216,7 +206,7 @@ def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
         columns, place = np.unique(column, return_index=True)
         first[row, columns] = place
         last[row, columns] = np.append(place[1:], len(column)) - 1
-        longest[row, columns] = np.maximum.reduceat(windows, place) / 1e6
+        longest[row, columns] = np.maximum.reduceat(windows, place)
     label = [
         f"step {a}" if a == b else f"longest of steps {a}-{b}"
         for a, b in zip(begin.tolist(), end.tolist(), strict=True)
@@ -236,31 +226,26 @@ def heat(
     The browser puts the time of a cell in the address of its rank. If the last row has a
     title, it is the median of the ranks below those of the results.
     """
+    low, high = color_range(grid.longest_ns)
     band: list[dict[str, Any]] = []
     if others:
-        middle = _medians(grid.longest_ms[len(results) :])
-    low, high = color_range(grid.longest_ms)
-    decimals = decimals_for(float(np.nanmax(grid.longest_ms, initial=0)))
-    if others:
-        values = rounded(middle, decimals)
-        band = [
-            {"title": f"{others}, median", "href": None, "values": values, "starts": [], "ends": []}
-        ]
+        middle = rounded(_medians(grid.longest_ns[len(results) :]), 0)
+        band = [{"title": f"{others}, median", "href": None, "window_ns": middle}]
+        band[0] |= {"start_ns": [], "end_ns": []}
     return {
         "kind": "heat",
-        "unit": "ms",
         "axis": "step",
         "base": str(clock.base_ns),
         "color": BLUE,
         "low": low,
         "high": high,
-        "x": grid.position.tolist(),
+        "step": grid.position.tolist(),
         "labels": grid.label,
         "rows": [
             {
                 "title": f"rank {result.rank}",
                 "href": href,
-                "values": rounded(grid.longest_ms[row], decimals),
+                "window_ns": rounded(grid.longest_ns[row], 0),
                 **_times(result, grid.first[row], grid.last[row], clock),
             }
             for row, (result, href) in enumerate(zip(results, hrefs, strict=True))

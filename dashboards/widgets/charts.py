@@ -7,7 +7,7 @@ Surfaces, text and lines differ between light and dark: they are variables of `a
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -156,20 +156,20 @@ class Lane:
 
 @dataclass(slots=True)
 class Series:
-    """Bars or points of one kind."""
+    """Bars or points of one kind, at the values of one column of results."""
 
+    column: str  # as JSON calls it
     name: str  # its name in the legend
     mark: Mark  # the shape of each
     color: str | None  # of all marks; None for the colour of text
     rows: list[int] = field(default_factory=list)  # the row's index of each mark
-    x: list[float] = field(default_factory=list)  # the value of each mark
-    # the lines of each mark's note, below the row's name
-    notes: list[list[str]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)  # of each mark, in the column's unit
+    notes: list[list[str]] = field(default_factory=list)  # lines below the row's name, of each
 
-    def add(self, row: int, x: float, *notes: str) -> None:
+    def add(self, row: int, value: float, *notes: str) -> None:
         """Add a bar or a point."""
         self.rows.append(row)
-        self.x.append(x)
+        self.values.append(value)
         self.notes.append([*notes])
 
 
@@ -179,30 +179,23 @@ def lanes(
     series: Sequence[Series],
     *,
     row_height: int,
+    per: float = 1,
     scale: Literal["linear", "log"] = "linear",
     joins: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return a chart of rows from top to bottom, with the marks of series in them.
 
-    `joins` are lines between two values of a `row`: `from`, `to` and `color`.
+    Values are divided by `per` for the axis: by 1e6 for ns on one of ms. `joins` are lines between
+    two values of a `row`: `from`, `to` and `color`.
     """
     return {
         "kind": "lanes",
         "axis": axis,
         "scale": scale,
+        "per": per,
         "row_height": row_height,
-        "rows": [{"title": row.title, "name": row.name, "href": row.href} for row in rows],
-        "series": [
-            {
-                "name": layer.name,
-                "mark": layer.mark,
-                "color": layer.color,
-                "rows": layer.rows,
-                "x": layer.x,
-                "notes": layer.notes,
-            }
-            for layer in series
-        ],
+        "rows": [*map(asdict, rows)],
+        "series": [*map(asdict, series)],
         "joins": [*joins],
     }
 

@@ -36,6 +36,8 @@ export const text = (value) => {
   return value.toLocaleString("en", { maximumFractionDigits: Math.min(decimals, 9) });
 };
 
+export const MS = 1e6; // ns, of which charts of steps show milliseconds
+
 /**
  * Open the page that a column of a row links to.
  * @param {Places} row
@@ -43,7 +45,7 @@ export const text = (value) => {
  * @param {string} base
  */
 export function follow(row, column, base) {
-  const [start, end] = [row.starts[column], row.ends[column]];
+  const [start, end] = [row.start_ns[column], row.end_ns[column]];
   if (start === undefined || end === undefined || row.href === null) return;
   go(withTimes(row.href, base, start, end));
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // A heat map: a row for each rank, a column for each step; the longest are darkest.
 import { CellsChart, measuring, opacity, widest } from "./cells.js";
-import { follow, text, themeColor } from "./frame.js";
+import { MS, follow, text, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Heat } from "./types.d.ts" */
@@ -28,9 +28,9 @@ export const strength = (value, { low, high }) =>
  */
 export function scaleEnds({ rows, low, high }) {
   const has = (/** @type {(value: number) => boolean} */ isBeyond) =>
-    rows.some(({ values }) => values.some((value) => value !== null && isBeyond(value)));
+    rows.some(({ window_ns }) => window_ns.some((value) => value !== null && isBeyond(value)));
   const [upper, lower] = [has((value) => value > high), has((value) => value < low)];
-  return [`${upper ? "≥ " : ""}${text(high)}`, `${lower ? "≤ " : ""}${text(low)}`];
+  return [`${upper ? "≥ " : ""}${text(high / MS)}`, `${lower ? "≤ " : ""}${text(low / MS)}`];
 }
 
 /**
@@ -39,9 +39,9 @@ export function scaleEnds({ rows, low, high }) {
  * @param {number} row
  * @param {number} column
  */
-export function cellLines({ rows, labels, unit }, row, column) {
-  const value = rows[row]?.values[column];
-  const said = value === null || value === undefined ? "no step" : `${text(value)} ${unit}`;
+export function cellLines({ rows, labels }, row, column) {
+  const value = rows[row]?.window_ns[column];
+  const said = value === null || value === undefined ? "no step" : `${text(value / MS)} ms`;
   return [`${rows[row]?.title}, ${labels[column]}`, said];
 }
 
@@ -61,7 +61,7 @@ export class HeatChart extends CellsChart {
     const count = drawn.rows.length;
     const rowHeight = Math.max(Math.min(Math.max(HEIGHT / count, MIN_ROW), MAX_ROW), MIN_PLOT / count);
     super(root, `${label}; arrow keys move through it, Enter shows a step`,
-      { ...around(drawn), rows: drawn.rows, columns: drawn.x.length, rowHeight });
+      { ...around(drawn), rows: drawn.rows, columns: drawn.step.length, rowHeight });
     this.drawn = drawn;
     this.redraw();
   }
@@ -69,17 +69,17 @@ export class HeatChart extends CellsChart {
   /** @override @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { drawn } = this;
-    drawn.rows.forEach(({ values }, row) => this.drawCells(context, drawn.color, row,
-      values.map((value) => (value === null ? null : strength(value, drawn)))));
+    drawn.rows.forEach(({ window_ns }, row) => this.drawCells(context, drawn.color, row,
+      window_ns.map((value) => (value === null ? null : strength(value, drawn)))));
     this.drawNames(context);
-    this.drawFoot(context, drawn.x.map((step) => String(Math.round(step))), drawn.axis, TICK);
+    this.drawFoot(context, drawn.step.map((step) => String(Math.round(step))), drawn.axis, TICK);
     this.#drawScale(context);
     this.drawChosen(context);
   }
 
   /** @param {CanvasRenderingContext2D} context */
   #drawScale(context) {
-    const { color, unit } = this.drawn;
+    const { color } = this.drawn;
     const [upper, lower] = scaleEnds(this.drawn);
     const left = this.grid.left + this.plotWidth + 10;
     const height = Math.min(this.plotHeight, 160);
@@ -94,7 +94,7 @@ export class HeatChart extends CellsChart {
     const room = AROUND.right - 26;
     context.fillText(upper, left + 14, 6, room);
     context.fillText(lower, left + 14, height - 6, room);
-    context.fillText(unit, left + 14, height / 2, room);
+    context.fillText("ms", left + 14, height / 2, room);
   }
 
   /** @override @param {Cell} cell */
@@ -104,7 +104,7 @@ export class HeatChart extends CellsChart {
 
   /** @override @param {Cell} cell */
   leads({ row, column }) {
-    return typeof this.drawn.rows[row]?.values[column] === "number";
+    return typeof this.drawn.rows[row]?.window_ns[column] === "number";
   }
 
   /** @override @param {Cell} cell */

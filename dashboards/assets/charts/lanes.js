@@ -56,8 +56,8 @@ const most = (/** @type {number[]} */ values) => values.reduce((high, value) => 
  * @param {Lanes} drawn
  * @returns {[number, number]}
  */
-export function extent({ scale, series }) {
-  const values = series.flatMap(({ x }) => x);
+export function extent({ scale, per, series }) {
+  const values = series.flatMap(({ values: ofSeries }) => ofSeries.map((value) => value / per));
   if (scale === "log") {
     const positive = values.filter((value) => value > 0);
     return positive.length ? [least(positive) / 1.3, most(positive) * 1.3] : [1, 10];
@@ -104,7 +104,7 @@ export class LanesChart extends CanvasChart {
 
   /** @param {LanePlace} place */
   #value({ series, point }) {
-    return this.drawn.series[series]?.x[point] ?? 0;
+    return (this.drawn.series[series]?.values[point] ?? 0) / this.drawn.per;
   }
 
   /** @param {number} value */
@@ -122,7 +122,7 @@ export class LanesChart extends CanvasChart {
 
   /** @override @param {CanvasRenderingContext2D} context */
   paint(context) {
-    const { rows, series, joins, scale, row_height } = this.drawn;
+    const { rows, series, joins, scale, per, row_height } = this.drawn;
     this.#drawAxis(context);
     context.fillStyle = themeColor("text");
     context.textAlign = "right";
@@ -130,14 +130,14 @@ export class LanesChart extends CanvasChart {
     for (const { row, from, to, color } of joins) {
       context.globalAlpha = 0.45;
       context.fillStyle = color;
-      const [left = 0, right = 0] = [from, to].map((value) => this.#x(value)).toSorted((a, b) => a - b);
+      const [left = 0, right = 0] = [from, to].map((value) => this.#x(value / per)).toSorted((a, b) => a - b);
       context.fillRect(left, this.#y(row) - 1.5, right - left, 3);
     }
     context.globalAlpha = 1;
     const paper = themeColor("surface");
-    for (const { rows: places, x, mark, color } of series) {
+    for (const { rows: places, values, mark, color } of series) {
       places.forEach((row, point) => {
-        const value = x[point] ?? 0;
+        const value = (values[point] ?? 0) / per;
         if (scale === "log" && value <= 0) return;
         drawMark(context, mark, {
           x: this.#x(value), y: this.#y(row), zero: this.#x(0), size: row_height,

@@ -2,10 +2,10 @@
 // Stacked bars, a row for each rank: steps, with their time by kind.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { Note, arrow, follow, legend, listenToKeys, make, text } from "./frame.js";
+import { MS, Note, arrow, follow, legend, listenToKeys, make, text } from "./frame.js";
 import { Rows, WHOLE, rowOptions } from "./plot.js";
 
-/** @import { StackRow, Stacks, Values } from "./types.d.ts" */
+/** @import { StackRow, Stacks } from "./types.d.ts" */
 
 const HEIGHT = 90; // of a row
 const LOW = 40; // where there are many
@@ -16,7 +16,7 @@ const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps
 
 /**
  * Sums from the bottom up to each part, without the parts that are left out.
- * @param {Values[]} parts
+ * @param {number[][]} parts
  * @param {Set<number>} without
  * @returns {number[][]}
  */
@@ -38,17 +38,17 @@ const highest = (/** @type {number[]} */ values) =>
  * @param {number} index of the bar
  * @param {Stacks} drawn
  */
-export function barLines(row, index, { parts, unit }) {
-  const values = row.parts.map((part) => part[index] ?? 0);
+export function barLines(row, index, { parts }) {
+  const values = parts.map(({ field }) => (row[field][index] ?? 0) / MS);
   const whole = values.reduce((sum, value) => sum + value, 0);
-  const [least, most] = [row.least[index] ?? 0, row.most[index] ?? 0];
-  const range = least < most ? [`steps of ${text(least)} to ${text(most)} ${unit}`] : [];
+  const [least, most] = [(row.shortest_ns[index] ?? 0) / MS, (row.longest_ns[index] ?? 0) / MS];
+  const range = least < most ? [`steps of ${text(least)} to ${text(most)} ms`] : [];
   return [
     `${row.title}, ${row.labels[index]}`,
-    `${text(whole)} ${unit}`,
+    `${text(whole)} ms`,
     ...parts.map(({ name }, number) => {
       const value = values[number] ?? 0;
-      return `${name}: ${text(value)} ${unit} (${((100 * value) / (whole || 1)).toFixed(1)} %)`;
+      return `${name}: ${text(value)} ms (${((100 * value) / (whole || 1)).toFixed(1)} %)`;
     }).toReversed(),
     ...range,
   ];
@@ -57,21 +57,25 @@ export function barLines(row, index, { parts, unit }) {
 /**
  * The range of the common axis: where a row is shown from its first place or to its last,
  * the first or last place of all rows, with half a bar beyond.
- * @param {number[]} x of the row, ascending
- * @param {{ x: number[] }[]} rows
+ * @param {number[]} places of the row, ascending
+ * @param {{ step: number[] }[]} rows
  * @param {number} from
  * @param {number} to
  * @returns {[number, number]}
  */
-export function axisRange(x, rows, from, to) {
-  const [first = 0, second = first + 1] = x;
+export function axisRange(places, rows, from, to) {
+  const [first = 0, second = first + 1] = places;
   const half = (second - first) / 2;
-  const last = x.at(-1) ?? first;
+  const last = places.at(-1) ?? first;
   // uPlot invents a range for a single place.
-  const [isFromFirst, isToLast] = x.length > 1 ? [from === first, to === last] : [true, true];
-  const ofAll = rows.flatMap((row) => [row.x[0] ?? first, row.x.at(-1) ?? last]);
+  const [isFromFirst, isToLast] = places.length > 1 ? [from === first, to === last] : [true, true];
+  const ofAll = rows.flatMap(({ step }) => [step[0] ?? first, step.at(-1) ?? last]);
   return [isFromFirst ? Math.min(...ofAll) - half : from, isToLast ? Math.max(...ofAll) + half : to];
 }
+
+/** @param {StackRow} row */
+const isGrouped = ({ shortest_ns, longest_ns }) =>
+  longest_ns.some((most, index) => most > (shortest_ns[index] ?? most));
 
 export class StacksChart {
   /**
@@ -85,7 +89,7 @@ export class StacksChart {
     this.rows = new Rows(root, `${label}; arrow keys move through it, Enter shows a step`);
     root.append(this.#legend());
     this.at = { row: 0, index: -1 };
-    this.top = highest(drawn.rows.map((row) => highest(row.most))) * HEADROOM || 1;
+    this.top = (highest(drawn.rows.map((row) => highest(row.longest_ns))) / MS) * HEADROOM || 1;
     const sync = `stacks-${Math.random()}`;
     drawn.rows.forEach((row, number) => this.#add(row, number, sync));
     this.note = new Note(root);
@@ -105,8 +109,7 @@ export class StacksChart {
       button.addEventListener("click", () => this.#toggle(number, button));
       return button;
     });
-    const isGrouped = rows.some((row) => row.most.some((most, index) => most > (row.least[index] ?? most)));
-    if (isGrouped) entries.push("– longest of the steps in a bar");
+    if (rows.some((row) => isGrouped(row))) entries.push("– longest of the steps in a bar");
     return legend(entries);
   }
 
@@ -129,9 +132,10 @@ export class StacksChart {
    */
   #data(number) {
     const row = /** @type {StackRow} */ (this.drawn.rows[number]);
-    const isGrouped = row.most.some((most, index) => most > (row.least[index] ?? most));
-    const longest = this.without.size === 0 && isGrouped ? row.most : row.most.map(() => null);
-    return [row.x, ...stacked(row.parts, this.without).toReversed(), longest];
+    const hasLongest = this.without.size === 0 && isGrouped(row);
+    const longest = row.longest_ns.map((ns) => (hasLongest ? ns / MS : null));
+    const parts = this.drawn.parts.map(({ field }) => row[field].map((ns) => ns / MS));
+    return [row.step, ...stacked(parts, this.without).toReversed(), longest];
   }
 
   /**
@@ -140,12 +144,12 @@ export class StacksChart {
    * @param {string} sync
    */
   #add(row, number, sync) {
-    const { parts, rows, unit, axis } = this.drawn;
+    const { parts, rows, axis } = this.drawn;
     const paths = uPlot.paths.bars?.({
-      size: [row.x.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
+      size: [row.step.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
     });
     const options = rowOptions({
-      height: rows.length > MANY ? LOW : HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit,
+      height: rows.length > MANY ? LOW : HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit: "ms",
       top: this.top, sync, zooms: true,
     }, {
       series: [
@@ -165,7 +169,7 @@ export class StacksChart {
       ...options.scales,
       x: {
         time: false,
-        range: (_chart, from, to) => axisRange(row.x, rows, from, to),
+        range: (_chart, from, to) => axisRange(row.step, rows, from, to),
       },
     };
     const chart = this.rows.add(row.title, options, this.#data(number));
@@ -205,9 +209,9 @@ export class StacksChart {
     if (!steps) return false;
     this.at.row = Math.min(Math.max(this.at.row + steps[0], 0), rows.length - 1);
     const row = /** @type {StackRow} */ (rows[this.at.row]);
-    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), row.x.length - 1);
+    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), row.step.length - 1);
     const chart = /** @type {uPlot} */ (this.rows.charts[this.at.row]);
-    const left = chart.valToPos(row.x[this.at.index] ?? 0, "x");
+    const left = chart.valToPos(row.step[this.at.index] ?? 0, "x");
     const box = chart.over.getBoundingClientRect();
     chart.setCursor({ left, top: box.height / 2 });
     const lines = barLines(row, this.at.index, this.drawn);

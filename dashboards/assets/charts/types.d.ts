@@ -1,4 +1,5 @@
-// What dashboards/figures writes for the charts, and what every chart can do.
+// What pages write for the charts, and what every chart can do. Columns of results have the names and
+// the units that they have in JSON: `_ns` is nanoseconds, and charts show milliseconds.
 import type uPlot from "../vendor/uPlot/uPlot.d.ts";
 
 export interface Chart {
@@ -16,41 +17,41 @@ export interface Drawn {
 export interface Places {
   title: string;
   href: string | null;
-  starts: number[];
-  ends: number[];
+  start_ns: number[];
+  end_ns: number[];
 }
 
 export type Values = (number | null)[];
 
-export interface StackRow extends Places {
-  x: number[];
+export type Part = "compute_ns" | "exposed_communication_ns" | "exposed_copy_ns" | "idle_ns";
+
+/** Bars of one step each, or of the mean of several; `step` is their place on the axis. */
+export interface StackRow extends Places, Record<Part, number[]> {
+  step: number[];
   labels: string[];
-  /** By part, from the bottom. */
-  parts: Values[];
-  least: number[];
-  most: number[];
+  shortest_ns: number[];
+  longest_ns: number[];
 }
 
 export interface Stacks extends Drawn {
-  unit: string;
   axis: string;
   base: string;
-  parts: { name: string; color: string }[];
+  /** From the bottom. */
+  parts: { field: Part; name: string; color: string }[];
   rows: StackRow[];
 }
 
 export interface HeatRow extends Places {
-  values: Values;
+  window_ns: Values;
 }
 
 export interface Heat extends Drawn {
-  unit: string;
   axis: string;
   base: string;
   color: string;
   low: number;
   high: number;
-  x: number[];
+  step: number[];
   labels: string[];
   rows: HeatRow[];
 }
@@ -130,9 +131,12 @@ export interface Lanes extends Drawn {
   scale: "linear" | "log";
   row_height: number;
   rows: { title: string; name: string; href: string | null }[];
-  /** Points by their row; a colour of null is that of text. */
+  /** By what values are divided for the axis: 1e6 for ns on one of ms. */
+  per: number;
+  /** Points by their row, of a column of results; a colour of null is that of text. */
   series: {
-    name: string; mark: LaneMark; color: string | null; rows: number[]; x: number[]; notes: string[][];
+    name: string; mark: LaneMark; color: string | null; column: string; rows: number[]; values: number[];
+    notes: string[][];
   }[];
   joins: { row: number; from: number; to: number; color: string }[];
 }

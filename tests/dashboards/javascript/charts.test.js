@@ -28,17 +28,20 @@ test("a part that is left out has no height", () => {
 });
 
 test("a bar says its parts from the top and the range of its steps", () => {
-  const row = { title: "rank 3", labels: ["step 7"], parts: [[1], [3]], least: [3.5], most: [4.5] };
-  const parts = [{ name: "idle" }, { name: "compute" }];
-  assert.deepEqual(barLines(row, 0, { parts, unit: "ms" }), [
+  const row = {
+    title: "rank 3", labels: ["step 7"], idle_ns: [1e6], compute_ns: [3e6],
+    shortest_ns: [35e5], longest_ns: [45e5],
+  };
+  const parts = [{ field: "idle_ns", name: "idle" }, { field: "compute_ns", name: "compute" }];
+  assert.deepEqual(barLines(row, 0, { parts }), [
     "rank 3, step 7", "4 ms", "compute: 3 ms (75.0 %)", "idle: 1 ms (25.0 %)",
     "steps of 3.5 to 4.5 ms"]);
 });
 
 test("a scale says where values lie beyond its ends", () => {
-  const rows = [{ values: [1, null, 5] }];
-  assert.deepEqual(scaleEnds({ rows, low: 1, high: 5 }), ["5", "1"]);
-  assert.deepEqual(scaleEnds({ rows, low: 2, high: 4 }), ["≥ 4", "≤ 2"]);
+  const rows = [{ window_ns: [1e6, null, 5e6] }];
+  assert.deepEqual(scaleEnds({ rows, low: 1e6, high: 5e6 }), ["5", "1"]);
+  assert.deepEqual(scaleEnds({ rows, low: 2e6, high: 4e6 }), ["≥ 4", "≤ 2"]);
 });
 
 test("pieces of time are equally long and end with the last", () => {
@@ -60,7 +63,7 @@ test("colours end where the scale does", () => {
 });
 
 test("a cell without a step says so", () => {
-  const drawn = { rows: [{ title: "rank 0", values: [null, 4] }], labels: ["a", "b"], unit: "ms" };
+  const drawn = { rows: [{ title: "rank 0", window_ns: [null, 4e6] }], labels: ["a", "b"] };
   assert.deepEqual(cellLines(drawn, 0, 0), ["rank 0, a", "no step"]);
   assert.deepEqual(cellLines(drawn, 0, 1), ["rank 0, b", "4 ms"]);
 });
@@ -76,12 +79,12 @@ test("no two numbers at an axis are written alike", () => {
 
 test("rows above one axis are drawn over the same time and the same steps", () => {
   assert.deepEqual(sharedTime([{ start: 2e9, end: 5e9 }, { start: 1e9, end: 3e9 }]), [1, 5]);
-  const rows = [{ x: [0, 1, 2] }, { x: [1, 2, 3] }, { x: [7] }];
-  assert.deepEqual(axisRange(rows[1].x, rows, 1, 3), [-0.5, 7.5]);
-  assert.deepEqual(axisRange(rows[2].x, rows, 0, 14), [-0.5, 7.5]);
-  assert.deepEqual(axisRange([10], [{ x: [10] }], 0, 20), [9.5, 10.5]);
-  assert.deepEqual(axisRange(rows[0].x, rows, 0.4, 1.6), [0.4, 1.6]); // zoomed in
-  assert.deepEqual(axisRange([0, 5, 10], [{ x: [0, 5, 10] }], 0, 10), [-2.5, 12.5]); // five to a bar
+  const rows = [{ step: [0, 1, 2] }, { step: [1, 2, 3] }, { step: [7] }];
+  assert.deepEqual(axisRange(rows[1].step, rows, 1, 3), [-0.5, 7.5]);
+  assert.deepEqual(axisRange(rows[2].step, rows, 0, 14), [-0.5, 7.5]);
+  assert.deepEqual(axisRange([10], [{ step: [10] }], 0, 20), [9.5, 10.5]);
+  assert.deepEqual(axisRange(rows[0].step, rows, 0.4, 1.6), [0.4, 1.6]); // zoomed in
+  assert.deepEqual(axisRange([0, 5, 10], [{ step: [0, 5, 10] }], 0, 10), [-2.5, 12.5]); // five to a bar
 });
 
 const UTC = "1726722437796624059";
@@ -129,7 +132,7 @@ test("a cell of a matrix by machine leads to the ranks of both machines", () => 
   assert.equal(pairLines(drawn, 0, 1)[2], "a click shows the ranks of both");
 });
 
-const lanes = (scale, ...x) => extent({ scale, series: [{ x }] });
+const lanes = (scale, ...x) => extent({ scale, per: 1, series: [{ values: x }] });
 
 test("lanes begin at 0, unless their axis is logarithmic", () => {
   assert.deepEqual(lanes("linear", 10, 20), [0, 21]);

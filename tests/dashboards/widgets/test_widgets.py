@@ -158,19 +158,19 @@ def test_steps_of_many_ranks(analysis: Analysis, many: list[BreakdownResult]) ->
     assert [row["title"] for row in stacks] == [*titles[:5], "59 others, the mean"]
     rest = [many[rank] for rank in order[16:]]
     middle = [
-        float(np.median([result.steps[at].measures.window_ns for result in rest])) / 1e6
+        float(np.median([result.steps[at].measures.window_ns for result in rest]))
         for at in range(len(many[0].steps))
     ]
-    assert heat[-1]["values"] == pytest.approx(middle, rel=1e-3)
+    assert heat[-1]["window_ns"] == pytest.approx(middle, rel=1e-3)
     others = [many[rank] for rank in order[5:]]
     compute = [
-        float(np.mean([result.steps[at].measures.compute_ns for result in others])) / 1e6
+        float(np.mean([result.steps[at].measures.compute_ns for result in others]))
         for at in range(len(many[0].steps))
     ]
-    assert stacks[-1]["parts"][-1] == pytest.approx(compute, rel=1e-3)
-    assert stacks[-1]["most"] == pytest.approx(
+    assert stacks[-1]["compute_ns"] == pytest.approx(compute, rel=1e-3)
+    assert stacks[-1]["longest_ns"] == pytest.approx(
         [
-            max(result.steps[at].measures.window_ns for result in others) / 1e6
+            max(result.steps[at].measures.window_ns for result in others)
             for at in range(len(many[0].steps))
         ],
         rel=1e-3,
@@ -185,16 +185,16 @@ def test_means_of_ranks_without_the_same_steps(analysis: Analysis) -> None:
     bars = figures.mean_bars([figures.step_bars(first), figures.step_bars(fewer)])
     alone = figures.step_bars(first)
     assert bars.position.tolist() == alone.position.tolist()
-    assert bars.parts_ms[0].tolist() == pytest.approx(alone.parts_ms[0].tolist())
-    assert bars.parts_ms[1].sum() == pytest.approx(1.5 * alone.parts_ms[1].sum())
+    assert bars.parts_ns[0].tolist() == pytest.approx(alone.parts_ns[0].tolist())
+    assert bars.parts_ns[1].sum() == pytest.approx(1.5 * alone.parts_ns[1].sum())
 
 
 def test_overlap_of_others_is_their_mean(analysis: Analysis) -> None:
     one, two = analysis.of(overlap_slowdown)
     drawn = gain_and_cost([one], [one, two])
     hidden = drawn["series"][0]
-    mean = (one.hidden_ns + two.hidden_ns) / 2e6
-    assert hidden["x"] == pytest.approx([one.hidden_ns / 1e6, mean])
+    mean = (one.hidden_ns + two.hidden_ns) / 2
+    assert hidden["values"] == pytest.approx([one.hidden_ns, mean])
     assert drawn["rows"][1]["title"] == "2 others"
 
 
@@ -207,7 +207,7 @@ def test_a_cost_of_overlap_that_cannot_be_known_is_no_zero(analysis: Analysis) -
     hidden, cost, gain = gain_and_cost([result, unknown])["series"]
     assert (hidden["rows"], cost["rows"], gain["rows"]) == ([0, 1], [0], [0])
     mixed = gain_and_cost([], [result, unknown])["series"]
-    assert mixed[1]["x"] == pytest.approx([-result.wall_excess_ns / 1e6])
+    assert mixed[1]["values"] == pytest.approx([-result.wall_excess_ns])
     (alone,) = gain_and_cost([unknown])["series"]
     assert alone["name"] == hidden["name"]
     assert text(overlap_page._summary([unknown])).count("not") >= 2
@@ -255,17 +255,18 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     ]
     drawn = nccl_figures.time(uses)
     points, middle = drawn["series"]
-    assert sorted(points["x"]) == [*range(NUM - MAX_DRAWN + 1, NUM + 1)]
-    assert middle["x"] == [24.5]
+    most = [1_000_000 * place for place in range(NUM - MAX_DRAWN + 1, NUM + 1)]
+    assert sorted(points["values"]) == most
+    assert middle["values"] == [24.5e6]
     assert middle["notes"] == [["48 other ranks: 1.000 to 48.000 ms, median 24.500"]]
-    assert drawn["joins"] == [{"row": 0, "from": 1.0, "to": 48.0, "color": GREY}]
+    assert drawn["joins"] == [{"row": 0, "from": 1_000_000, "to": 48_000_000, "color": GREY}]
     rates = [(rank, structs.replace(one, busbw_gb_per_s=float(rank))) for rank, one in uses]
     compared = [(rank, structs.replace(one, is_lower_bound=False)) for rank, one in rates]
     assert nccl_figures.bus_bandwidth(compared)["axis"] == "bus bandwidth (GB/s)"
     unsure = [*compared[1:], (0, structs.replace(compared[0][1], is_lower_bound=True))]
     assert nccl_figures.bus_bandwidth(unsure)["axis"] == "bus bandwidth (GB/s), a lower bound"
     points, middle = nccl_figures.bus_bandwidth(rates)["series"]
-    assert points["x"] == [*range(MAX_DRAWN)]  # the slowest
+    assert points["values"] == [*range(MAX_DRAWN)]  # the slowest
     assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
 
 
