@@ -71,9 +71,16 @@ class Stalls(Record, frozen=True):
     def chosen(self, mask: Mask) -> Stalls:
         """Return the stalls where the mask, bool[n], is true."""
         return Stalls(
-            self.source, self.start_ns[mask], self.end_ns[mask], self.thread[mask],
-            self.call[mask], self.device[mask], self.cap, self.cap_scope, self.usual_ns,
-        )  # fmt: skip
+            self.source,
+            self.start_ns[mask],
+            self.end_ns[mask],
+            self.thread[mask],
+            self.call[mask],
+            self.device[mask],
+            self.cap,
+            self.cap_scope,
+            self.usual_ns,
+        )
 
 
 def find_stalls(rank: Rank) -> Stalls:
@@ -94,9 +101,16 @@ def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     blocked = (queue.launches.call >= 0) & is_in(queue.launches.call, call)
     cap, scope, _ = _learned(queue, blocked)
     return Stalls(
-        "overhead-records", records.start_ns, records.end_ns, records.thread, call,
-        _devices(queue, call), cap, scope, _usual_ns(queue),
-    )  # fmt: skip
+        "overhead-records",
+        records.start_ns,
+        records.end_ns,
+        records.thread,
+        call,
+        _devices(queue, call),
+        cap,
+        scope,
+        _usual_ns(queue),
+    )
 
 
 def _inferred(queue: LaunchQueue) -> Stalls:
@@ -118,9 +132,16 @@ def _inferred(queue: LaunchQueue) -> Stalls:
     indices = indices[np.lexsort((launches.call[indices], queue.called_ns[indices]))]
     call = launches.call[indices]
     return Stalls(
-        "inferred", queue.called_ns[indices] + usual_ns, queue.returned_ns[indices],
-        queue.calls.thread[call], call, _devices(queue, call), cap, scope, usual_ns,
-    )  # fmt: skip
+        "inferred",
+        queue.called_ns[indices] + usual_ns,
+        queue.returned_ns[indices],
+        queue.calls.thread[call],
+        call,
+        _devices(queue, call),
+        cap,
+        scope,
+        usual_ns,
+    )
 
 
 def _usual_ns(queue: LaunchQueue) -> int:
@@ -325,13 +346,14 @@ def _operations(rank: Rank) -> _Operations:
         idle_since[first] = -intervals.BEYOND_NS
         np.maximum.accumulate(end[first : stop - 1], out=idle_since[first + 1 : stop])
     return _Operations(
-        start, stream,
+        start,
+        stream,
         np.concatenate(rank.launched_by)[order],
         np.repeat(np.arange(len(groups)), [len(group) for group in groups])[order],
         np.concatenate([np.arange(len(group)) for group in groups])[order],
         np.concatenate(communicates)[order],
         idle_since,
-    )  # fmt: skip
+    )
 
 
 def _waits(rank: Rank, calls: ApiCalls) -> Mask:

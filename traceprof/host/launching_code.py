@@ -250,10 +250,19 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     around, is_backward = around[:, : len(kernels)], is_backward[: len(kernels)]
     operator, module, line, counted, inner_operator = around
     return LaunchingCode(
-        operator, module, line, counted, inner_operator, is_backward, spans.flops, spans.moved,
+        operator,
+        module,
+        line,
+        counted,
+        inner_operator,
+        is_backward,
+        spans.flops,
+        spans.moved,
         spans.read,
-        [*texts.known[_OPERATOR]], paths.names, [*texts.known[_LINES]],
-    )  # fmt: skip
+        [*texts.known[_OPERATOR]],
+        paths.names,
+        [*texts.known[_LINES]],
+    )
 
 
 def _join(
@@ -392,10 +401,15 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
         sequence = np.full(len(rows), NULL) if code.sequence is None else code.sequence.at(rows)
         parts.append(
             _Spans(
-                code.start_ns[rows], code.ends(rows), code.packed_thread.at(rows), kinds[rows],
-                numbers[rows], sequence, *code.work_of(rows),
+                code.start_ns[rows],
+                code.ends(rows),
+                code.packed_thread.at(rows),
+                kinds[rows],
+                numbers[rows],
+                sequence,
+                *code.work_of(rows),
             )
-        )  # fmt: skip
+        )
     return parts
 
 

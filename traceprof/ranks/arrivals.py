@@ -43,9 +43,18 @@ if TYPE_CHECKING:
     from traceprof.trace.columns import PackedColumns
 
 TIME_CATEGORIES = (
-    "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading",
-    "waiting", "host code", "set-up", "other",
-)  # fmt: skip
+    "compute",
+    "communication",
+    "copy",
+    "launch",
+    "sync",
+    "blocking copy",
+    "data loading",
+    "waiting",
+    "host code",
+    "set-up",
+    "other",
+)
 """Categories of a rank's time: computing, else communicating, else copying, else idle by cause.
 
 Idle time of which only is known that nothing was launched counts as `launch`, MPI as `waiting`,
@@ -131,9 +140,18 @@ class Arrivals(Record, frozen=True):
 
 
 _COLUMNS = (
-    "operation", "bytes", "communicator", "group", "stream", "sequence", "peer", "root",
-    "peer_in_communicator", "direction", "world_size",
-)  # fmt: skip
+    "operation",
+    "bytes",
+    "communicator",
+    "group",
+    "stream",
+    "sequence",
+    "peer",
+    "root",
+    "peer_in_communicator",
+    "direction",
+    "world_size",
+)
 _AT_START_AND_END = {
     "start_ns": "end_ns",
     "called_ns": "launch_ns",

@@ -164,8 +164,11 @@ def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
 
 
 SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
-    "slower kernels", "more kernels", "launch queue full", "not explained",
-)  # fmt: skip
+    "slower kernels",
+    "more kernels",
+    "launch queue full",
+    "not explained",
+)
 SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
 """Causes for ranks without a GPU: they have no kernels to count, and time outside all ranges."""
 _ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}

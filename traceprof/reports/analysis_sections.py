@@ -50,7 +50,7 @@ class AnalysisSections(Record, frozen=True):
 
 
 def analysis_sections(analysis: RunResult, detail: Detail = WHOLE) -> AnalysisSections:
-    """Return the report of an analysis, with as much detail as is asked for."""
+    """Return the report of an analysis at a level of detail."""
     header, missing, notes = _header(analysis), _gaps(analysis, detail), _notes(analysis, detail)
     if not analysis.breakdown:
         return AnalysisSections(header, gaps=missing, notes=notes)
@@ -93,7 +93,7 @@ def _compute(analysis: RunResult, detail: Detail) -> Iterator[Section]:
 
 
 def _gaps(analysis: RunResult, detail: Detail) -> Section | None:
-    """Return what could not be analysed: with reasons, or those that matter and a list."""
+    """Return what could not be analysed: gaps with reasons, then the names of other findings."""
     explained, others = gaps(analysis.not_applicable, detail)
     names = ", ".join(others)
     if explained:

@@ -43,7 +43,7 @@ _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 
 
 def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Block]:
-    """Yield the findings in the order in which to act, and what of the time no finding owns."""
+    """Yield the findings in the order in which to act, then time that no finding accounts for."""
     kind = judged_kind(analysis.breakdown)
     if not analysis.findings:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")
@@ -151,7 +151,7 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:
-    """Say what would be gained, from a replay or else from all time that the finding involves.
+    """Say what a step would gain without a finding: from a replay, else from all its time.
 
     Returns:
         `without it a step takes 1.2 ms less (no-sync)`; empty if nothing is known, or where a
@@ -172,7 +172,7 @@ def gain_text(saving: Saving | None, subject: str) -> str:
 
 
 def no_cost(finding: Finding) -> str:
-    """Say that a finding costs nothing, or nothing unless something else changes as well."""
+    """Say that a finding costs nothing, or nothing by itself if a replay gains time without it."""
     gains = finding.saving is not None and finding.saving.low_ns
     return "costs nothing by itself" if gains else "costs nothing"
 

@@ -33,7 +33,7 @@ MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
 def comparison_sections(comparison: Comparison) -> Iterator[Section]:
-    """Yield what a comparison says: first whether it may be made at all."""
+    """Yield the sections of a comparison, first whether the sides are comparable."""
     yield section("", *_head(comparison))
     if comparison.gates:
         yield _gates(comparison)
@@ -50,7 +50,7 @@ def comparison_sections(comparison: Comparison) -> Iterator[Section]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return in one sentence what came of the change."""
+    """Return the verdict on the step in one sentence."""
     step = comparison.step
     values = f"{_exact(step.before_ns)} before and {_exact(step.after_ns)} after"
     what = "The training, without steps," if step.basis == "training" else "A step"
@@ -204,7 +204,7 @@ def _kernels(comparison: Comparison) -> Section:
 
 
 def _modules(comparison: Comparison) -> Iterator[Section]:
-    """Yield the modules that changed, outer ones first: those around a change have it, too."""
+    """Yield the modules that changed, outer ones first: a change is in all modules around it."""
     least = _MIN_SHOWN * comparison.mean_before.mean_step_ns
     changed = [
         module
@@ -247,9 +247,13 @@ _RUNGS = {
 def _kernel(kernel: KernelChange) -> tuple[str, ...]:
     names = [function_name(name) for name in (kernel.before, kernel.after) if name is not None]
     return (
-        change_text(kernel.change_ns), duration(kernel.before_ns), duration(kernel.after_ns),
-        kernel.rung, kernel.category, " → ".join(dict.fromkeys(names)),
-    )  # fmt: skip
+        change_text(kernel.change_ns),
+        duration(kernel.before_ns),
+        duration(kernel.after_ns),
+        kernel.rung,
+        kernel.category,
+        " → ".join(dict.fromkeys(names)),
+    )
 
 
 def _communication(changes: Sequence[CommunicationChange]) -> Section:

@@ -21,7 +21,7 @@ MAX_RANKS = 32
 
 
 class Detail(Record, frozen=True):
-    """What of a report is shown."""
+    """Level of detail of the text report."""
 
     is_whole: bool = False  # whether everything is shown, except what `--verbose` adds
     num_evidence: int = 1  # pieces of evidence of the first findings; of others none

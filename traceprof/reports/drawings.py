@@ -57,7 +57,7 @@ class DrawnRow(Record, frozen=True):
 
 
 class Timeline(Record, frozen=True):
-    """Drawing of what ran around a piece of evidence."""
+    """Drawing of the events around a piece of evidence."""
 
     height: int  # of the drawing
     rows: tuple[DrawnRow, ...]  # from the top
@@ -236,7 +236,7 @@ def pipeline_drawings(
 
 
 def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> PipelineDrawing | None:
-    """Return the drawing of a step; None of a pipeline too large to be seen."""
+    """Return the drawing of a step; None if its pipeline is too large to be legible."""
     begin, end, step = _span(pipeline)
     inside = [
         (stage.start_ns + stage.shift_ns < end) & (stage.end_ns + stage.shift_ns > begin)

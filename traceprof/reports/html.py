@@ -44,7 +44,7 @@ _ROW = 34  # of the drawing of a comparison, pixels
 
 
 class DrawnPart(Record, frozen=True):
-    """A part of a drawn step: its class in the style, and where it is, in pixels."""
+    """Part of a drawn step: its CSS class, and its place in pixels."""
 
     name: str
     x: float

@@ -30,7 +30,7 @@ _MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which ta
 
 
 def render(trace: Trace, run: Run, index: int) -> Table:
-    """Return what a report holds as a table of headings and lines."""
+    """Return the contents of a report as a table of headings and lines."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -143,7 +143,7 @@ def _missing_parts(trace: Trace) -> list[str]:
 
 
 def _about_steps(trace: Trace, rank: Rank) -> str:
-    """Return how many steps a rank has, and what says where they begin."""
+    """Say how many steps a rank has, and what marks them."""
     steps, periods = _steps(trace, rank), _periods(trace, rank)
     if steps is not None:
         marked = rank.training_ranges.steps is not None

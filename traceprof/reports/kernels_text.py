@@ -39,9 +39,9 @@ _MATRICES = frozenset(str(category) for category in MAIN_COMPUTE)
 
 
 def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
-    """Return at most six lines; none where no rank computes for half of what is judged.
+    """Describe the compute of the rank that computes longest, in at most six lines.
 
-    They are about the rank that computes longest.
+    There are none if no rank computes for half of the judged time.
     """
     busy = {
         result.rank: result
@@ -82,7 +82,7 @@ def _categories(parts: ComputeParts) -> str:
 
 
 def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) -> str:
-    """Return the number formats of what multiplies matrices."""
+    """Return the number formats of matrix multiplication."""
     if category not in _MATRICES:
         return ""
     spent: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) ->
 
 
 def _tensor_cores(parts: ComputeParts) -> list[str]:
-    """Say what share of the multiplications of matrices runs on tensor cores."""
+    """Say what share of matrix multiplication runs on tensor cores."""
     matrices = [part for part in parts.parts if part.category in _MATRICES]
     total = _total(matrices)
     if total < _MIN_SPOKEN * parts.total_ns:
@@ -122,7 +122,7 @@ def _tensor_cores(parts: ComputeParts) -> list[str]:
 
 
 def _rate(matrices: Sequence[ComputePart]) -> str:
-    """Say what is multiplied per second by the part that takes longest, if that is known."""
+    """Say the FLOP rate of the longest kind of matrix multiplication, if known."""
     longest = max(matrices, key=lambda part: part.total_ns)
     rate, peak = longest.flops_per_s, longest.peak_flops_per_s
     if rate is None:
@@ -242,7 +242,7 @@ def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) ->
 
 
 def arithmetic_text(kind: KernelKind) -> str:
-    """Return number format and unit, as far as the name has them."""
+    """Return number format and tensor cores, as far as the kernel's name tells them."""
     unit = ", tensor cores" if kind.tensor_cores else ""
     if kind.precision is None:
         return unit[2:] or "-"
@@ -250,7 +250,7 @@ def arithmetic_text(kind: KernelKind) -> str:
 
 
 def _kernel_categories(uses: Sequence[KernelUse], total_ns: int) -> str:
-    """Say what share of the time each category takes, and how much no row of the table knows."""
+    """Say what share of the time each category takes, and kernels without one."""
     spent: dict[str, int] = {}
     for use in uses:
         name = str(use.kind.category) if use.kind.is_known else "not known by name"

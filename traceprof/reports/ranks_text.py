@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
 _TRANSFER_HEADINGS = (
-    "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
-    "of peak", "latency", "rate\nbeyond it",
-)  # fmt: skip
+    "operation",
+    "communicator",
+    "between",
+    "count",
+    "waited",
+    "transfer",
+    "bus\nbandwidth",
+    "of peak",
+    "latency",
+    "rate\nbeyond it",
+)
 _SCOPES = {"intra-node": "ranks of a node", "inter-node": "nodes"}
 _SOURCES = {
     "labels": "the labels of instrument",
@@ -153,7 +161,7 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
 
 
 def _arrived_heading(analysis: RunResult) -> str:
-    """Return the heading of what operations took: how many of their ranks are known to be there."""
+    """Return the heading of the transfer table: it says how many of the ranks were captured."""
     sizes = [
         (len(waits.group.members), max(waits.group.num_ranks, len(waits.group.members)))
         for waits in analysis.ranks.waits
@@ -165,7 +173,7 @@ def _arrived_heading(analysis: RunResult) -> str:
 
 
 def _known(nanoseconds: int, *, is_unknown: bool) -> str:
-    """Write a wait; nothing is unknown if the clocks are too coarse."""
+    """Write a wait. No wait is unknown where clocks are too coarse to see one."""
     return "unknown" if is_unknown and nanoseconds == 0 else duration(nanoseconds)
 
 
@@ -175,7 +183,7 @@ def _median_wait(uses: Sequence[OperationUse]) -> str:
 
 
 def _short(communicator: str, description: str | None) -> str:
-    """Return the end of NCCL's ids, which distinguishes them, and names as they are."""
+    """Shorten NCCL's ids to their end, which distinguishes them; names stay whole."""
     is_id = communicator.startswith("0x")
     described = "" if description is None else f" ({description})"
     return one_line((f"…{communicator[-8:]}" if is_id else communicator) + described, MAX_NAME)
@@ -212,7 +220,7 @@ Use = TypeVar("Use")
 
 
 def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, Use]]]:
-    """Put together what several ranks have alike: (rank, use) by what they are known by."""
+    """Group uses of several ranks by key."""
     by_key: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
     for key, rank, use in uses:
         by_key[key].append((rank, use))

@@ -26,7 +26,7 @@ _OF_PROCESSES = frozenset({"api_calls", "ranges", "operators", "marks"})
 
 
 class _Writer(Protocol):
-    """Takes a table piece by piece."""
+    """Writer of a table that comes in pieces."""
 
     def add(self, frame: pd.DataFrame) -> None: ...
 
@@ -77,7 +77,7 @@ def write(
 
 
 def file_of(table: str) -> str:
-    """Return what the file of a table of results is called: events have the shorter names."""
+    """Return the file name of a table of results; event tables have the shorter names."""
     return f"{table}_totals" if table in EVENTS else table
 
 
@@ -98,7 +98,7 @@ def _results(analysis: Analysis) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 class _Csv:
-    """A CSV file: what is not known is empty."""
+    """CSV file; unknown values are empty."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
@@ -113,7 +113,7 @@ class _Csv:
 
 
 class _Parquet:
-    """A Parquet file with a group of rows for each piece: what is not known is null."""
+    """Parquet file with a row group for each piece; unknown values are null."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

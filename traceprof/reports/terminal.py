@@ -58,8 +58,7 @@ def plain(content: RenderableType, width: int = PLAIN_WIDTH) -> str:
 def renderable(sections: Iterable[Section], max_cell: int | None = None) -> RenderableType:
     """Return sections for a rich console.
 
-    `sections`: in their order. `max_cell`: the characters of a cell in a table that are shown; all
-    where not given.
+    `max_cell`: the characters of a table's cell that are shown; all where not given.
     """
     drawn: list[RenderableType] = []
     for section in sections:

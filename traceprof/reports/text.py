@@ -31,8 +31,8 @@ def render(
 ) -> str:
     """Return the report as plain text; with a console, print it there instead.
 
-    `console`: a terminal; plain text of 110 columns where not given. `is_verbose`: whether all of
-    it is shown; else as much as fits into `MAX_LINES`, without the table of kernels.
+    Without `is_verbose` it has at most `MAX_LINES`, not counting the table of kernels. Plain text
+    is 110 columns wide.
     """
     width = PLAIN_WIDTH if console is None else console.width
 

@@ -60,7 +60,7 @@ _HEADINGS = ("compute", "exposed\ncomm", "exposed\ncopy", "idle")  # of `PARTS`
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
-    """Return the ranks that a table shows, in their order: the slowest, and what computes least."""
+    """Return the ranks that a table shows in order: the slowest, and those that compute least."""
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     if max_ranks >= min(len(by_rank), MAX_RANKS):
         return by_rank[:max_ranks]
@@ -102,7 +102,7 @@ def below_the_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str
 
 
 def where_all(max_ranks: int) -> str:
-    """Say where all ranks are of which a table has so many."""
+    """Say where to find all ranks, if a table has the maximum number."""
     return ": --format json has them all" if max_ranks == MAX_RANKS else ""
 
 
@@ -186,7 +186,7 @@ def _hidden(measures: Measures) -> str:
 
 
 def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None:
-    """Return what the steady steps take on average; None if no rank has steps."""
+    """Return the mean steady step of each rank; None if no rank has steps."""
     if not any(result.steps for result in analysis.breakdown):
         return None
     results = _shown(analysis, detail.max_ranks)
@@ -319,13 +319,13 @@ def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
 
 
 def same_time(finding: Finding, named: Sequence[Finding]) -> str:
-    """Say that a finding is about time that one named before it is about, too."""
+    """Say that a finding and one named before it share their time."""
     shared = [item.id for item in named if finding.part_of == item.id or item.part_of == finding.id]
     return f" (in {shared[0]}, too)" if shared else ""
 
 
 def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
-    """Say what a step could take where no finding has a gain that a replay could estimate.
+    """Name the first limits on gains, where no replay estimates a gain.
 
     `findings`: of the run, in the order in which to act.
     """
@@ -348,7 +348,7 @@ def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
 
 
 def beyond_gains(findings: Sequence[Finding], step_ns: int, gains: Sequence[Gain]) -> str:
-    """Name the first limit, where it is far more than all gains that a replay estimates.
+    """Name the first limit on a gain if it is far more than all estimated gains.
 
     `findings`: of the run, in the order in which to act.
 

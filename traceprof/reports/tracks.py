@@ -35,7 +35,7 @@ _COPY_NAMES = {int(kind): f"{kind.label} copy" for kind in CopyKind}
 
 
 class EventKind(IntEnum):
-    """What an event is, which gives it its colour."""
+    """Kind of an event, by which it is coloured."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -78,10 +78,18 @@ class Track(Record, frozen=True):
     def chosen(self, index: Int64 | Mask | slice) -> Track:
         """Return the same track with some of its events."""
         return Track(
-            self.label, self.number, self.is_host, self.nests, self.start_ns[index],
-            self.end_ns[index], self.name[index], self.names, self.category[index],
-            self.operation[index], self.row[index],
-        )  # fmt: skip
+            self.label,
+            self.number,
+            self.is_host,
+            self.nests,
+            self.start_ns[index],
+            self.end_ns[index],
+            self.name[index],
+            self.names,
+            self.category[index],
+            self.operation[index],
+            self.row[index],
+        )
 
 
 def gpu_tracks(rank: Rank) -> Iterator[Track]:
@@ -90,13 +98,21 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
     columns: list[tuple[npt.NDArray[Any], ...]] = []
     kernels, copies, memsets, graphs = rank.operations.groups
     for operations, name, texts, category in (
-        (kernels, rank.operations.kernels.name, rank.kernel_names,
-         np.where(rank.is_communication_kernel, _COMMUNICATION, _COMPUTE)),
-        (copies, rank.operations.copies.kind, _COPY_NAMES,
-         np.where(rank.is_peer_copy, _COMMUNICATION, _COPY)),
+        (
+            kernels,
+            rank.operations.kernels.name,
+            rank.kernel_names,
+            np.where(rank.is_communication_kernel, _COMMUNICATION, _COMPUTE),
+        ),
+        (
+            copies,
+            rank.operations.copies.kind,
+            _COPY_NAMES,
+            np.where(rank.is_peer_copy, _COMMUNICATION, _COPY),
+        ),
         (memsets, None, {0: "memset"}, np.full(len(memsets), _COPY)),
         (graphs, None, {0: "CUDA graph"}, np.full(len(graphs), _COMPUTE)),
-    ):  # fmt: skip
+    ):
         keys = np.zeros(len(operations), np.int64) if name is None else name
         index, of_group = _numbered(keys, texts, "unknown", len(names))
         names += of_group
@@ -112,27 +128,44 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
         order = rows[np.lexsort((-end[rows], start[rows]))]
         of_stream = int(stream[rows[0]])
         yield Track(
-            f"stream {of_stream}", of_stream, False, False, start[order], end[order], index[order],
-            names, category[order], number[order], order.astype(np.int32),
-        )  # fmt: skip
+            f"stream {of_stream}",
+            of_stream,
+            False,
+            False,
+            start[order],
+            end[order],
+            index[order],
+            names,
+            category[order],
+            number[order],
+            order.astype(np.int32),
+        )
 
 
 def communication_track(rank: CpuRank) -> Track:
-    """Return what a rank without a GPU communicated, by the ranges of `instrument`."""
+    """Return the communication of a rank without a GPU, from the ranges of `instrument`."""
     operations, labels = rank.work.operations, rank.trace.label_ranges[rank.process]
     order = np.lexsort((-operations.end_ns, operations.start_ns))
     category = np.full(len(order), EventKind.COMMUNICATION, np.int8)
     return Track(
-        "communication", 0, True, False, operations.start_ns[order], operations.end_ns[order],
-        operations.text[order].astype(np.int32), labels.texts, category, order.astype(np.int32),
+        "communication",
+        0,
+        True,
+        False,
+        operations.start_ns[order],
+        operations.end_ns[order],
+        operations.text[order].astype(np.int32),
+        labels.texts,
+        category,
+        order.astype(np.int32),
         np.full(len(order), -1, np.int32),
-    )  # fmt: skip
+    )
 
 
 def host_tracks(rank: Rank) -> Iterator[Track]:
-    """Yield the ranges of each thread of a rank's process, and its API calls.
+    """Yield the ranges and API calls of each thread of a rank's process.
 
-    A range that was open when the capture ended, ends with the last one that did not.
+    A range that was open when the capture ended is given the end of the last closed one.
     """
     yield from _range_tracks(rank)
     calls = None if isinstance(rank, CpuRank) and not rank.trace.api_names else rank.calls
@@ -177,7 +210,7 @@ def operator_tracks(rank: Rank) -> Iterator[Track]:
 
 
 def mark_tracks(rank: Rank) -> Iterator[Track]:
-    """Yield the marks of each thread of a rank's process: moments, which end when they begin."""
+    """Yield the marks of each thread of a rank's process, as events without length."""
     marks = rank.trace.marks(rank.process)
     if marks is None:
         return
@@ -198,17 +231,32 @@ def mark_tracks(rank: Rank) -> Iterator[Track]:
 
 
 def _host_track(
-    rank: Rank, thread: int, what: str, nests: bool, rows: Int64, start_ns: Int64, end_ns: Int64,
-    name: Int32 | Int64, names: Sequence[str], category: EventKind = EventKind.RANGE,
-) -> Track:  # fmt: skip
+    rank: Rank,
+    thread: int,
+    what: str,
+    nests: bool,
+    rows: Int64,
+    start_ns: Int64,
+    end_ns: Int64,
+    name: Int32 | Int64,
+    names: Sequence[str],
+    category: EventKind = EventKind.RANGE,
+) -> Track:
     number = rank.trace.thread_number(thread)
     order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
     return Track(
-        f"thread {number}: {what}", number, True, nests, start_ns[order], end_ns[order],
-        name[order].astype(np.int32), names, np.full(len(order), category, np.int8),
+        f"thread {number}: {what}",
+        number,
+        True,
+        nests,
+        start_ns[order],
+        end_ns[order],
+        name[order].astype(np.int32),
+        names,
+        np.full(len(order), category, np.int8),
         np.full(len(order), -1, np.int32),
         order.astype(np.int32) if category is EventKind.CALL else np.full(len(order), -1, np.int32),
-    )  # fmt: skip
+    )
 
 
 def _numbered(
@@ -246,13 +294,9 @@ class Scene(Record, frozen=True):
 
 @optional("pictures", otherwise=lambda *_: {})
 def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
-    """Read once more what ran where the costliest findings are.
+    """Read again what ran around the evidence of each finding, on the rank where it costs most.
 
-    `analysis`: what was found out. Its reports are opened again, as far as they can be.
-
-    Returns:
-        What ran around the evidence of each finding, of the rank that it costs most. Of a report
-        that cannot be opened any more there is nothing.
+    A report that can no longer be opened has no scenes.
     """
     wanted: dict[int, list[Moment]] = {}
     for group in by_id(analysis.findings):

@@ -208,7 +208,7 @@ def _step_path(path: StepPath) -> Iterator[Block]:
 
 
 def steps_text(baseline: Baseline) -> str:
-    """Return of which steps the length of a step is the mean."""
+    """Say over which steps the length of a step is averaged."""
     if baseline.num_measured < 2:
         return "all that is known"
     replayed = f", {baseline.num_steps} of them replayed"
@@ -232,7 +232,7 @@ def change_text(answer: Answer) -> str:
 
 
 def path_shares(whatif: WhatIf) -> dict[str, float]:
-    """Return the parts of the critical path by name, as shares; very small ones are left out."""
+    """Return the share of each part of the critical path, without very small ones."""
     parts = {
         "compute": sum(path.compute_ns for path in whatif.critical_path),
         "communication": sum(path.communication_ns for path in whatif.critical_path),

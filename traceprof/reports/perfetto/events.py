@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def first_flows(comparison: RankComparison) -> list[int]:
-    """Return for each group of matched operations the number of its first: they count from 1."""
+    """Return the first flow id of each group of matched operations; ids count from 1."""
     lengths = [len(waits) for waits in comparison.waits]
     return [1, *(1 + np.cumsum(lengths)).tolist()][: len(lengths)]
 
 
 class MatchedFlows(Record, frozen=True):
-    """Numbers that a rank's matched operations share with those of other ranks."""
+    """Flow ids that a rank's matched operations share with those of other ranks."""
 
     # int64[n], ascending: indices of kernels or, without a GPU, of operations. One that sent and
     # received several messages is there several times
@@ -50,7 +50,7 @@ class MatchedFlows(Record, frozen=True):
     def of(
         self, track: Track, launch: Int64
     ) -> tuple[Int64, dict[str, tuple[Int64, Mask]], Special]:
-        """Return the numbers and notes of the events of a track, and of those with several.
+        """Return flow ids and notes of the events of a track; events with several ids apart.
 
         `launch`: int64[n], the numbers that its events share with their launches.
         """
@@ -76,11 +76,7 @@ class MatchedFlows(Record, frozen=True):
 
 
 def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
-    """Return the numbers of a rank's matched operations, and what is known of their meeting.
-
-    Returns:
-        None if nothing was matched.
-    """
+    """Return the flow ids of a rank's matched operations, with notes; None if none was matched."""
     if rank.rank not in comparison.ranks:
         return None
     index = _index_of_arrivals(rank)
@@ -115,17 +111,14 @@ def _index_of_arrivals(rank: Rank) -> Int64:
 
 
 class LaunchFlows(Record, frozen=True):
-    """Numbers that operations of a rank's GPU share with the calls that launched them."""
+    """Flow ids that operations of a rank's GPU share with the calls that launched them."""
 
     number: Int64  # int64[n] of operations, one kind after the other; 0 for those without a call
     by_call: Int64  # int64[m], those of all ranks of the process, in the order of the calls
     call: Int64  # int64[m], ascending, the call of each
 
     def of(self, track: Track) -> tuple[Int64, Special]:
-        """Return the number of each event of a track, 0 for none, and all of those with several.
-
-        These are by the index of the event.
-        """
+        """Return the flow id of each event, 0 for none, and all ids of events that have several."""
         number = np.zeros(len(track), np.int64)
         several: Special = {}
         if len(track) == 0 or track.row[0] < 0:
@@ -144,7 +137,7 @@ class LaunchFlows(Record, frozen=True):
 
 
 def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) -> LaunchFlows:
-    """Return the numbers of a rank's launches: they follow those of matched operations.
+    """Return the flow ids of a rank's launches, which follow those of matched operations.
 
     `ranks`: of the run, in an order that is the same for each of them.
     """
@@ -194,11 +187,17 @@ class TrackEvents(Record, frozen=True):
         new = np.cumsum(index) - 1
         special = {int(new[row]): said for row, said in self.special.items() if index[row]}
         return TrackEvents(
-            self.start_ns[index], self.end_ns[index], self.name[index], self.names,
-            self.category[index], self.categories, self.flow[index], self.shared[index],
+            self.start_ns[index],
+            self.end_ns[index],
+            self.name[index],
+            self.names,
+            self.category[index],
+            self.categories,
+            self.flow[index],
+            self.shared[index],
             {key: (values[index], known[index]) for key, (values, known) in self.notes.items()},
             special,
-        )  # fmt: skip
+        )
 
 
 def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> TrackEvents:
@@ -212,10 +211,17 @@ def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None)
     start, end = (times if to_run is None else to_run(times)).T
     number, none = np.arange(len(ordered)), np.zeros(len(ordered), np.int64)
     return TrackEvents(
-        start, end, number, [span[2] for span in ordered],
-        number, [span[3] for span in ordered], none, none, {},
+        start,
+        end,
+        number,
+        [span[2] for span in ordered],
+        number,
+        [span[3] for span in ordered],
+        none,
+        none,
+        {},
         {index: ((), span[4]) for index, span in enumerate(ordered) if span[4]},
-    )  # fmt: skip
+    )
 
 
 def events_of(
@@ -233,6 +239,14 @@ def events_of(
     if flows is not None:
         shared, notes, special = flows.of(track, flow)
     return TrackEvents(
-        to_run(track.start_ns), to_run(track.end_ns), track.name, track.names, track.category,
-        _CATEGORIES, flow, shared, notes, special,
-    )  # fmt: skip
+        to_run(track.start_ns),
+        to_run(track.end_ns),
+        track.name,
+        track.names,
+        track.category,
+        _CATEGORIES,
+        flow,
+        shared,
+        notes,
+        special,
+    )

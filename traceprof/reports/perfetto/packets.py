@@ -90,7 +90,7 @@ def nested_order(start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def _ends(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return where events end among those that begin, if the last that began ends first.
+    """Return positions of ends among begins, for events that nest (last begun, first ended).
 
     Returns:
         For each event, how many have begun when it ends; the events by when they end; and for each
@@ -164,7 +164,7 @@ class EncodedMessages(NamedTuple):
 
 
 def tag_of(message: Message, num_bytes: int = 1) -> bytes:
-    """Return the tag of the only field of a message, whose value takes so many bytes."""
+    """Return the tag of the only field of a message, whose value takes `num_bytes` bytes."""
     content: bytes = message.SerializeToString()
     return content[:-num_bytes]
 
@@ -242,7 +242,7 @@ def written(fields: RowFields, num: int) -> EncodedMessages:
 
 
 def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Bytes:
-    """Return the bytes of messages of several kinds in one order.
+    """Interleave messages of several kinds in one order.
 
     `kind`: int8[n], which part each is of. `parts`: the messages of each kind, in order.
     """
@@ -452,11 +452,14 @@ class PacketWriter:
         """Return the packets of begins that have what few have: several flows, any notes."""
         packets = [
             self._special_packet(
-                track, events, index, int(name[events.name[index]]),
+                track,
+                events,
+                index,
+                int(name[events.name[index]]),
                 int(category[events.category[index]]),
             )
             for index in part.tolist()
-        ]  # fmt: skip
+        ]
         content = np.frombuffer(b"".join(packets), np.uint8)
         return EncodedMessages(content, np.array([len(packet) for packet in packets], np.int64))
 

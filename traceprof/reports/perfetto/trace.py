@@ -59,8 +59,12 @@ if TYPE_CHECKING:
 # From the top of a rank; threads, of which Perfetto knows by itself, come last.
 _FINDINGS, _STEPS, _STREAMS, _COUNTERS = range(4)
 _OF_STEPS = (
-    "compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns", "communication_ns",
-)  # fmt: skip
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+    "communication_ns",
+)
 
 
 def write_rank(
@@ -240,7 +244,7 @@ def _events(
     micro_batch: Int64,
     waits: tuple[Int64, Int64, Int64],
 ) -> TrackEvents:
-    """Return the passes of a stage and its waits; names are what it waits for, and of passes."""
+    """Return the passes and waits of a stage as events."""
     named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)
     names = [
         *(CLASSES[part] for part in PARTS),
@@ -255,10 +259,17 @@ def _events(
     none = np.zeros(len(starts), np.int64)
     step = np.append(stage.step, np.full(len(waits[0]), -1))[order]
     return TrackEvents(
-        starts[order], ends[order], np.append(name.reshape(-1) + len(PARTS), waits[2])[order],
-        names, is_wait[order].astype(np.int64), _CATEGORIES, none, none,
-        {"step": (step, step >= 0)}, {},
-    )  # fmt: skip
+        starts[order],
+        ends[order],
+        np.append(name.reshape(-1) + len(PARTS), waits[2])[order],
+        names,
+        is_wait[order].astype(np.int64),
+        _CATEGORIES,
+        none,
+        none,
+        {"step": (step, step >= 0)},
+        {},
+    )
 
 
 @optional("critical-path", otherwise=lambda _: Refusal("the replay failed", REMEDY))
@@ -395,6 +406,6 @@ def _first_of(rank: Rank) -> int:
 
 
 def _release(rank: Rank) -> None:
-    """Let go of all that can be made again: one rank after the other is looked at."""
+    """Release what is kept for a rank: ranks are written one after the other."""
     rank.release()
     rank.trace.release()
