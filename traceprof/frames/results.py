@@ -139,6 +139,7 @@ def _category(parts: Sequence[TextColumn]) -> ExtensionArray:
 
 # Texts of which hardly one is like another; all others are names.
 _PROSE = frozenset({"how_to_collect", "note", "path", "reason", "sentence", "title"})
+_HAS_TEXTS = 3  # the version of pandas
 _NESTED = frozenset({dict, list, tuple, Mapping})
 
 
@@ -199,7 +200,21 @@ def _dtype(kind: Any) -> Any:  # noqa: ANN401
         return "float64"
     if int in kinds:
         return "Int64" if is_optional else "int64"
-    return "str" if str in kinds else "object"
+    return text_dtype() if str in kinds else "object"
+
+
+def text_dtype() -> Any:  # noqa: ANN401
+    """Return the type of columns of texts in which None stays unknown, as no `str` of pandas 2."""
+    import pandas as pd  # noqa: PLC0415
+
+    return "str" if int(pd.__version__.partition(".")[0]) >= _HAS_TEXTS else "string"
+
+
+def nested_fields(table: str) -> list[str]:
+    """Return the columns of a table that hold lists or dicts."""
+    record, _ = TABLES[table]
+    kinds = get_type_hints(record).items()
+    return [field for field, kind in kinds if any(map(_is_nested, _kinds(kind)))]
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401

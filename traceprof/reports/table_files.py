@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.frames.open_run import RunFrames
+from traceprof.frames.results import nested_fields, text_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,15 +87,20 @@ def _results(analysis: Analysis) -> Iterator[tuple[str, pd.DataFrame]]:
 
     for name in TABLES:
         frame = analysis.to_pandas(name)
-        for column in frame.columns:
-            if frame[column].dtype == object:  # lists and numbers by name
-                texts = [json.dumps(value, ensure_ascii=False) for value in frame[column]]
-            elif column == "path":  # of a file, whose name need not be text
-                texts = [path.encode("utf-8", "replace").decode("utf-8") for path in frame[column]]
-            else:
-                continue
-            frame[column] = pd.Series(texts, frame.index, dtype="str")  # texts also where none is
+        texts: dict[str, list[str | None]] = {
+            column: [_json(value) for value in frame[column]] for column in nested_fields(name)
+        }
+        if "path" in frame.columns:  # of a file, whose name need not be text
+            paths = frame["path"]
+            texts["path"] = [path.encode("utf-8", "replace").decode("utf-8") for path in paths]
+        for column, values in texts.items():  # texts also where none is
+            frame[column] = pd.Series(values, frame.index, dtype=text_dtype())
         yield file_of(name), frame
+
+
+def _json(value: object) -> str | None:
+    is_known = isinstance(value, (list, dict))
+    return json.dumps(value, ensure_ascii=False) if is_known else None
 
 
 class _Csv:
