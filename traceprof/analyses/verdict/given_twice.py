@@ -8,6 +8,7 @@ from traceprof.errors import UsageError
 from traceprof.run.recognition import SOURCES_OF_RANKS
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
     from pathlib import Path
 
     from traceprof.run.summary import ReportSummary, RunSummary
@@ -15,28 +16,32 @@ if TYPE_CHECKING:
 _RECORDED_SOURCES = (*SOURCES_OF_RANKS, "environment")  # which a copy has, too
 
 
-def check_are_different(run: RunSummary) -> None:
+def check_are_different(run: RunSummary, times: Sequence[Hashable]) -> None:
     """Check that no recording, and no rank of a run, was given twice.
+
+    Containers of one host share process ids, and runs begin alike: the times of their operations
+    tell them apart.
 
     Args:
         run: of all reports.
+        times: by report, how long its ranks compute, communicate and copy, in ns.
 
     Raises:
         UsageError: one was; it names both reports.
     """
     first: dict[object, ReportSummary] = {}
-    for report in run.reports:
+    for report, of_report in zip(run.reports, times, strict=True):
         identity = report.identity
         if not identity.work:
             continue
         session = identity.session
         claims = tuple(report.rank_numbers.get(source) for source in _RECORDED_SOURCES)
-        facts = session.host, session.start_utc_ns, identity.work, claims
+        facts = session.host, session.start_utc_ns, identity.work, claims, of_report
         other = first.setdefault(facts, report)
         if other is not report:
             raise UsageError(
                 f"{other.path} and {report.path} are the same recording",
-                "their operations are the same to the nanosecond",
+                "their operations begin, end and take the same time to the nanosecond",
                 "give each recording once",
             )
     if run.rank_source in SOURCES_OF_RANKS:

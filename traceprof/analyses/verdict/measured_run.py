@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
@@ -22,6 +23,7 @@ from traceprof.run.windows import check_is_captured, no_such_steps
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from traceprof.analyses.breakdown import Measures
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
     from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements.measured import Wanted
@@ -67,6 +69,17 @@ def measured_run(
     return replace(run, failures=tuple(dict.fromkeys([*run.failures, *failures])))
 
 
+def _times(report: MeasuredReport) -> tuple[Measures, ...]:
+    """Return how long the ranks of a report compute, communicate and copy."""
+    return tuple(
+        result.whole
+        for rank in report.ranks
+        if rank.measurements is not None
+        for result in rank.measurements.results.values()
+        if isinstance(result, BreakdownResult)
+    )
+
+
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
     ranks = [rank for report in reports for rank in report.ranks]
     if all(rank.measurements is None for rank in ranks):
@@ -87,7 +100,7 @@ def _together(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
-    check_are_different(run)
+    check_are_different(run, [_times(report) for report in reports])
     measured = [by_place[info.place].with_rank(info.rank, info.report) for info in run.ranks]
     ranks = {
         info.rank: of_rank.measurements
