@@ -38,7 +38,7 @@ def test_every_part(tmp_path: Path) -> None:
         "window_start_ns": 0, "window_ns": 260, "compute_ns": 100, "communication_ns": 100,
         "overlapped_communication_ns": 50, "exposed_communication_ns": 50, "copy_ns": 90,
         "exposed_copy_ns": 60, "idle_ns": 50, "num_kernels": 1, "num_communication": 1,
-        "num_copies": 2,
+        "num_copies": 2, "lost_ns": 0,
     }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class Measures:
     num_kernels: int
     num_communication: int
     num_copies: int
+    lost_ns: int = 0  # in complete recordings, of which alone it is asked
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) ->
     calls = rank.calls
     if calls is None or not len(called) or clocks_disagree(rank):
         return exposed
-    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    idle = intervals.complement(rank.not_idle, window.start_ns, window.end_ns)
     inside = intervals.union(calls.start_ns[called], calls.end_ns[called])
     return intervals.merge(exposed, intervals.intersect(inside, idle))
 

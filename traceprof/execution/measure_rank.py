@@ -74,7 +74,12 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
                 of_all[analysis.name] = results[analysis.name]
     take(name for name in MEASUREMENTS if name not in _FIRST)
     return RankMeasurements(
-        results=results, missing=missing, hidden=_hidden(rank, window), shown=of_all, **taken
+        results=results,
+        missing=missing,
+        hidden=_hidden(rank, window),
+        losses=None if rank.device is None else rank.losses,
+        shown=of_all,
+        **taken,
     )
 
 

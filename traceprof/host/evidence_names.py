@@ -26,10 +26,6 @@ SETUP_CALL = lazy(
 )
 """API calls, matched from their beginning, that prepare something once."""
 
-BEGIN_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamBeginCapture")
-END_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamEndCapture")
-"""API calls between which a thread captures a graph: nothing that it launches runs."""
-
 SETUP_RANGE = lazy(
     r"\Anccl(?:CommInit|CommSplit|CommShrink|CommRegister|CommWindowRegister|GetUniqueId)"
     r"|\A(?:cublas|cublasLt|cudnn|cusolver\w*|cusparse|cufft)Create"

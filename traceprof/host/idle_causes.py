@@ -30,6 +30,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host.host_waits import (
@@ -105,6 +106,8 @@ class IdleCauses(Record, frozen=True):
     sync: SyncIdle  # the sync time, with the waits that it is attributed to
     # the time that may be attributed to waits, and the costs of the waits
     attributable: AttributableIdle
+    # time without a cause, since an operation that was not recorded may have run
+    lost: Intervals = intervals.empty()
 
     @property
     def turnaround(self) -> Intervals:
@@ -168,7 +171,7 @@ class IdleCauses(Record, frozen=True):
         start = self.gaps.gaps.start_ns[some].compress(is_queued)
         end = self.gaps.gaps.end_ns[some].compress(is_queued)
         whole = Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end, out=end))
-        return intervals.subtract(whole, self.gaps.launching)
+        return intervals.subtract(whole, intervals.merge(self.gaps.launching, self.lost))
 
 
 class UnknownCause(Record, frozen=True):
@@ -200,7 +203,21 @@ def _why_unknown(rank: Rank) -> UnknownCause | None:
 
 def idle_causes(rank: Rank) -> IdleCauses:
     """Return the causes of all idle time of a rank's GPU; kept until the rank is released."""
-    return rank.cache.get(_explain, rank)
+    return rank.cache.get(_without_lost, rank)
+
+
+def _without_lost(rank: Rank) -> IdleCauses:
+    """Return the causes of idle time: none of the time in which lost operations may have run."""
+    causes, lost = _explain(rank), rank.lost
+    if not len(lost):
+        return causes
+    return replace(
+        causes,
+        by_cause={cause: intervals.subtract(some, lost) for cause, some in causes.by_cause.items()},
+        queued=intervals.subtract(causes.queued, lost),
+        unlaunched=intervals.subtract(causes.unlaunched, lost),
+        lost=lost,
+    )
 
 
 def _explain(rank: Rank) -> IdleCauses:

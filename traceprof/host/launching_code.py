@@ -12,13 +12,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import labels
-from traceprof.host.evidence_names import BEGIN_CAPTURE, END_CAPTURE
 from traceprof.host.host_code import is_own_line, line_text, nested
 from traceprof.intervals import num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:

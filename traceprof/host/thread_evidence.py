@@ -29,7 +29,7 @@ from traceprof.host.host_code import (
 from traceprof.patterns import lazy
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
-from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class HostEvidence:
         self._trace, self._process = rank.trace, rank.process
         self._captured = [
             np.flatnonzero(calls_named(rank, calls, pattern))
-            for pattern in (names.BEGIN_CAPTURE, names.END_CAPTURE)
+            for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         ]
         self._ranges: HostRanges = host_ranges(rank.trace)
         self._threads: dict[int, ThreadEvidence] = {}

@@ -24,6 +24,8 @@ PARTS = {
     "idle_ns": "idle",
 }
 """Parts of a window: field of `Measures`, name."""
+LOST = "lost_ns"
+"""One more part, of windows in which operations were lost."""
 
 
 class Paragraph(Record, frozen=True):
@@ -37,7 +39,7 @@ class Paragraph(Record, frozen=True):
 class Bar(Record, frozen=True):
     """A window as a bar: its parts, each as wide as its share."""
 
-    parts: tuple[tuple[str, int], ...]  # of `PARTS`, in ns
+    parts: tuple[tuple[str, int], ...]  # of `PARTS`, and perhaps the lost one, in ns
     window_ns: int
 
     @property
@@ -48,7 +50,8 @@ class Bar(Record, frozen=True):
 
 def bar_of(measures: Measures) -> Bar:
     """Return the parts of a window as a bar."""
-    return Bar(tuple((part, getattr(measures, part)) for part in PARTS), measures.window_ns)
+    parts = (*PARTS, LOST) if measures.lost_ns else PARTS
+    return Bar(tuple((part, getattr(measures, part)) for part in parts), measures.window_ns)
 
 
 Cell: TypeAlias = "str | Bar"

@@ -37,6 +37,7 @@ _MARKS = {
     "exposed_communication_ns": ("exposed comm", "red", "▒", "="),
     "exposed_copy_ns": ("exposed copy", "yellow", "░", "-"),
     "idle_ns": ("idle", "bright_black", "·", "."),
+    "lost_ns": ("lost", "magenta", "?", "?"),
 }
 _SEVERITY_STYLE = {
     "high": "bold white on red",
@@ -174,7 +175,8 @@ def _drawn_table(table: TableBlock, max_cell: int | None) -> RenderableType:
                 for cell, column in zip(row, table.columns, strict=True)
             )
         )
-    return Group(drawn, _Legend()) if _has_bars(table) else drawn
+    bars = [cell for row in table.rows for cell in row if isinstance(cell, Bar)]
+    return Group(drawn, _Legend(bars)) if bars else drawn
 
 
 class _Table(Table):
@@ -226,11 +228,15 @@ class _DrawnBar:
 class _Legend:
     """What the marks of the bars stand for."""
 
+    def __init__(self, bars: Sequence[Bar]) -> None:
+        drawn = {part for bar in bars for part, _ in bar.parts}
+        self._marks = [mark for part, mark in _MARKS.items() if part in drawn]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
         del console
         yield Text("  ").join(
             Text.assemble((plain_mark if options.ascii_only else mark, colour), f" {name}")
-            for name, colour, mark, plain_mark in _MARKS.values()
+            for name, colour, mark, plain_mark in self._marks
         )
 
 

@@ -10,7 +10,7 @@ from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.order import limits
 from traceprof.errors import one_line
 from traceprof.findings import share
-from traceprof.reports.blocks import MAX_NAME, PARTS, bar_of, section, table
+from traceprof.reports.blocks import LOST, MAX_NAME, PARTS, bar_of, section, table
 from traceprof.reports.detail import MAX_RANKS, WHOLE
 from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
     from traceprof.reports.blocks import Cell, Section, TableBlock
     from traceprof.reports.detail import Detail
+    from traceprof.run.completeness import Losses
     from traceprof.run.summary import RankInfo
 
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
@@ -36,6 +37,7 @@ _SPOKEN = {
     "exposed_communication_ns": "exposed communication",
     "exposed_copy_ns": "exposed copies",
     "idle_ns": "idle",
+    "lost_ns": "lost",
 }
 CAUSE_WORDS = {
     "launch_bound_ns": "launching",
@@ -56,7 +58,13 @@ _LEFT_OUT = {
     "opening": "slow at the beginning",
     "rare": "rare, in which something else ran",
 }
-_HEADINGS = ("compute", "exposed\ncomm", "exposed\ncopy", "idle")  # of `PARTS`
+_HEADINGS = dict(zip(PARTS, ("compute", "exposed\ncomm", "exposed\ncopy", "idle"), strict=True))
+
+
+def _parts(analysis: RunResult) -> dict[str, str]:
+    """Return the parts of a window with their headings: the lost one only if there is any."""
+    has_lost = any(result.whole.lost_ns for result in analysis.breakdown)
+    return {**_HEADINGS, LOST: "lost"} if has_lost else _HEADINGS
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
@@ -74,7 +82,7 @@ def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
 
 def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     """Return the parts of the judged time: a line for each rank."""
-    kind = str(judged_kind(analysis.breakdown))
+    kind, parts = str(judged_kind(analysis.breakdown)), _parts(analysis)
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     rows: list[tuple[Cell, ...]] = [
         (
@@ -82,12 +90,12 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
             _device(ranks[result.rank]),
             duration(result.judged.window_ns),
             bar_of(result.judged),
-            *(_share_of_window(result.judged, part) for part in PARTS),
+            *(_share_of_window(result.judged, part) for part in parts),
             _hidden(result.judged),
         )
         for result in _shown(analysis, max_ranks)
     ]
-    headings = ("rank", "GPU", kind, "", *_HEADINGS, "comm\nhidden")
+    headings = ("rank", "GPU", kind, "", *parts.values(), "comm\nhidden")
     return table(headings, rows, text=("",), cut=("GPU",))
 
 
@@ -152,6 +160,7 @@ def _made_of(part: Measures, around: Surroundings | None) -> str:
         (part.exposed_communication_ns, "communication"),
         (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
         (part.idle_ns, f"idle{_idle_causes(part, around)}"),
+        (part.lost_ns, "lost"),
     ]
     shares.sort(key=lambda item: -item[0])
     return ", ".join(f"{duration(ns)} {what}" for ns, what in shares if ns)
@@ -193,6 +202,7 @@ def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None
     if not detail.has_all_steps and analysis.headline is not None:
         results = [analysis.headline.breakdown]
     rows: list[tuple[str, ...]] = []
+    parts = _parts(analysis)
     notes: list[str] = []
     for result in results:
         lengths = step_lengths(result)
@@ -200,7 +210,7 @@ def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None
             rows.append((str(result.rank), "0"))
             continue
         steps = [step.measures for step in counted_steps(result)]
-        means = [sum(getattr(step, part) for step in steps) / len(steps) for part in PARTS]
+        means = [sum(getattr(step, part) for step in steps) / len(steps) for part in parts]
         rows.append(
             (
                 str(result.rank),
@@ -212,7 +222,7 @@ def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None
             )
         )
         notes = notes or about_steps(result, lengths)
-    headings = ("rank", "steps", "step\n(mean)", "median", *_HEADINGS, "slowest\nstep")
+    headings = ("rank", "steps", "step\n(mean)", "median", *parts.values(), "slowest\nstep")
     return section("Per training step", table(headings, rows), *notes)
 
 
@@ -237,7 +247,7 @@ def where_it_went(measures: Measures) -> str:
     """Return the parts of a time, such as `75 % idle`, in the order of the tables."""
     parts = [
         f"{percent(getattr(measures, name) / measures.window_ns)} {_SPOKEN[name]}"
-        for name in PARTS
+        for name in (*PARTS, LOST)
         if measures.window_ns and getattr(measures, name) / measures.window_ns >= _MIN_SPOKEN
     ]
     return ", ".join(parts)
@@ -249,15 +259,15 @@ _NEARLY_ALL = 0.95  # of the recorded GPU time
 
 def headline_lines(analysis: RunResult) -> list[str]:
     """Return the headline: one line of what a step takes, one of what to act on first."""
-    headline = analysis.headline
+    headline, lost = analysis.headline, lost_lines(analysis.completeness)
     if headline is None:
-        return []
+        return lost
     kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
     # Steps that are left out may be made of something else.
     made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
-    lines = [f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
+    lines = [*lost, f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
     if headline.breakdown.periods:
-        lines[0] += f" {about_periods(headline.breakdown.periods)}"
+        lines[-1] += f" {about_periods(headline.breakdown.periods)}"
     if headline.causes:
         named = headline.causes
         causes = "; ".join(
@@ -265,12 +275,34 @@ def headline_lines(analysis: RunResult) -> list[str]:
             for place, finding in enumerate(named)
         )
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
-    if headline.savings.replay is not None:
+    if headline.savings.replay is not None and not lost:
         if_none = limits_text(analysis.findings, headline.step_ns)
         could_take = _what_it_could_take(headline.savings, headline.savings.replay, if_none)
         beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
         lines.append(could_take + beyond)
     return lines
+
+
+def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
+    """Return what recordings lack, if it is so much that it changes what can be said.
+
+    Args:
+        completeness: by rank.
+    """
+    doubtful = [(rank, losses) for rank, losses in completeness if losses.is_doubtful]
+    if not doubtful:
+        return []
+    rank, worst = max(doubtful, key=lambda pair: pair[1].share)
+    more = f" ({counted(len(doubtful), 'rank')} of {len(completeness)} lack some)"
+    of_rank = f"on rank {rank} " if len(completeness) > 1 else ""
+    effect = (
+        "nothing is judged: no steps, no findings"
+        if worst.is_unusable
+        else "nothing is judged that takes gaps between operations for idle time"
+    )
+    lacks = f"{of_rank}{worst.sentence}{more if len(doubtful) > 1 else ''}"
+    lost = f"{duration(worst.lost_ns)} in which nothing is recorded are lost, not idle; {effect}"
+    return [f"The recording is incomplete: {lacks}. {lost}."]
 
 
 def judged_share(headline: Headline) -> str:

@@ -6,13 +6,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import field
+from msgspec import field, structs
 from msgspec.structs import force_setattr
 
 from traceprof import intervals
 from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
+from traceprof.run.completeness import COMPLETE, Completeness, Losses, completeness_by_device
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.machines import NO_LINKS, KnownLinks
@@ -240,10 +241,38 @@ class Rank(RankInfo, frozen=True, eq=False):
         )
         return kernels, copies, memsets, graphs
 
+    @property
+    def completeness(self) -> Completeness:
+        """What its recording lacks."""
+        if self.device is None:
+            return COMPLETE
+        return self.process_cache.get(completeness_by_device, self).get(self.device, COMPLETE)
+
+    @property
+    def losses(self) -> Losses:
+        """The same in numbers, for readers of results."""
+        return structs.replace(self.completeness.losses, lost_ns=self.lost.measure_ns)
+
+    @derived
+    def lost(self) -> Intervals:
+        """Time without a recorded operation in which one that was lost may have run."""
+        lost = self.completeness.lost
+        if not len(lost):
+            return lost
+        inside = intervals.clip(lost, self.window.start_ns, self.window.end_ns)
+        return intervals.subtract(inside, self.busy)
+
+    @derived
+    def not_idle(self) -> Intervals:
+        """Time in which the GPU did anything, or may have: what is left is idle."""
+        return intervals.merge(self.busy, self.lost)
+
     @derived
     def step_ranges(self) -> StepRanges | None:
         """The process's training steps on the host, marked or by its optimizer; None without."""
         marked, ends_ns = self.training_ranges.steps, self.training_ranges.optimizer_ends_ns
+        if self.completeness.losses.is_unusable:
+            return None
         if marked is not None or len(ends_ns) == 0 or self.calls is None:
             return marked
         first_ns = self.process_cache.get(_first_launch, self)
@@ -267,6 +296,8 @@ class Rank(RankInfo, frozen=True, eq=False):
         """The periods of its kernels, where they are its steps; None if ranges mark steps."""
         main = self.main_compute if self.may_use_period and self.device is not None else None
         if main is None:
+            return None
+        if self.completeness.losses.is_unusable:
             return None
         return period_steps(
             self.operations,

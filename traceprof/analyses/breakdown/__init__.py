@@ -1,7 +1,8 @@
 """Breakdown of time into compute, communication, copies and idleness, by rank and by step.
 
 All are measures of unions of intervals clipped to a window, so that
-compute + exposed communication + exposed copy + idle = window, to the nanosecond.
+compute + exposed communication + exposed copy + idle + lost = window, to the nanosecond. Lost is
+the time in which nothing is recorded, and an operation that the recording lacks may have run.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Measures(Struct, frozen=True):
     num_kernels: Annotated[Count, "Kernels that do not communicate."]
     num_communication: Annotated[Count, "Communication kernels and peer copies."]
     num_copies: Annotated[Count, "Every other memory copy, and memory sets."]
+    lost_ns: Annotated[
+        Count,
+        "Time in which nothing is recorded, and an operation that the recording lacks may have run:"
+        " see `completeness`. 0 in a complete recording.",
+    ] = 0
 
     @property
     def hidden_fraction(self) -> float | None:
@@ -234,7 +240,7 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
         within(rank.communication),
         within(rank.copy),
     )
-    overlapped, busy = within(rank.overlapped), within(rank.busy)
+    overlapped, busy, lost = within(rank.overlapped), within(rank.busy), within(rank.lost)
     either = compute + communication - overlapped
     counts = _counts(rank, start_ns, end_ns, closed)
     columns = (
@@ -246,8 +252,9 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
         communication - overlapped,
         copy,
         busy - either,
-        end_ns - start_ns - busy,
+        end_ns - start_ns - busy - lost,
         *counts,
+        lost,
     )
     return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 

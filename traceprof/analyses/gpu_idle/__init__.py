@@ -157,6 +157,11 @@ class GpuIdleMetrics(Metrics):
         "the cause cannot be determined: the launch is not known, the queue"
         " held work, or nothing is known about the thread",
     ]
+    lost_ns: Annotated[
+        Ns,
+        "no part of `idle_ns`: the time in which nothing is recorded, and an operation that the"
+        " recording lacks may have run",
+    ]
     others_ns: Annotated[
         Ns | None,
         "the part in which the GPU worked for other ranks of the report, whatever the cause; null"
@@ -241,7 +246,7 @@ class GpuIdleResult(RankResult, frozen=True):
 def run(rank: Rank, window: Window) -> GpuIdleResult:
     """Measure the idle time of a rank by cause."""
     causes = idle_causes(rank)
-    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    idle = intervals.complement(rank.not_idle, window.start_ns, window.end_ns)
     by_cause = causes.within(window)
     idle_ns = idle.measure_ns
     # Before its first operation and after its last one nothing is known of a rank.
@@ -258,6 +263,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
         mpi_wait_ns=None,
         mpi_transfer_ns=None,
+        lost_ns=intervals.clip(rank.lost, low, high).measure_ns,
         others_ns=_others_ns(rank, idle),
         per_step_ns=_per_step_ns(rank, window),
         coverage=causes.coverage(window),
@@ -359,7 +365,7 @@ def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
 
 
 def _per_step_ns(rank: Rank, window: Window) -> int | None:
-    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    idle = intervals.complement(rank.not_idle, window.start_ns, window.end_ns)
     return covered_per_step(rank, window, idle)
 
 

@@ -9,13 +9,11 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import looks_like_communication
 from traceprof.findings import Finding, NotApplicable, Sight, share
-from traceprof.host.launching_code import captures
 from traceprof.kernel_names.categories import kernel_kind
+from traceprof.run.completeness import MAX_NEGLIGIBLE
 from traceprof.run.recognition import may_have_others
 from traceprof.structs import Record
-from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
-from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Intervals
     from traceprof.run.rank import Rank, Window
 
-MAX_LOST = 0.001
-"""The share of launches without operation, and of kernels without launch, of a whole report."""
 MIN_IN_GRAPHS = 0.01
 """The share of the time judged from which on graphs may hide a finding: less makes none."""
 MIN_UNKNOWN = 0.10
@@ -45,11 +41,12 @@ class Hidden(Record, frozen=True):
     # whether nothing in the report is a sign of communication, or of anything to communicate with
     is_alone: bool = False
     is_lost: bool = False  # whether operations may be missing, at times when nothing seems to run
+    is_unusable: bool = False  # whether so many are missing that nothing can be judged
 
     def hides(self, kind: FindingKind, num_ranks: int) -> bool:
         """Return whether a finding of a kind may be there and not be seen, of a run of n ranks."""
         if not self.is_only_names:
-            return kind.needs is not None
+            return kind.needs is not None or self.is_unusable
         may_communicate = num_ranks > 1 or not self.is_alone
         return kind.needs is Sight.NAMES or (kind.needs is Sight.COMMUNICATION and may_communicate)
 
@@ -77,7 +74,7 @@ def that_hold(
     held, doubtful = [], {}
     for claim in claims:
         why = lost.get(claim.rank) if isinstance(claim, Finding) else None
-        if why is None or not kinds[claim.id].counts_gaps:
+        if why is None or not (kinds[claim.id].counts_gaps or why.is_unusable):
             held.append(claim)
         else:
             gap = NotApplicable(claim.id, why.reason, why.how_to_collect, claim.rank)
@@ -113,34 +110,35 @@ def _is_whole(rank: Rank) -> bool:
     """Return whether every launch has its operation although the profiler warns of lost events.
 
     Profilers warn that events might be lost wherever they stop while some are on their way.
-    Launches after the last one that ran were still queued then, and those that were captured into
-    a graph never run.
     """
-    calls = rank.calls
-    if calls is None or rank.num_devices > 1:  # operations of other devices are not at hand
+    if rank.calls is None or rank.num_devices > 1:
         return False
-    names = rank.trace.api_names
-    launches = [key for key, name in names.items() if api_call_kind(name) is ApiCallKind.LAUNCH]
-    is_launch = calls.packed_name.isin(launches)
-    is_launch[captures(rank, calls).call] = False
-    has_run = np.zeros(len(calls), np.bool_)
-    for call in rank.launched_by:
-        has_run[call[call >= 0]] = True
-    start_ns = calls.start_ns
-    is_launch &= start_ns <= start_ns[is_launch & has_run].max(initial=NULL)
-    kernels = rank.launched_by[0]
-    return bool(
-        np.any(is_launch)
-        and np.count_nonzero(is_launch & ~has_run) <= MAX_LOST * np.count_nonzero(is_launch)
-        and np.count_nonzero(kernels < 0) <= MAX_LOST * len(kernels)
+    losses, kernels = rank.completeness.losses, rank.launched_by[0]
+    return (
+        losses.num_launches > 0
+        and losses.share <= MAX_NEGLIGIBLE
+        and int(np.count_nonzero(kernels < 0)) <= MAX_NEGLIGIBLE * len(kernels)
     )
 
 
-def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
+def _lost(rank: Rank) -> Hidden | None:
+    """Return that operations may be missing, if so."""
+    trace, losses = rank.trace, rank.completeness.losses
+    if losses.is_doubtful:
+        reason = f"{losses.sentence}: when the GPU was idle is not known"
+        how = trace.how_to_collect(Part.EVERY_OPERATION)
+        return Hidden(reason, how, is_lost=True, is_unusable=losses.is_unusable)
     for part, why in _LOST.items():
-        if not rank.trace.holds(part) and (part is Part.END or not _is_whole(rank)):
+        if not trace.holds(part) and (part is Part.END or not _is_whole(rank)):
             reason = f"{why}: GPU operations may be missing, also where none seems to run"
-            yield Hidden(reason, rank.trace.how_to_collect(part), is_lost=True)
+            return Hidden(reason, trace.how_to_collect(part), is_lost=True)
+    return None
+
+
+def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
+    lost = _lost(rank)
+    if lost is not None:
+        yield lost
     graphs = rank.operations.graphs
     if len(graphs):
         inside = intervals.union(graphs.start_ns, graphs.end_ns)

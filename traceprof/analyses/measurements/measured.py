@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import PackedArrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
+    from traceprof.run.completeness import Losses
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
@@ -75,6 +76,8 @@ class RankMeasurements(Record, frozen=True):
     stalls: RankStalls | None = None
     placed: PlacedKernels | None = None
     passes: RankPasses | None = None
+    losses: Losses | None = None
+    """What its recording lacks."""
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -86,6 +89,7 @@ class RankMeasurements(Record, frozen=True):
             results={name: result.with_rank(rank) for name, result in self.results.items()},
             missing={name: _numbered(gaps, rank) for name, gaps in self.missing.items()},
             hidden=self.hidden,
+            losses=self.losses,
             shown={name: result.with_rank(rank) for name, result in self.shown.items()},
             arrivals=None if self.arrivals is None else self.arrivals.numbered(rank, report),
             buckets=self.buckets and replace(self.buckets, rank=rank),
@@ -162,6 +166,8 @@ class MeasuredRun(Record, frozen=True):
     """The times of kernels by name, of ranks with a GPU."""
     compute: tuple[ComputeParts, ...] = ()
     """The kinds of compute of ranks with a GPU."""
+    losses: Mapping[int, Losses] = field(default_factory=dict)
+    """What the recordings of ranks with a GPU lack."""
     hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
     """What reports hide of ranks, by the rank."""
     launched: tuple[LaunchedKernels, ...] = ()

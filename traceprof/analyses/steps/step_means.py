@@ -81,7 +81,8 @@ _MAX_BLOCKS_OF_SUMS = 40
 class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     """The steady steps of a rank together; without steps, the time that findings judge.
 
-    The four parts sum to window_ns, the causes of idle time (see `gpu-idle`) to idle_ns.
+    The four parts and lost_ns sum to window_ns, the causes of idle time (see `gpu-idle`) to
+    idle_ns.
     """
 
     rank: Count
@@ -106,6 +107,7 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     host_code_ns: Count
     unknown_ns: Count
     stalled_ns: Count = 0
+    lost_ns: Annotated[Count, "As in `breakdown`."] = 0
 
 
 def run(rank: Rank, window: Window) -> StepTotals:
@@ -119,8 +121,8 @@ def run(rank: Rank, window: Window) -> StepTotals:
     length = intervals.total(steps.end_ns - steps.start_ns)
     compute, communication = within(rank.compute), within(rank.communication)
     exposed = communication - within(rank.overlapped)
-    busy = within(rank.busy)
-    idle = length - busy
+    busy, lost = within(rank.busy), within(rank.lost)
+    idle = length - busy - lost
     by_cause = dict.fromkeys(IdleCause, 0)
     if rank.device is not None:
         causes = idle_causes(rank)
@@ -136,6 +138,7 @@ def run(rank: Rank, window: Window) -> StepTotals:
         exposed_communication_ns=exposed,
         exposed_copy_ns=busy - compute - exposed,
         idle_ns=idle,
+        lost_ns=lost,
         **{f"{cause.value}_ns": ns for cause, ns in by_cause.items()},
     )
 

@@ -133,6 +133,7 @@ def _together(
         },
         failures=tuple(failures),
         hidden={number: rank.hidden for number, rank in ranks.items()},
+        losses={number: rank.losses for number, rank in ranks.items() if rank.losses is not None},
         shown=_by_analysis([rank.shown for rank in ranks.values()]),
         uneven=_unevenness(taken["placed"], comparison.clocks),
         failed=tuple(failed),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.findings import Finding, NotApplicable
     from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.completeness import Losses
     from traceprof.run.concurrency import KindBeside
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
@@ -124,6 +125,11 @@ class RunResult(Record, frozen=True):
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what an analysis measured, by rank, as `MeasuredRun.of` does."""
         return self.measured.of(module)
+
+    @property
+    def completeness(self) -> tuple[tuple[int, Losses], ...]:
+        """What the recordings of ranks with a GPU lack, by rank."""
+        return tuple(self.measured.losses.items())
 
     @property
     def breakdown(self) -> tuple[BreakdownResult, ...]:

@@ -15,6 +15,7 @@ from traceprof.findings import Count, Fraction, Number, one_of
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run import windows
+from traceprof.run.completeness import Losses
 from traceprof.run.concurrency import KindBeside
 
 _COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
@@ -22,7 +23,7 @@ _COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATI
 
 @record("rank", ...)
 class Breakdown(Measures, frozen=True, kw_only=True):
-    """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = window_ns."""
+    """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns + lost_ns = window_ns."""
 
     rank: Count
 
@@ -38,7 +39,7 @@ class Training(windows.Training, frozen=True, kw_only=True):
     "rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without=("window_start_ns",)
 )
 class Step(Measures, frozen=True, kw_only=True):
-    """The same for a training step: the four parts sum to window_ns."""
+    """The same for a training step: the four parts and lost_ns sum to window_ns."""
 
     rank: Count
     step: Count
@@ -54,6 +55,15 @@ class Step(Measures, frozen=True, kw_only=True):
         Count,
         "If steps are periods: index of the program's phase, from 0 in order of time. Otherwise 0.",
     ] = 0
+
+
+@record("rank", ...)
+class Completeness(Losses, frozen=True, kw_only=True):
+    """Launches of a rank's GPU operations, and how many of these the recording lacks."""
+
+    rank: Annotated[
+        Count | None, "Rank; null for processes of which no operation at all was recorded."
+    ]
 
 
 @record("rank", ...)

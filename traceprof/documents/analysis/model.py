@@ -23,6 +23,7 @@ from traceprof.documents.analysis.headline import Headline
 from traceprof.documents.analysis.measures import (
     Beside,
     Breakdown,
+    Completeness,
     Compute,
     Kernel,
     Module,
@@ -47,6 +48,11 @@ class Document(Struct):
     reports: list[Report]
     ranks: list[Rank]
     run: Run
+    completeness: Annotated[
+        list[Completeness],
+        "What each recording lacks. From 1 % of lost launches on, gaps between operations are not"
+        " judged, from 20 % on nothing is.",
+    ]
     breakdown: list[Breakdown]
     training: list[Training]
     steps: list[Step]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _breakdown_row = maker(measures.Breakdown, "rank")
+_completeness_row = maker(measures.Completeness, "rank")
 _training_row = maker(measures.Training, "rank")
 _compute_row = maker(measures.Compute, "rank")
 _module_row = maker(measures.Module, "rank", "per_steady_step_ns", "steady_error_ns")
@@ -111,6 +112,11 @@ def _ranks(result: RunResult) -> Iterator[reports.Rank]:
 def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
     for measured in result.breakdown:
         yield _breakdown_row(measured.whole, measured.rank)
+
+
+def _completeness(result: RunResult) -> Iterator[measures.Completeness]:
+    for rank, losses in result.completeness:
+        yield _completeness_row(losses, rank)
 
 
 def _training(result: RunResult) -> Iterator[measures.Training]:
@@ -315,6 +321,7 @@ def _encodable(text: str) -> str:
 TABLES: Mapping[str, ListField] = {
     "reports": ListField(reports.Report, _reports),
     "ranks": ListField(reports.Rank, _ranks),
+    "completeness": ListField(measures.Completeness, _completeness),
     "breakdown": ListField(measures.Breakdown, _breakdown),
     "training": ListField(measures.Training, _training),
     "steps": ListField(measures.Step, _steps),

@@ -62,8 +62,9 @@ class _Meaning(Record, frozen=True):
 ALL = frozenset(("host", "gpu", "streams", "ranks"))
 MEANINGS: dict[GateName, _Meaning] = {
     "launches": _Meaning(
-        "the report lacks the calls that launched {} of the operations (made before the capture"
-        " began; pages of unified memory have none), so what delayed these is unknown",
+        "the report lacks the calls that launched {} of the operations, or these themselves (calls"
+        " made before the capture began; pages of unified memory have none), so what delayed them"
+        " is unknown",
         None, ALL,
     ),
     "records": _Meaning(
@@ -113,10 +114,11 @@ def gates_of(
             delays of the other half of the steps, and without the GPU's time.
     """
     facts = graph.facts
+    lost = sum(rank.completeness.losses.num_lost for rank in analysis.run.ranks)
     num = max(sum(process.num_operations for process in facts), 1)
-    unlaunched = sum(process.num_unlaunched for process in facts) / num
+    unjoined = (sum(process.num_unlaunched for process in facts) + lost) / (num + lost)
     return (
-        _gate("launches", unlaunched, MAX_UNLAUNCHED),
+        _gate("launches", unjoined, MAX_UNLAUNCHED),
         _gate("records", max(process.lost_records for process in facts), MAX_LOST_RECORDS),
         _gate(
             "hidden-host-waits",

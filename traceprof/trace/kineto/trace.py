@@ -276,6 +276,11 @@ class KinetoTrace(Trace):
             notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
         return notes
 
+    @property
+    def losses(self) -> Sequence[str]:
+        """The file's end, where it is cut."""
+        return ("the file is cut short",) if self._content.is_cut else ()
+
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by device."""

@@ -107,10 +107,15 @@ _KINDS_OF_CALLS = (
     (ApiCallKind.MEMORY_SET, r"(?:cuda|cu|hip)Memset\w*"),
     (ApiCallKind.ALLOCATE, r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree)\w*"),
     (ApiCallKind.ALLOCATE, r"cuMem(?:Alloc|Free|HostAlloc)\w*"),
-    (ApiCallKind.LAUNCH, r"(?:cuda|cu|hip)(?:Graph)?Launch\w*"),
+    (ApiCallKind.LAUNCH, r"(?:cuda|cu|hip)(?:Graph)?Launch(?!HostFunc)\w*"),
     # ROCm: hipExtModuleLaunchKernel, hipModuleLaunchKernel, hipExtLaunchKernel
     (ApiCallKind.LAUNCH, r"hip(?:Ext)?(?:Module)?Launch\w*"),
 )
+
+BEGIN_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamBeginCapture")
+END_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamEndCapture")
+"""API calls between which a thread captures a graph: nothing that it launches runs."""
+
 _PATTERNS = tuple((kind, lazy(pattern)) for kind, pattern in _KINDS_OF_CALLS)
 _RETURNS_AT_ONCE = lazy(r"Async|\A(?:cuda|cu)MemcpyPeer")
 

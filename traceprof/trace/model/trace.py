@@ -122,6 +122,11 @@ class Trace(Protocol):
         """Notes for readers about the data of this report."""
 
     @property
+    def losses(self) -> Sequence[str]:
+        """What the recorder itself says of operations that it lost."""
+        return ()
+
+    @property
     def signatures(self) -> Signatures:
         """Kernels by name, grid and block, by the numbers in `Kernels.signature`."""
 
@@ -135,6 +140,11 @@ class Trace(Protocol):
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None if the report has no API calls."""
+
+    def failed_calls(self, process: int) -> Int64:
+        """Return the correlation ids of a process's API calls that failed, as far as known."""
+        del process
+        return np.empty(0, np.int64)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         """Return the synchronizations of a process, or None if the report has none."""

@@ -42,7 +42,7 @@ from traceprof.trace.nsight.export_sections import (
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
 from traceprof.trace.nsight.rows import read_strings, refers_to
-from traceprof.trace.sqlite.read_columns import count_rows
+from traceprof.trace.sqlite.read_columns import count_rows, read_columns
 from traceprof.units import counted
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def _num_short(ranges: LabelRanges) -> int:
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = lazy(r"_v\d+(?:_ptsz|_ptds)?\Z")
+_OF_CUDA = lazy(r"(?i)cuda|cupti")
 Table = TypeVar("Table")
 
 
@@ -186,8 +187,14 @@ class NsightTrace(SectionedExport):
 
     def holds(self, part: Part) -> bool:
         if part is Part.EVERY_OPERATION:
-            return not any("cuda" in warning.lower() for warning in self.target.diagnostics())
+            return not self.losses
         return holds(self, self._database, part)
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """Nsight's warnings that events of CUDA were lost."""
+        warnings = self.target.diagnostics()
+        return tuple(text for text in warnings if _OF_CUDA.search(text))
 
     @property
     def notes(self) -> Sequence[str]:
@@ -245,6 +252,22 @@ class NsightTrace(SectionedExport):
         if schema.API_CALL.name not in self._database.columns:
             return None
         return self._api_calls.get(process, NO_API_CALLS)
+
+    def failed_calls(self, process: int) -> Int64:
+        """Return the correlation ids of a process's API calls that did not return success."""
+        table = schema.API_CALL.name
+        if not self._database.has(table, "returnValue"):
+            return np.empty(0, np.int64)
+        failed = [
+            chunk["correlationId"][
+                (chunk["returnValue"] > 0)
+                & (schema.process_of_thread(chunk["globalTid"]) == process)
+            ]
+            for chunk in read_columns(
+                self._database, table, ("globalTid", "correlationId", "returnValue")
+            )
+        ]
+        return np.concatenate([np.empty(0, np.int64), *failed])
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         if schema.WAIT.name not in self._database.columns:

@@ -1,0 +1,147 @@
+"""What an export lacks, computed a second time: a loop over launches, with plain lists."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LAUNCH = re.compile(
+    r"(cuda|cu)((Graph)?Launch(?!HostFunc)|Mem(cpy|set)(?!.*(Alloc|Free)))\w*?(_v\d+)?(_ptsz)?"
+)
+_WAIT = re.compile(
+    r"cuda(Device|Thread|Stream|Event)Synchronize.*|cu(Ctx|Stream|Event)Synchronize.*"
+)
+
+
+class Launch(NamedTuple):
+    """A call that launches an operation."""
+
+    start: int
+    end: int
+    thread: int
+    name: str
+    id: int
+
+
+class Operation(NamedTuple):
+    """A recorded operation with the start of its call."""
+
+    called: int
+    start: int
+    end: int
+
+
+class Losses(NamedTuple):
+    """What one process of an export lacks."""
+
+    num_launches: int
+    num_lost: int
+    num_cut: int
+    lost_ns: int
+
+
+def losses(path: Path, pid: int) -> Losses:
+    """Return what a process lacks, whose launches have distinct ids, none in the other's call.
+
+    Less than all kernels are missing, and no collective.
+    """
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        names = dict(database.execute("SELECT id, value FROM StringIds"))
+        calls = [
+            Launch(start, end, thread, names[name], id_)
+            for start, end, thread, name, id_ in database.execute(
+                "SELECT start, end, globalTid, nameId, correlationId"
+                " FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+            )
+            if thread >> 24 & 0xFFFFFF == pid
+        ]
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+        rows = [
+            (id_, stream, start, end)
+            for table in ("KERNEL", "MEMCPY", "MEMSET")
+            if f"CUPTI_ACTIVITY_KIND_{table}" in tables
+            for id_, stream, start, end, process in database.execute(
+                "SELECT correlationId, streamId, start, end, globalPid"
+                f" FROM CUPTI_ACTIVITY_KIND_{table}"
+            )
+            if process >> 24 & 0xFFFFFF == pid
+        ]
+    launches = [call for call in calls if _LAUNCH.fullmatch(call.name)]
+    waits = sorted(call for call in calls if _WAIT.fullmatch(call.name))
+    of_id = {call.id: call for call in launches}
+    streams: dict[int, list[Operation]] = defaultdict(list)
+    used: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for id_, stream, start, end in rows:
+        if id_ in of_id:
+            call = of_id[id_]
+            streams[stream].append(Operation(call.start, start, end))
+            used[call.thread, call.name].append((call.start, stream))
+    present = {row[0] for row in rows}
+    missing = [call for call in launches if call.id not in present]
+    cut, maybe, lost = _sorted_out(missing, streams, used)
+    lost, cut = (lost + maybe, cut) if len(lost) > len(launches) / 1000 else (lost, cut + maybe)
+    spans = []
+    for call in lost:
+        known = sorted(used[call.thread, call.name])
+        if not known:
+            ends = [wait.end for wait in waits if wait.start >= call.start]
+            spans.append((call.start, ends[0] if ends else 1 << 62))
+        for stream in _near(call, known, is_rare=len(lost) < len(launches) / 100) or streams:
+            before = [item.end for item in streams[stream] if item.called <= call.start]
+            after = [item.start for item in streams[stream] if item.called > call.start]
+            if after:
+                spans.append((max([call.start, *before]), min(after)))
+    busy = [(start, end) for _, _, start, end in rows]
+    low, high = min(start for start, _ in busy), max(end for _, end in busy)
+    lost_ns = _measure([*busy, *spans], low, high) - _measure(busy, low, high)
+    return Losses(len(launches), len(lost), len(cut), lost_ns)
+
+
+def _sorted_out(
+    missing: list[Launch],
+    streams: dict[int, list[Operation]],
+    used: dict[tuple[int, str], list[tuple[int, int]]],
+) -> tuple[list[Launch], list[Launch], list[Launch]]:
+    """Return the launches that are cut, those that may be, and those that are lost."""
+    cut, maybe, lost = [], [], []
+    for call in missing:
+        of_function = {stream for _, stream in used[call.thread, call.name]}
+        of_thread = {
+            stream
+            for (thread, _), some in used.items()
+            if thread == call.thread
+            for _, stream in some
+        }
+        lasts = [max(streams[stream]) for stream in of_function or of_thread or set(streams)]
+        over = [last for last in lasts if last.called < call.start]
+        if len(over) == len(lasts):
+            cut.append(call)
+        elif any(call.start < last.start for last in over):
+            maybe.append(call)
+        else:
+            lost.append(call)
+    return cut, maybe, lost
+
+
+def _near(call: Launch, known: list[tuple[int, int]], *, is_rare: bool) -> set[int]:
+    """Return the streams that a launch may have gone to: of its neighbours, or of all like it."""
+    if not is_rare:
+        return {stream for _, stream in known}
+    before = [stream for called, stream in known if called < call.start][-1:]
+    after = [stream for called, stream in known if called >= call.start][:1]
+    return {*(before or after), *(after or before)}
+
+
+def _measure(spans: list[tuple[int, int]], low: int, high: int) -> int:
+    total, reached = 0, low
+    for start, end in sorted(spans):
+        first, last = max(start, reached), min(end, high)
+        total += max(last - first, 0)
+        reached = max(reached, last)
+    return total

@@ -1,0 +1,148 @@
+"""What recordings lack: GPU records taken out of complete ones, at random and in other ways."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference import completeness as reference
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
+from traceprof import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from traceprof.run.rank import Rank
+
+KERNEL, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET"))
+PROGRAMS = ("training", "ddp", "host-sync", "exposed-copy", "data-loading")
+Row = tuple[str, int, int, int, int, int]
+"""A table, and of a row in it the rowid, start, process, stream and name."""
+
+
+def _rows(database: sqlite3.Connection) -> list[Row]:
+    """Return the GPU records of an export in order of start."""
+    rows = []
+    for table in (KERNEL, COPY, SET):
+        name = "demangledName" if table == KERNEL else "0"
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchone():
+            rows += [
+                (table, *row)
+                for row in database.execute(
+                    f"SELECT rowid, start, globalPid, streamId, {name} FROM {table}"
+                )
+            ]
+    return sorted(rows, key=lambda row: row[2])
+
+
+def without(
+    program: str, folder: Path, choose: Callable[[list[Row]], list[Row]]
+) -> tuple[Path, int]:
+    """Return a copy of a sample without some of its GPU records, and how many these are."""
+    path = folder / f"{program}.sqlite"
+    shutil.copy(SAMPLE_FOLDER / path.name, path)
+    with closing(sqlite3.connect(path)) as database, database:
+        chosen = choose(_rows(database))
+        for table, row, *_ in chosen:
+            database.execute(f"DELETE FROM {table} WHERE rowid = ?", [row])
+    return path, len(chosen)
+
+
+def at_random(share: float) -> Callable[[list[Row]], list[Row]]:
+    def choose(rows: list[Row]) -> list[Row]:
+        chance = random.Random(7)
+        return [row for row in rows if chance.random() < share]
+
+    return choose
+
+
+def third(place: int) -> Callable[[list[Row]], list[Row]]:
+    """Return a function that takes the first, middle or last third of each process's records."""
+
+    def choose(rows: list[Row]) -> list[Row]:
+        chosen = []
+        for process in {row[3] for row in rows}:
+            own = [row for row in rows if row[3] == process]
+            chosen += own[place * len(own) // 3 : (place + 1) * len(own) // 3]
+        return chosen
+
+    return choose
+
+
+def rarest_stream(rows: list[Row]) -> list[Row]:
+    """Return the records of the stream of each process that has fewest."""
+    chosen = []
+    for process in {row[3] for row in rows}:
+        own = [row for row in rows if row[3] == process]
+        streams = [row[4] for row in own]
+        rarest = min(set(streams), key=streams.count)
+        chosen += [row for row in own if row[4] == rarest] if len(set(streams)) > 1 else []
+    return chosen
+
+
+def _idle_ns(rank: Rank, inside: tuple[int, int]) -> int:
+    start, end = max(inside[0], rank.window.start_ns), min(inside[1], rank.window.end_ns)
+    return intervals.complement(rank.not_idle, start, end).measure_ns
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_complete_recording_loses_nothing(path: Path) -> None:
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            assert rank.completeness.losses.num_lost == 0
+            assert len(rank.lost) == 0
+            assert rank.not_idle.measure_ns == rank.busy.measure_ns
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "choose",
+    [*map(at_random, (0.01, 0.05, 0.3, 0.9)), *map(third, (0, 1)), rarest_stream],
+    ids=["1 %", "5 %", "30 %", "90 %", "first third", "middle third", "one stream"],
+)
+def test_lost_time_is_no_idle_time(
+    program: str, choose: Callable[[list[Row]], list[Row]], tmp_path: Path
+) -> None:
+    path, num_taken = without(program, tmp_path, choose)
+    with ranks_of(SAMPLE_FOLDER / f"{program}.sqlite") as whole, ranks_of(path) as ranks:
+        losses = [rank.completeness.losses for rank in ranks]
+        num_cut = sum(rank.completeness.losses.num_cut for rank in whole)
+        # Where not one copy is left, copies were not recorded: they count as neither.
+        num_found = sum(lost.num_lost + lost.num_cut for lost in losses)
+        assert num_found == num_taken + num_cut or num_taken > 500
+        assert sum(lost.num_lost for lost in losses) >= 0.9 * num_taken
+        for before, after in zip(whole, ranks, strict=True):
+            window = before.window
+            span = window.start_ns, window.end_ns
+            assert _idle_ns(after, span) <= _idle_ns(before, span) + window.length_ns // 100
+            lost = after.completeness.losses
+            assert sum(part.num_lost for part in lost.stretches) == lost.num_lost
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_lies_beyond_the_end_is_cut(program: str, tmp_path: Path) -> None:
+    path, num_taken = without(program, tmp_path, third(2))
+    with ranks_of(path) as ranks:
+        losses = [rank.completeness.losses for rank in ranks]
+    assert sum(lost.num_lost + lost.num_cut for lost in losses) >= num_taken
+    assert sum(lost.num_cut for lost in losses) >= 0.9 * num_taken
+
+
+@pytest.mark.parametrize("program", ["training", "host-sync"])
+@pytest.mark.parametrize("choose", [at_random(0.05), third(1)], ids=["5 %", "middle third"])
+def test_the_reference_finds_the_same(
+    program: str, choose: Callable[[list[Row]], list[Row]], tmp_path: Path
+) -> None:
+    path, _ = without(program, tmp_path, choose)
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            expected = reference.losses(path, rank.pid)
+            losses = rank.completeness.losses
+            assert (losses.num_launches, losses.num_lost, losses.num_cut) == expected[:3]
+            assert rank.lost.measure_ns == expected.lost_ns

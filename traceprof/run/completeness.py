@@ -1,0 +1,543 @@
+"""What is missing from a recording: GPU operations that were launched and are not there.
+
+The absence of a record must not be read as the absence of work. So what is there is held against
+what should be there: each launch call that succeeded has an operation with its correlation id, and
+each collective of NCCL a kernel.
+
+Which stream a launch without an operation went to is not recorded. Its candidates are the streams
+to which the same thread launched by the same function: if little is lost those of the launches
+before and after it, else all of them. Streams run their operations in order of launch, so a lost
+operation ran on one of these between the operations launched before and after it. A launch after
+which nothing more was launched to any candidate is *cut*, not lost: its operation lies beyond the
+end of the recording. Launches while a stream still worked off its last operations may be either:
+they are cut if all else is complete. If no operation of the function was recorded, nothing is known
+of the stream, and the lost time lasts until the host next waited for the GPU.
+
+Not lost are launches that never run (captured into a graph, failed), and launches of a kind that
+was not recorded at all. Copies and sets of no bytes have no operation, and calls do not show their
+bytes: missing ones count only where kernels are missing, too.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from traceprof import intervals
+from traceprof.findings import Count
+from traceprof.patterns import lazy
+from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, groups, is_in
+from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
+from traceprof.trace.model.special_values import OPEN_END
+from traceprof.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations, RankOperations
+    from traceprof.trace.model.trace import Trace
+
+MIN_DOUBTFUL = 0.01
+"""The share of lost launches from which on gaps between operations say little."""
+MIN_UNUSABLE = 0.20
+"""The share of lost launches from which on nothing is judged."""
+MAX_NEGLIGIBLE = 0.001
+"""The share of lost launches up to which a recording is taken as whole."""
+
+_MAX_STRETCHES = 20
+_KERNEL, _GRAPH, _COPY, _SET = range(4)
+_KINDS = {ApiCallKind.LAUNCH: _KERNEL, ApiCallKind.COPY: _COPY, ApiCallKind.MEMORY_SET: _SET}
+_KIND_OF_GROUP = (_KERNEL, _COPY, _SET, _KERNEL)  # of `RankOperations.groups`
+_COLLECTIVE = lazy(r"\Anccl(?::|[A-Z])")
+_NOTHING = np.empty(0, np.int64)
+
+
+class Stretch(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the recording in which operations were lost."""
+
+    start_ns: int
+    end_ns: int
+    num_lost: Annotated[Count, "Number of launches in it whose operation is not recorded."]
+
+
+class Losses(Struct, frozen=True):
+    """What a recording lacks of a rank, in numbers."""
+
+    num_launches: Annotated[
+        Count,
+        "Calls that launched operations (kernels, graphs, copies, sets), and collectives without a"
+        " kernel. 0 where no calls were recorded: then nothing is known.",
+    ] = 0
+    num_lost: Annotated[
+        Count, "Those of them whose operations should be in the recording and are not."
+    ] = 0
+    num_cut: Annotated[
+        Count, "Those whose operations lie beyond the end of the recording; not among the lost."
+    ] = 0
+    num_graphs: Annotated[Count, "Launches of CUDA graphs."] = 0
+    num_lost_graphs: Annotated[Count, "Those of them without operations."] = 0
+    num_collectives: Annotated[
+        Count, "Collectives of NCCL that were called, where none has a kernel; else 0."
+    ] = 0
+    lost_ns: Annotated[Count, "As in `breakdown`, from the rank's first operation to its last."] = 0
+    stretches: Annotated[
+        tuple[Stretch, ...], "Where it lost operations: at most 20, in order of time."
+    ] = ()
+    reasons: Annotated[tuple[str, ...], "What the recorder itself says it lost."] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of lost launches, 0 to 1."""
+        return self.num_lost / self.num_launches if self.num_launches else 0.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether so much is lost that gaps between operations say little."""
+        return self.share >= MIN_DOUBTFUL
+
+    @property
+    def is_unusable(self) -> bool:
+        """Whether so much is lost that nothing can be judged."""
+        return self.share >= MIN_UNUSABLE
+
+    @property
+    def sentence(self) -> str:
+        """What is lost, in words."""
+        parts = []
+        if self.num_lost_graphs:
+            graphs = counted(self.num_graphs, "graph launch")
+            parts.append(f"{self.num_lost_graphs} of {graphs} have no kernels in the recording")
+        if self.num_collectives:
+            calls = counted(self.num_collectives, "collective")
+            is_one = self.num_collectives == 1
+            were = "was called, it has no" if is_one else "were called, none has a"
+            parts.append(f"{calls} {were} kernel in the recording")
+        others = self.num_lost - self.num_lost_graphs - self.num_collectives
+        if others > 0:
+            rest = self.num_launches - self.num_graphs - self.num_collectives
+            also = "other " if self.num_lost_graphs else ""
+            parts.append(
+                f"{others} of {counted(rest, f'{also}launch')} have no operation in the recording"
+            )
+        return "; ".join(parts)
+
+
+class Completeness(Record, frozen=True):
+    """What a recording lacks of a rank."""
+
+    losses: Losses = Losses()
+    lost: Intervals = field(default_factory=intervals.empty)
+    """When lost operations may have run, beside recorded ones, too."""
+
+
+COMPLETE = Completeness()
+
+
+class _Recorded(Protocol):
+    """A rank with a GPU, as far as it is looked at."""
+
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def process(self) -> int: ...
+    @property
+    def device(self) -> int | None: ...
+    @property
+    def operations(self) -> RankOperations: ...
+    @property
+    def communication_operations(self) -> Mapping[int, str]: ...
+    @property
+    def calls(self) -> ApiCalls | None: ...
+    @property
+    def launched_by(self) -> tuple[Int64, ...]: ...
+
+
+class _Stream(Record, frozen=True):
+    """The recorded operations of a stream with a known launch, in order of launch."""
+
+    device: int
+    launched_ns: Int64
+    ended_ns: Int64
+    """When all operations up to each were over."""
+    begun_ns: Int64
+    """When the first from each on began."""
+
+    def spans(self, called_ns: Int64) -> tuple[Int64, Int64]:
+        """Return when operations launched at some times can have run; empty after the last one."""
+        place = np.searchsorted(self.launched_ns, called_ns, side="right")
+        before = self.ended_ns[np.maximum(place - 1, 0)]
+        start = np.where(place > 0, np.maximum(before, called_ns), called_ns)
+        is_last = place == len(self.launched_ns)
+        end = self.begun_ns[np.minimum(place, len(self.launched_ns) - 1)]
+        return start, np.where(is_last, start, np.maximum(end, start))
+
+    def is_over(self, called_ns: Int64) -> Mask:
+        """Return at which times nothing more was launched, of what is recorded."""
+        over: Mask = called_ns > self.launched_ns[-1]
+        return over
+
+    def works_off(self, called_ns: Int64) -> Mask:
+        """Return when its last recorded operations were launched and not yet begun."""
+        works: Mask = self.is_over(called_ns) & (called_ns < self.begun_ns[-1])
+        return works
+
+
+class _Missing(Record, frozen=True):
+    """Launches without an operation, or collectives without a kernel, in order of time."""
+
+    called_ns: Int64
+    thread: Int64
+    name: Int64  # of the function, a key of `Trace.api_names`; -1 for collectives
+    kind: Int64
+
+    def chosen(self, rows: Mask | Int64) -> _Missing:
+        return _Missing(self.called_ns[rows], self.thread[rows], self.name[rows], self.kind[rows])
+
+    def __len__(self) -> int:
+        return len(self.called_ns)
+
+
+class _Process:
+    """The launch calls of a process and its operations."""
+
+    def __init__(self, rank: _Recorded, calls: ApiCalls) -> None:
+        self.rank, self.trace, self.calls = rank, rank.trace, calls
+        self.start_ns = calls.start_ns
+        names = self.trace.api_names
+        self.kind_of = {name: _kind(text) for name, text in names.items()}
+        self.devices = {
+            key.device: rank.operations if key.device == rank.device else operations
+            for key, operations in self.trace.operations.items()
+            if key.process == rank.process
+        }
+        self.launched = [
+            (device, number, group, self._launched_by(device, number, group))
+            for device, operations in self.devices.items()
+            for number, group in enumerate(operations.groups)
+            if len(group)
+        ]
+        self.has_operation = np.zeros(len(calls), np.bool_)
+        for *_, call in self.launched:
+            self.has_operation[call[call >= 0]] = True
+
+    def _launched_by(self, device: int, number: int, group: Operations) -> Int64:
+        if device == self.rank.device:
+            return self.rank.launched_by[number]
+        return launching_calls(group, self.calls)
+
+    def of_kinds(self, *kinds: int) -> Mask:
+        """Return which calls launch something of some kinds, bool[calls]."""
+        return self.calls.packed_name.isin(
+            [name for name, kind in self.kind_of.items() if kind in kinds]
+        )
+
+    def num_launched(self, device: int, is_launch: Mask) -> int:
+        """Return how many of the launches have an operation on a device."""
+        if len(self.devices) == 1:
+            return int(np.count_nonzero(is_launch & self.has_operation))
+        calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
+        return len(distinct_values(np.concatenate(calls)))
+
+    def missing(self) -> _Missing:
+        """Return launches without an operation, that should have run, in order of time."""
+        rows = np.flatnonzero(self.of_kinds(*range(4)) & ~self.has_operation)
+        # Those after all others can only be cut: they need no closer look, which takes time.
+        last_ns = self.start_ns[self.has_operation].max(initial=-intervals.BEYOND_NS)
+        is_last = self.start_ns[rows] > last_ns
+        if not is_last.all():
+            rows = np.concatenate((rows[is_last], self._that_should_run(rows[~is_last])))
+        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
+        name = self.calls.packed_name.at(rows)
+        kind = np.array([self.kind_of[key] for key in name.tolist()], np.int64)
+        some = _Missing(self.start_ns[rows], self.calls.packed_thread.at(rows), name, kind)
+        return some.chosen(self._are_recorded(some))
+
+    def _that_should_run(self, rows: Int64) -> Int64:
+        """Return the launches that are no part of another one, are not captured, and succeeded."""
+        calls, start = self.calls, self.start_ns
+        correlation = calls.correlation
+        should = ~is_in(correlation[rows], self.trace.failed_calls(self.rank.process))
+        # A runtime's call and the driver's call inside it are one launch, whatever their ids.
+        some = np.flatnonzero(self.of_kinds(*range(4)))
+        some = some[np.lexsort((-calls.ends(some), start[some], calls.packed_thread.at(some)))]
+        thread, end = calls.packed_thread.at(some), calls.ends(some)
+        is_new = np.append(True, thread[1:] != thread[:-1])
+        is_outer = is_new.copy()
+        is_outer[1:] |= start[some[1:]] >= _latest(end, np.cumsum(is_new))[:-1]
+        outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(some)), 0))
+        has_any = np.zeros(len(some), np.bool_)
+        np.logical_or.at(has_any, outer, self.has_operation[some])
+        whole = np.zeros(len(calls), np.bool_)
+        whole[some] = has_any[outer] | ~is_outer
+        captured = np.zeros(len(calls), np.bool_)
+        captured[self._captured()] = True
+        return rows[should & ~whole[rows] & ~captured[rows]]
+
+    def _captured(self) -> Int64:
+        """Return the launches that threads captured into graphs: these ran in no stream."""
+        names = self.trace.api_names
+        begins, ends = (
+            np.flatnonzero(
+                self.calls.packed_name.isin([key for key in names if pattern.match(names[key])])
+            )
+            for pattern in (BEGIN_CAPTURE, END_CAPTURE)
+        )
+        if not len(begins) and not len(ends):
+            return _NOTHING
+        launches = np.flatnonzero(self.of_kinds(*range(4)))
+        rows = np.concatenate((launches, begins, ends))
+        change = np.repeat((0, 1, -1), (len(launches), len(begins), len(ends)))
+        order = np.lexsort((self.start_ns[rows], self.calls.packed_thread.at(rows)))
+        rows, change = rows[order], change[order]
+        captured = []
+        for of_thread in groups(self.calls.packed_thread.at(rows)):
+            depth = np.cumsum(change[of_thread])
+            depth -= min(int(depth.min()), 0)  # one may have begun before the recording
+            captured.append(rows[of_thread][(depth > 0) & (change[of_thread] == 0)])
+        return np.concatenate(captured)
+
+    def _are_recorded(self, missing: _Missing) -> Mask:
+        """Return which missing launches are of a kind whose operations were recorded, with ids."""
+        num_of_kind, num_nameless = np.zeros(4, np.int64), np.zeros(4, np.int64)
+        for _, number, group, call in self.launched:
+            kind = _KIND_OF_GROUP[number]
+            num_of_kind[kind] += len(group)
+            num_nameless[kind] += np.count_nonzero((call < 0) & (group.correlation <= 0))
+        is_recorded = (num_of_kind > 0) & (num_nameless == 0)
+        # Where no graph has kernels, these may have ids of their own.
+        unjoined = sum(
+            int(np.count_nonzero(call < 0))
+            for _, number, _, call in self.launched
+            if _KIND_OF_GROUP[number] == _KERNEL
+        )
+        has_graphs = np.any(self.of_kinds(_GRAPH) & self.has_operation)
+        is_recorded[_GRAPH] = is_recorded[_KERNEL] and bool(has_graphs or not unjoined)
+        mask: Mask = is_recorded[missing.kind]
+        return mask
+
+    def without_kernel(self) -> _Missing:
+        """Return the calls of NCCL, where the process has no kernel of communication."""
+        rank, nothing = self.rank, _Missing(*[_NOTHING] * 4)
+        of_process = self.trace.communication_calls(rank.process)
+        calls = of_process.nccl if len(of_process.nccl) else of_process.labelled
+        if not len(calls) or (
+            rank.communication_operations
+            and any(
+                operations.kernels.are_named(rank.communication_operations).any()
+                for operations in self.devices.values()
+            )
+        ):
+            return nothing
+        if any(len(operations.graphs) for operations in self.devices.values()):
+            return nothing
+        ranges = self.trace.ranges(_COLLECTIVE, rank.process).get(rank.process)
+        if ranges is None:
+            return nothing
+        # Launches in a call are looked at by themselves; the names of their kernels may be unknown.
+        launched = np.sort(self.start_ns[self.of_kinds(*range(4))])
+        of_nccl = np.sort(ranges.start_ns)
+        has_launch, has_range = (
+            np.searchsorted(times, calls.start_ns) < np.searchsorted(times, calls.end_ns)
+            for times in (launched, of_nccl)
+        )
+        rows = np.flatnonzero(
+            ~has_launch & has_range & (calls.world_size != 1) & (calls.end_ns < OPEN_END)
+        )
+        of_none = np.full(len(rows), -1, np.int64)
+        return _Missing(calls.start_ns[rows], calls.thread[rows], of_none, of_none)
+
+    def streams(self) -> tuple[list[_Stream], Int64]:
+        """Return the streams, and the number of that of each call, int64[calls]; -1 for none."""
+        by_stream: dict[tuple[int, int], list[tuple[Int64, Int64, Int64]]] = {}
+        for device, _, group, call in self.launched:
+            stream = group.packed_stream.values
+            for number in group.packed_stream.distinct.tolist():
+                rows = np.flatnonzero((stream == number) & (call >= 0))
+                if len(rows):
+                    columns = call[rows], group.start_ns[rows], group.ends(rows)
+                    by_stream.setdefault((device, number), []).append(columns)
+        streams, stream_of = [], np.full(len(self.calls), -1, np.int64)
+        for place, ((device, _), parts) in enumerate(by_stream.items()):
+            call, start, end = (np.concatenate(part) for part in zip(*parts, strict=True))
+            stream_of[call] = place
+            launched = self.start_ns[call]
+            order = np.argsort(launched, kind="stable")
+            begun = np.minimum.accumulate(start[order][::-1])[::-1]
+            streams.append(
+                _Stream(device, launched[order], np.maximum.accumulate(end[order]), begun)
+            )
+        return streams, stream_of
+
+    def lost(self, missing: _Missing) -> Iterator[tuple[int, Completeness]]:
+        """Yield each device with what it lost."""
+        streams, stream_of = self.streams()
+        candidates = np.zeros((len(missing), len(streams)), np.bool_)
+        near = candidates.copy()
+        is_known = np.zeros(len(missing), np.bool_)
+        for rows in groups(missing.thread, missing.name):
+            thread, name = missing.thread[rows[0]], missing.name[rows[0]]
+            of_thread = self.calls.packed_thread.isin([int(thread)])
+            of_both = of_thread & self.calls.packed_name.isin([int(name)]) & (stream_of >= 0)
+            is_known[rows] = of_both.any()
+            like = of_both if of_both.any() else of_thread & (stream_of >= 0)
+            like = like if like.any() else stream_of >= 0
+            candidates[np.ix_(rows, distinct_values(stream_of[like]))] = True
+            calls = np.flatnonzero(of_both)
+            if len(calls):
+                calls = calls[np.argsort(self.start_ns[calls], kind="stable")]
+                after = np.searchsorted(self.start_ns[calls], missing.called_ns[rows])
+                near[rows, stream_of[calls[np.maximum(after - 1, 0)]]] = True
+                near[rows, stream_of[calls[np.minimum(after, len(calls) - 1)]]] = True
+        called = missing.called_ns
+        over, works_off = np.zeros_like(candidates), np.zeros_like(candidates)
+        for place, stream in enumerate(streams):
+            over[:, place] = stream.is_over(called)
+            works_off[:, place] = stream.works_off(called)
+        # A collective without any kernel is never beyond the last one.
+        may_be: Mask = (missing.kind >= 0) & (len(streams) > 0)
+        is_cut: Mask = may_be & np.all(over | ~candidates, axis=1)
+        may_be_cut: Mask = may_be & np.any(works_off & candidates, axis=1) & ~is_cut
+        is_launch = self.of_kinds(*range(4))
+        num_launched = {device: self.num_launched(device, is_launch) for device in self.devices}
+        num_all = sum(num_launched.values()) + len(missing)
+        if np.count_nonzero(~is_cut & ~may_be_cut) <= MAX_NEGLIGIBLE * num_all:
+            is_cut |= may_be_cut
+        is_lost: Mask = ~is_cut
+        are_kernels: Mask = is_lost & (missing.kind < _COPY)
+        if not are_kernels.any() and self._has_kernels():
+            is_lost[:] = False  # copies and sets of no bytes
+            num_all -= int(np.count_nonzero(~is_cut))
+        if np.count_nonzero(is_lost) < MIN_DOUBTFUL * num_all:
+            candidates = np.where(np.any(near, axis=1, keepdims=True), near, candidates)
+        device_of = np.full(len(missing), self.rank.device)
+        if streams:
+            of_stream = np.array([stream.device for stream in streams])
+            device_of = of_stream[np.argmax(candidates & ~over, axis=1)]
+        for device in self.devices:
+            own = device_of == device
+            spans = [
+                stream.spans(called[own & is_lost & candidates[:, place]])
+                for place, stream in enumerate(streams)
+                if stream.device == device
+            ]
+            spans.append(self._until_waited(called[own & is_lost & ~is_known]))
+            lost = intervals.union(*map(np.concatenate, zip(*spans, strict=True)))
+            kind = missing.kind[own]
+            num_lost, num_cut = (
+                np.bincount(kind[of[own]] + 1, minlength=5) for of in (is_lost, is_cut)
+            )
+            yield (
+                device,
+                Completeness(
+                    Losses(
+                        num_launches=num_launched[device] + int(num_lost.sum() + num_cut.sum()),
+                        num_lost=int(num_lost.sum()),
+                        num_cut=int(num_cut.sum()),
+                        num_graphs=self._num_graphs(device)
+                        + int(num_lost[1 + _GRAPH] + num_cut[1 + _GRAPH]),
+                        num_lost_graphs=int(num_lost[1 + _GRAPH]),
+                        num_collectives=int(num_lost[0]),
+                        stretches=tuple(_stretches(called[own & is_lost], lost)),
+                    ),
+                    lost,
+                ),
+            )
+
+    def _has_kernels(self) -> bool:
+        return any(number in {0, 3} for _, number, _, _ in self.launched)
+
+    def _num_graphs(self, device: int) -> int:
+        is_graph = self.of_kinds(_GRAPH)
+        calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
+        return int(np.count_nonzero(is_graph[distinct_values(np.concatenate(calls))]))
+
+    def _until_waited(self, called_ns: Int64) -> tuple[Int64, Int64]:
+        """Return the time from each launch to the end of the next wait of the host for the GPU."""
+        names = self.trace.api_names
+        waits = np.flatnonzero(
+            self.calls.packed_name.isin(
+                [key for key in names if api_call_kind(names[key]) is ApiCallKind.SYNCHRONIZE]
+            )
+        )
+        waits = waits[np.argsort(self.start_ns[waits], kind="stable")]
+        end = np.append(np.maximum.accumulate(self.calls.ends(waits)), intervals.BEYOND_NS)
+        return called_ns, np.maximum(
+            end[np.searchsorted(self.start_ns[waits], called_ns)], called_ns
+        )
+
+
+def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
+    """Return what is lost on each device of the process of a rank."""
+    calls, reasons = rank.calls, tuple(rank.trace.losses)
+    if rank.device is None:
+        return {}
+    if calls is None or not len(calls):
+        return {rank.device: Completeness(Losses(reasons=reasons))}
+    process = _Process(rank, calls)
+    missing = process.missing()
+    collectives = process.without_kernel()
+    if np.count_nonzero(missing.kind == _KERNEL) >= len(collectives):
+        collectives = collectives.chosen(_NOTHING)  # these launches are theirs
+    if not len(missing) and not len(collectives):
+        is_launch = process.of_kinds(*range(4))
+        return {
+            device: Completeness(
+                Losses(num_launches=process.num_launched(device, is_launch), reasons=reasons)
+            )
+            for device in process.devices
+        }
+    both = _Missing(
+        *(
+            np.concatenate((getattr(missing, name), getattr(collectives, name)))
+            for name in _Missing.__struct_fields__
+        )
+    )
+    both = both.chosen(np.argsort(both.called_ns, kind="stable"))
+    return {
+        device: replace(lacking, losses=replace(lacking.losses, reasons=reasons))
+        for device, lacking in process.lost(both)
+    }
+
+
+def _kind(name: str) -> int:
+    kind = _KINDS.get(api_call_kind(name), -1)
+    return _GRAPH if kind == _KERNEL and "Graph" in name else kind
+
+
+def _latest(end_ns: Int64, group: Int64) -> Int64:
+    """Return the latest end so far in each group; groups follow each other."""
+    base = int(end_ns.min()) if len(end_ns) else 0
+    width = (int(end_ns.max()) - base + 1) if len(end_ns) else 1
+    return np.maximum.accumulate(end_ns - base + group * width) - group * width + base
+
+
+def _stretches(called_ns: Int64, lost: Intervals) -> Iterator[Stretch]:
+    """Yield parts of the recording with lost operations, at most 20, in order of time.
+
+    Args:
+        called_ns: int64[n], when they were launched, ascending.
+        lost: when they may have run.
+    """
+    if not len(called_ns):
+        return
+    # A gap between two of them divides stretches if it is long, and among the longest.
+    between = np.diff(called_ns)
+    longest = np.sort(between)[-(_MAX_STRETCHES - 1) :]
+    least = max(int(longest[0]) if len(longest) else 0, int(called_ns[-1] - called_ns[0]) // 100, 1)
+    first = np.flatnonzero(np.append(True, between >= least))[:_MAX_STRETCHES].tolist()
+    for low, high in pairwise([*first, len(called_ns)]):
+        last_ns = int(called_ns[high - 1])
+        place = int(np.searchsorted(lost.start_ns, last_ns, side="right"))
+        ends = lost.end_ns[max(place - 1, 0) : place + 1].tolist()
+        end_ns = max((end for end in ends if last_ns < end < intervals.BEYOND_NS), default=last_ns)
+        if high < len(called_ns):
+            end_ns = min(end_ns, int(called_ns[high]))
+        yield Stretch(int(called_ns[low]), end_ns, high - low)
