@@ -61,39 +61,23 @@ Row: TypeAlias = "dict[str, int | str]"
 
 @dataclass(frozen=True)
 class Change:
-    """What is otherwise: factors of times, and what is left out.
+    """What is otherwise: factors of times, and what is left out."""
 
-    Attributes:
-        kernels: factors of kernels' times, by a part of their names.
-        link: factor of transfers; 0.5 is a link twice as fast.
-        launch: factor of launch calls and of the thread's short pieces of work.
-        copies: factor of copies.
-        waits: whether the host waits for the GPU.
-        slowdown: whether communication slows compute down.
-        loading: whether batches have to be waited for.
-        late: whether the straggler is one.
-        limit: whether the launch queue has one.
-        one_stream: whether communicators share a stream.
-        reads_gradients: whether the optimizer waits for reductions.
-        equal: whether all stages of a pipeline have as many layers.
-        forwards_first: whether stages run all forwards before the first backward.
-        split: into how many each micro-batch of a pipeline is divided.
-    """
-
+    # factors of kernels' times, by a part of their names
     kernels: dict[str, float] = field(default_factory=dict)
-    link: float = 1.0
-    launch: float = 1.0
-    copies: float = 1.0
-    waits: bool = True
-    slowdown: bool = True
-    loading: bool = True
-    late: bool = True
-    limit: bool = True
-    one_stream: bool = True
-    reads_gradients: bool = True
-    equal: bool = False
-    forwards_first: bool = False
-    split: int = 1
+    link: float = 1.0  # factor of transfers; 0.5 is a link twice as fast
+    launch: float = 1.0  # factor of launch calls and of the thread's short pieces of work
+    copies: float = 1.0  # factor of copies
+    waits: bool = True  # whether the host waits for the GPU
+    slowdown: bool = True  # whether communication slows compute down
+    loading: bool = True  # whether batches have to be waited for
+    late: bool = True  # whether the straggler is one
+    limit: bool = True  # whether the launch queue has one
+    one_stream: bool = True  # whether communicators share a stream
+    reads_gradients: bool = True  # whether the optimizer waits for reductions
+    equal: bool = False  # whether all stages of a pipeline have as many layers
+    forwards_first: bool = False  # whether stages run all forwards before the first backward
+    split: int = 1  # into how many each micro-batch of a pipeline is divided
 
 
 class Machine:

@@ -60,21 +60,13 @@ ASSUMED = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program, the machine that it runs on, and what is asked about it.
+    """A program, the machine that it runs on, and what is asked about it."""
 
-    Attributes:
-        start: starts its threads, given the machine, the seed and the number of steps.
-        assumptions: of `ASSUMED`, those that can really be made, with blanks between them.
-        slowdown: as of `Machine`.
-        queue_limit: as of `Machine`.
-        is_labelled: as of `Machine`.
-    """
-
-    start: Start
-    assumptions: str
-    slowdown: float = 1.0
-    queue_limit: int = 1024
-    is_labelled: bool = True
+    start: Start  # starts its threads, given the machine, the seed and the number of steps
+    assumptions: str  # of `ASSUMED`, those that can really be made, with blanks between them
+    slowdown: float = 1.0  # as of `Machine`
+    queue_limit: int = 1024  # as of `Machine`
+    is_labelled: bool = True  # as of `Machine`
 
     @property
     def asked(self) -> dict[str, Change]:

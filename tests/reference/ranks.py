@@ -24,19 +24,12 @@ class Report:
 
 @dataclass
 class Expected:
-    """What must be found.
+    """What must be found."""
 
-    Attributes:
-        offsets: by machine, to be added to its times.
-        waits: by operation and report.
-        transfers: by operation, the median of what is left of the stays after waiting.
-        last: by operation, the report that came last.
-    """
-
-    offsets: dict[str, float]
-    waits: list[list[float]]
-    transfers: list[float]
-    last: list[int]
+    offsets: dict[str, float]  # by machine, to be added to its times
+    waits: list[list[float]]  # by operation and report
+    transfers: list[float]  # by operation, the median of what is left of the stays after waiting
+    last: list[int]  # by operation, the report that came last
 
 
 def read(path: Path) -> Report:

@@ -179,20 +179,13 @@ def sent_as_computed(rng: np.random.Generator) -> Setup:
 
 @dataclass(frozen=True)
 class Pair:
-    """A program, a change of it, and what is assumed.
-
-    Attributes:
-        program: its name.
-        assume: the assumption.
-        changed: what happens with the change.
-        build: makes the program; that of the scenario of this name where None.
-        other: makes the changed program, where that is not made from the first one.
-    """
+    """A program, a change of it, and what is assumed."""
 
     program: str
     assume: str
-    changed: Callable[[Setup], Result] | None
-    build: Build | None = None
+    changed: Callable[[Setup], Result] | None  # what happens with the change
+    build: Build | None = None  # makes the program; that of the scenario of this name where None
+    # makes the changed program, where that is not made from the first one
     other: Build | None = None
 
     def __str__(self) -> str:

@@ -21,27 +21,21 @@ class Slice:
 
 @dataclass
 class ReadTrace:
-    """What is in a trace.
+    """What is in a trace."""
 
-    Attributes:
-        parents: of each track.
-        names: of each track; of processes and threads, theirs.
-        processes: tracks that are processes.
-        slices: by track, by start.
-        values: by track, (time, value).
-        instants: by track, (time, name, category).
-        utc_ns: what UTC was at the time of the snapshot, and that time.
-    """
-
-    parents: dict[int, int] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)  # of each track
+    # of each track; of processes and threads, theirs
     names: dict[int, str] = field(default_factory=dict)
-    processes: list[int] = field(default_factory=list)
+    processes: list[int] = field(default_factory=list)  # tracks that are processes
+    # by track, by start
     slices: dict[int, list[Slice]] = field(default_factory=lambda: defaultdict(list))
+    # by track, (time, value)
     values: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    # by track, (time, name, category)
     instants: dict[int, list[tuple[int, str, str]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    utc_ns: tuple[int, int] | None = None
+    utc_ns: tuple[int, int] | None = None  # what UTC was at the time of the snapshot, and that time
 
     def tracks(self, process: int, *names: str) -> list[int]:
         """Return the tracks that lie below a process by these names, one below the other."""

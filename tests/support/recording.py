@@ -106,19 +106,12 @@ Truth = dict[str, Any]
 
 @dataclass
 class Events:
-    """The events of a report.
+    """The events of a report."""
 
-    Attributes:
-        kernels: as `traceprof.open_run` gives them.
-        copies: the same.
-        ranges: the same.
-        figures: what is to be read in the table.
-    """
-
-    kernels: pd.DataFrame
-    copies: pd.DataFrame
-    ranges: pd.DataFrame
-    figures: dict[str, Any] = field(default_factory=dict)
+    kernels: pd.DataFrame  # as `traceprof.open_run` gives them
+    copies: pd.DataFrame  # the same
+    ranges: pd.DataFrame  # the same
+    figures: dict[str, Any] = field(default_factory=dict)  # what is to be read in the table
 
     def count(self, label: str) -> int:
         """Return how many ranges have this label, whatever its facts."""

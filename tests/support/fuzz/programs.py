@@ -25,19 +25,12 @@ _BODY = [f"kernel_{number}" for number in range(24)]
 
 
 class Launch(NamedTuple):
-    """An operation of a program.
-
-    Attributes:
-        table: its table.
-        row: its rowid there.
-        start_ns: when it starts on the GPU.
-        end_ns: when it ends.
-    """
+    """An operation of a program."""
 
     table: str
-    row: int
-    start_ns: int
-    end_ns: int
+    row: int  # its rowid there
+    start_ns: int  # when it starts on the GPU
+    end_ns: int  # when it ends
 
 
 def _marked(name: str) -> TraceBuilder:

@@ -41,17 +41,11 @@ _DONE, _REFUSED, _WRONG = 0, 1, 2  # how a child ends
 
 
 class Result(NamedTuple):
-    """What came of a file.
-
-    Attributes:
-        number: of the file.
-        what: how it was made.
-        problem: what is wrong with the answer; None if nothing is.
-    """
+    """What came of a file."""
 
     number: int
-    what: str
-    problem: str | None
+    what: str  # how it was made
+    problem: str | None  # what is wrong with the answer; None if nothing is
 
 
 def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Result]:
