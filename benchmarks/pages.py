@@ -35,7 +35,6 @@ from werkzeug.serving import make_server
 from dashboards.server.app import create_app
 from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.analysis import analyze
-from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,11 +148,9 @@ def main(export: Path | None, visits: int) -> None:
         export = Path(tempfile.gettempdir()) / "traceprof-ddp-10m-1.sqlite"
         if not export.exists():
             simulate_ddp(export, gpus=8, steps=1250, kernels_per_step=1000, seed=1)
-    keep_freed_memory()  # as the command does
     table = Table("what", "asked", "median", "longest", "target")
     with closing(analyze(export)) as analysis:
         analysed_mb = peak_mb()
-        give_freed_memory_back()
         ranks = [rank.rank for rank in analysis.run.ranks]
         gc.collect()
         with serving(analysis) as address:

@@ -13,7 +13,6 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, check_listener, checked
 from traceprof.guard import REMEDY, collected_failures, optional
@@ -323,7 +322,6 @@ def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) 
         reports, options.steps, options.time_range, options.wanted(len(reports))
     )
     del reports  # what they hold now stands in the run
-    drop_freed_memory()  # of the comparison of the ranks, too
     return _concluded(
         measured, options, lambda verdict: _with_savings_of_closed(verdict, measured, options)
     )
@@ -344,7 +342,6 @@ def _concluded(
         with collected_failures() as failures:
             verdict = _replayed(verdict, replay)
         verdict = verdict.with_failures(failures)
-    drop_freed_memory()  # of the verdict, and of the replay
     return RunResult(measured, verdict)
 
 
@@ -372,7 +369,6 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
         reports = counted(len(measured.run.reports), "report")
         why = f"{reports} would have to be read again for a replay"
         return not_replayed(verdict, why, "ask for it with --savings")
-    drop_freed_memory()  # of the verdict
     with ExitStack() as stack:
         traces: list[Trace] = []
         ranks: list[list[Rank]] = []

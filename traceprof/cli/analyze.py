@@ -141,9 +141,7 @@ def command(
     were left out.
     """
     from traceprof.analysis import analyze_reports
-    from traceprof.execution.memory import keep_freed_memory
 
-    keep_freed_memory()
     options = replace(
         options,
         steps=None if steps is None else _range(steps, "--steps", _step_number),

@@ -106,9 +106,7 @@ def command(
     from traceprof.comparison.comparable import check_allowed
     from traceprof.comparison.gates import parse
     from traceprof.comparison.sides import files_of, loaded
-    from traceprof.execution.memory import keep_freed_memory
 
-    keep_freed_memory()
     check_allowed(allow_different)
     limits = [parse(gate) for gate in gates]  # report mistakes before any report is read
     sides = [_sources(before, more_before), _sources(after, more_after)]

@@ -88,14 +88,12 @@ def command(
     from dashboards.server.notes import Notes
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import analyze_in_child
-    from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
     options = replace(options, flops_per_step=flops_per_step)
     options.check()
     paths = expand(reports)
     compared = CompareQuestion(before, options) if before else None
     server = DashboardServer(host, port, has_token=has_token, notes=Notes(notes_path))
-    keep_freed_memory()
     is_first, is_wanted = True, True
     with ExitStack() as stack:
         stack.callback(server.close)
@@ -117,7 +115,6 @@ def command(
             print_failures(analysis.result.failed)
             opened.enter_context(closing(analysis))
             server.show(analysis, future.ask, compared)
-            give_freed_memory_back()
             try:
                 is_first, is_wanted = False, server.wait()
             except KeyboardInterrupt:

@@ -54,11 +54,9 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     """
     _need("perfetto")
     from traceprof.analysis import analyze
-    from traceprof.execution.memory import drop_freed_memory, keep_freed_memory
     from traceprof.replay.answers.checked_replay import Refusal
     from traceprof.reports.perfetto.trace import critical_paths, write
 
-    keep_freed_memory()
     paths = expand(reports)
     check_output(output, paths)
     with closing(analyze(*paths, options=options)) as analysis:
@@ -68,7 +66,6 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
         if isinstance(paths_of_steps, Refusal):
             click.echo(f"traceprof: no critical path: {one_line(paths_of_steps.why)}", err=True)
             paths_of_steps = ()
-        drop_freed_memory()  # of the analysis: events are read once more
         with progress("ranks") as shown, opened_output(output) as file:
             write(analysis, file, shown, paths_of_steps)
 
@@ -104,11 +101,9 @@ def _of_tables(ending: str, what: str) -> None:
         if ending == "parquet":
             _need("pyarrow")
         from traceprof.analysis import analyze
-        from traceprof.execution.memory import keep_freed_memory
         from traceprof.reports.table_files import write
 
         check_folder(output)
-        keep_freed_memory()
         paths = expand(reports)
         with closing(analyze(*paths, options=options)) as analysis:
             print_failures(analysis.result.failed)

@@ -39,13 +39,11 @@ def command(reports: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
-    from traceprof.execution.memory import keep_freed_memory
     from traceprof.guard import collected_failures
     from traceprof.reports.terminal import plain
     from traceprof.run.opening import open_run
     from traceprof.run.summary import FailedReport, all_failed, try_report
 
-    keep_freed_memory()
     runs: list[Run] = []
     tables: list[Table] = []
     failed: list[FailedReport] = []

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from traceprof.errors import TraceprofError
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions, send
-from traceprof.execution.memory import give_freed_memory_back
 from traceprof.execution.sections import ReadSection
 from traceprof.progress import UNHEARD
 from traceprof.run.opening import attach_ranks
@@ -92,10 +91,8 @@ class AnalysisTask(Generic[Analysis]):
         analysis = self.analyze(measurer, self.opened)
         yield _SentAnalysis.of(analysis.result, analysis.run)
         if self.answer is not None:
-            give_freed_memory_back()
             for question in questions():
                 yield _Answer.of(self.answer, analysis, question, ProgressOfAll())
-                give_freed_memory_back()
 
 
 @contextmanager

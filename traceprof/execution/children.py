@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.progress import UNHEARD
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
@@ -304,7 +303,6 @@ def run_in_children(
         ]
         for index in range(0, len(items), step):
             results[index] = _set_apart(work(items[index])) if is_large else work(items[index])
-        drop_freed_memory()  # of the work, before results of children arrive
         for first, child in children:
             with suppress(ChildError):
                 for number, result in enumerate(child.items()):

@@ -15,7 +15,6 @@ from traceprof.analyses.measurements.measured import MeasuredRank, MeasuredRepor
 from traceprof.errors import WorkerError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.measure_rank import measure_rank
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.sections import SectionReader
 from traceprof.guard import collected_failures
 from traceprof.host.host_code import read_host_ranges
@@ -128,7 +127,6 @@ def measure(
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.
     """
-    drop_freed_memory()  # of reading
     num_operations = sum(len(rank.operations) for rank in ranks)
     work = partial(_measured_rank, options, wanted)
     measured = run_in_children(
@@ -137,7 +135,6 @@ def measure(
     for rank in ranks:
         rank.process_cache.release()
     trace.release()
-    drop_freed_memory()  # of the analyses
     is_chosen = options.time_range is not None and ranks
     with collected_failures() as failures:
         captured_ns = captured_span(trace, ranks) if is_chosen else None

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_means import compute_ns, counted_steps, slowest_rank, step_ns
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.idle_causes import why_unknown
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_paced, why_not
@@ -328,7 +327,6 @@ def checked_replay(
         return Refusal(why, None)
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
-    drop_freed_memory()  # of the times of all nodes
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.steps, slowest)
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, launch_queue, overlap_slowdown
 from traceprof.analyses.kernels.beside_communication import keep_rates
-from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.graph_edges import GraphEdges
@@ -132,7 +131,6 @@ def run_graph(
     if is_alone:
         for trace in analysis.run.traces:
             trace.unload()
-    drop_freed_memory()
     places = matched_places(analysis, sample)
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
@@ -181,9 +179,7 @@ def run_graph(
     joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
     of_run = GraphEdges.joined(edges)
     del weights, scales, edges, part, unmoved  # which are as large
-    drop_freed_memory()
     plan = schedule(node, of_run.source, of_run.target)
-    drop_freed_memory()  # of making the plan
     return RunGraph(
         of_run, plan, joined, tuple(steps_by_rank), tuple(facts), matched, tuple(remaining),
         tuple(kept),
