@@ -27,7 +27,7 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError
 from traceprof.execution import children, many_reports, measuring
-from traceprof.execution import measure_rank as runner
+from traceprof.execution import measuring as runner
 from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
 from traceprof.run.summary import FailedReport

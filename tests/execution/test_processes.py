@@ -16,7 +16,7 @@ from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
 from traceprof.analysis import Analysis, analyze, analyze_in_child
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import children, measuring, sections
-from traceprof.execution import measure_rank as runner
+from traceprof.execution import measuring as runner
 from traceprof.progress import Progress
 from traceprof.reports import json
 from traceprof.trace.nsight.export import NsightTrace

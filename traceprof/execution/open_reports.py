@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field, structs
 
@@ -199,3 +199,15 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
         results = (*results, breakdown.run(without_steps, whole))
         without_steps.release()
         yield results
+
+
+class OpenAnalysis(Protocol):
+    """A run that was measured, and perhaps judged, with open reports."""
+
+    @property
+    def measured(self) -> MeasuredRun:
+        """The measurements."""
+
+    @property
+    def run(self) -> Run:
+        """The reports and their ranks."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps, step_lengths
-from traceprof.analyses.verdict.headline import MAX_CAUSES
-from traceprof.analyses.verdict.order import limits
+from traceprof.analyses.verdict.headline import MAX_CAUSES, limits
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.blocks import LOST, MAX_NAME, PARTS, bar_of, section, table

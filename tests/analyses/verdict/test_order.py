@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.traces import SAMPLES, analysis_of
-from traceprof.analyses.verdict.order import as_parts, in_order, limits
+from traceprof.analyses.verdict.headline import as_parts, in_order, limits
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gain
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id

@@ -26,7 +26,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
-from traceprof.analyses.verdict.order import limits
+from traceprof.analyses.verdict.headline import limits
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.savings import Replay, Savings
 from traceprof.analysis import Analysis, Options, analyze, analyze_reports

@@ -11,8 +11,7 @@ from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler import rotation
 from traceprof.analyses.verdict.attribution import Attribution, attributions
-from traceprof.analyses.verdict.headline import headline
-from traceprof.analyses.verdict.order import as_parts, in_order
+from traceprof.analyses.verdict.headline import as_parts, headline, in_order
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id

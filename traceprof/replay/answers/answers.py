@@ -29,7 +29,7 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.answers.blocked_sends import BlockedSend

@@ -20,7 +20,7 @@ from traceprof.units import reports_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.execution.options import Options
     from traceprof.findings import NotApplicable
     from traceprof.progress import Progress

@@ -13,7 +13,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.assumptions.sends import SendName
     from traceprof.replay.graph.run_graph import RunGraph
 

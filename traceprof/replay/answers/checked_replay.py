@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.savings import Gate
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.assumptions.assumption import Assumption

@@ -25,7 +25,7 @@ from traceprof.units import percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.verdict.savings import GateName
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.graph.process_facts import ProcessFacts

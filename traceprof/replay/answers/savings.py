@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown
 from traceprof.analyses.gpu_idle import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.order import MIN_SHARE, in_order
+from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.analyses.verdict.savings import Gate
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.replay.answers.answers import Answer

@@ -25,7 +25,7 @@ from traceprof.replay.graph.weights import Weigher, as_measured
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.replay.graph.process_part import Kept
     from traceprof.replay.graph.rank_steps import RankSteps

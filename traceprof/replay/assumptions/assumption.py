@@ -27,7 +27,7 @@ from traceprof.trace.model.trace import KINETO_FORMAT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.assumptions.other_schedule import StepChange
     from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.assumptions.table import Entry

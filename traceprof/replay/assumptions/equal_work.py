@@ -20,7 +20,7 @@ from traceprof.trace.grouping import places
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.ranks.passes import RankPasses
     from traceprof.replay.graph.process_graph import Process

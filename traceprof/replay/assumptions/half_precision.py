@@ -11,7 +11,7 @@ from traceprof.analyses.full_precision_matmul import half_precision_shares
 from traceprof.replay.assumptions.run_change import CannotChange
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
 

@@ -14,7 +14,7 @@ from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.graph.run_graph import RunGraph
 
 

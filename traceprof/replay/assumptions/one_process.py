@@ -34,7 +34,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     import re
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.assumptions.slowdown import Reading

@@ -29,7 +29,7 @@ from traceprof.units import counted, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Mask
     from traceprof.ranks.passes import RankPasses
     from traceprof.replay.assumptions.sends import Sends

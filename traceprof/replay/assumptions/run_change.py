@@ -20,7 +20,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import SendName
     from traceprof.replay.graph.run_graph import RunGraph

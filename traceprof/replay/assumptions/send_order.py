@@ -22,7 +22,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import SendName, Sends
     from traceprof.replay.graph.graph_edges import GraphEdges

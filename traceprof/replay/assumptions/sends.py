@@ -14,7 +14,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.graph.graph_edges import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph

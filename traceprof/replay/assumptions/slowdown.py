@@ -15,7 +15,7 @@ from traceprof.replay.graph.hidden_host_waits import names_of
 from traceprof.trace.grouping import distinct_values, median_of
 
 if TYPE_CHECKING:
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations

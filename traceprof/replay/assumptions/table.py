@@ -48,7 +48,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.assumptions.other_schedule import StepChange
     from traceprof.replay.assumptions.run_change import CannotChange, RunChange
     from traceprof.replay.graph.weights import Durations

@@ -18,7 +18,7 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.waits import GroupWaits
     from traceprof.replay.graph.sample import Sample

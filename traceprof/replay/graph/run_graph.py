@@ -23,7 +23,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
