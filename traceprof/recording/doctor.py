@@ -179,7 +179,7 @@ def _recorded_names(nsys: Nsys, folder: Path) -> tuple[set[str], str]:
     if not report.exists():
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         return set(), lines[-1] if lines else f"the exit status of nsys is {done.returncode}"
-    target = export(nsys.path, report, folder)
+    target, _ = export(nsys.path, report, folder)
     with closing(sqlite3.connect(target)) as database:
         columns = {row[1] for row in database.execute(f"PRAGMA table_info({schema.NVTX.name})")}
         names = set[str]()

@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
+import weakref
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ _TRIES, _PAUSE_S = 20, 0.05
 
 
 class TemporaryFolder:
-    """A folder that exists until it is closed, or until a later process finds it abandoned.
+    """A folder that exists until it is closed, or the process ends, also by an interrupt.
+
+    Of a process that was killed it remains until a later one finds it abandoned.
 
     Attributes:
         path: of the folder.
@@ -36,6 +39,7 @@ class TemporaryFolder:
         with suppress(OSError):
             _remove_abandoned()
         self.path = _new_folder()
+        self._remove = weakref.finalize(self, _remove_of, os.getpid(), self.path)
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = unlocked.open("xb")
         with suppress(OSError):  # a file system without locks
@@ -44,7 +48,7 @@ class TemporaryFolder:
 
     def close(self) -> None:
         """Remove the folder; a second call does nothing."""
-        _remove(self.path)
+        self._remove()
         self._lock.close()
 
 
@@ -96,6 +100,11 @@ def _remove(folder: Path) -> None:
     with suppress(OSError):  # others are in use
         if folder.parent == _users_folder():
             folder.parent.rmdir()
+
+
+def _remove_of(pid: int, folder: Path) -> None:
+    if os.getpid() == pid:  # else a child ends, whose parent still reads
+        _remove(folder)
 
 
 def _users_folder() -> Path:

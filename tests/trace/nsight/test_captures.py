@@ -1,9 +1,14 @@
 """Captures of Nsight Systems, which `nsys` converts: where it fails, lacks or cannot start."""
 
+import errno
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,7 @@ from tests.support.recording import profile
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
+from traceprof.trace.nsight import conversion
 
 pytestmark = pytest.mark.slow
 
@@ -196,3 +202,60 @@ def test_nsys_has_a_time_limit(
     monkeypatch.setattr("traceprof.trace.programs.MAX_ANSWER_S", 0.1)
     assert "nsys failed: it did not end within 0 s; install" in attempt(report).line
     assert not list(temporary.iterdir())
+
+
+INTERRUPTED = """
+import os, sys
+from traceprof.cli.main import main
+from traceprof.trace.nsight.export import NsightTrace
+NsightTrace.operations = property(lambda trace: os.kill(os.getpid(), {number}))
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("arguments", [["analyze", "--jobs", "1"], ["info"]], ids=" ".join)
+def test_an_interrupt_after_the_conversion_leaves_nothing(
+    report: Path,
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    arguments: list[str],
+) -> None:
+    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
+    program = [sys.executable, "-c", INTERRUPTED.format(number=int(number))]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [*program, *arguments, str(report)], env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    "script", [f"head -c 9999 '{SAMPLE}' > $target", "echo 'Bad' >&2; exit 1"], ids=["cut", "fails"]
+)
+def test_a_full_disk_is_named(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
+    usage = shutil.disk_usage(temporary)._replace(free=4096)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    line = attempt(report).line
+    assert f"no space is left for its export in {temporary}" in line
+    assert line.endswith("name another folder in the environment variable TMPDIR\n")
+    assert not list(temporary.iterdir())
+
+
+def test_what_an_optional_step_of_the_conversion_lost_is_a_note(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(conversion, "lacks_payloads", full)
+    with closing(open_trace(report)) as trace:
+        (note,) = [note for note in trace.notes if "sizes of NCCL" in note]
+        assert os.strerror(errno.ENOSPC) in note

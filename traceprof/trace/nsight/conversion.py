@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import shutil
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
@@ -18,6 +20,7 @@ from traceprof.trace.temporary_folder import TemporaryFolder
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
 
     from traceprof.progress import Progress
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 FIRST_WITH_BLOBS = (2024, 5)
+_MIN_FREE_BYTES = 1 << 16
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 
 
@@ -42,11 +46,20 @@ class ConvertedTrace(NsightTrace):
                 "name one in the environment variable TMPDIR",
             ) from error
         try:
-            file = export(nsys, report, self._folder.path)
+            file, self._lost = export(nsys, report, self._folder.path)
             super().__init__(report, progress, file=file, kernels_on_demand=kernels_on_demand)
+        except TraceFormatError:
+            with closing(self._folder):
+                _check_space(report, self._folder.path)  # for an export that was cut short
+                raise
         except BaseException:
             self._folder.close()
             raise
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes for readers, also on what an optional step of the conversion lost."""
+        return [*super().notes, *([] if self._lost is None else [self._lost])]
 
     def close(self) -> None:
         """Release the export and remove it."""
@@ -71,11 +84,15 @@ def find_nsys(report: Path) -> str:
     return nsys
 
 
-def export(nsys: str, report: Path, folder: Path) -> Path:
-    """Export a .nsys-rep with all data that this nsys can export; return the export.
+def export(nsys: str, report: Path, folder: Path) -> tuple[Path, str | None]:
+    """Export a .nsys-rep with all data that this nsys can export.
+
+    Returns:
+        The export, and a note on what is missing in it.
 
     Raises:
         MissingToolError: nsys does not start.
+        TraceFileError: no space is left.
         TraceFormatError: the capture cannot be exported.
     """
     max_s = conversion_limit_s(report)
@@ -86,10 +103,23 @@ def export(nsys: str, report: Path, folder: Path) -> Path:
     command = (nsys, "export", "--type=sqlite", *options, f"--output={target}", str(link))
     done = _run(report, *command, max_s=max_s)
     if done.returncode != 0 or not target.exists():
+        _check_space(report, folder, done.stderr)
         raise _not_exported(nsys, report, done)
-    if not options:
-        _add_payloads(nsys, report, link, target)
-    return target
+    return target, None if options else _add_payloads(nsys, report, link, target)
+
+
+def _check_space(report: Path, folder: Path, said: str = "") -> None:
+    """Check that a folder of temporary files is not full.
+
+    Raises:
+        TraceFileError: it is.
+    """
+    if shutil.disk_usage(folder).free < _MIN_FREE_BYTES or os.strerror(errno.ENOSPC) in said:
+        raise TraceFileError(
+            f"cannot export {report}",
+            f"no space is left for its export in {folder.parent}",
+            "name another folder in the environment variable TMPDIR",
+        )
 
 
 def _payload_options(manual: str) -> list[str]:
@@ -97,16 +127,26 @@ def _payload_options(manual: str) -> list[str]:
     return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
 
 
-def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> None:
-    """Add the sizes of NCCL's messages to an export of an nsys that writes them only to JSON."""
+def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> str | None:
+    """Add the sizes of NCCL's messages to an export of an nsys that writes them only to JSON.
+
+    Without them only the sizes are unknown: the note that is returned says why.
+    """
     document = target.with_suffix(".json")
-    with suppress(sqlite3.Error, OSError):  # without them only the sizes are unknown
+    try:
         if lacks_payloads(target):
             command = (nsys, "export", "--type=json", f"--output={document}", str(link))
             done = _run(report, *command, max_s=conversion_limit_s(report))
             if done.returncode == 0:
                 add_payloads(target, document)
-    document.unlink(missing_ok=True)
+            else:
+                _check_space(report, target.parent, done.stderr)
+    except (sqlite3.Error, OSError, TraceFileError) as error:
+        why = error.why if isinstance(error, TraceFileError) else str(error)
+        return f"sizes of NCCL's messages are unknown: they could not be exported ({why})"
+    finally:
+        document.unlink(missing_ok=True)
+    return None
 
 
 def _run(
