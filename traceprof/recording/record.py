@@ -244,7 +244,7 @@ def _exported(plan: Plan, say: Callable[[str], None]) -> tuple[list[Path], bool]
     try:
         with tempfile.TemporaryDirectory(dir=plan.folder, prefix=".export-") as folder:
             try:
-                partial = export(find_nsys(plan.capture), plan.capture, Path(folder))
+                partial, _ = export(find_nsys(plan.capture), plan.capture, Path(folder))
                 shutil.move(partial, plan.export)
             except (TraceprofError, OSError):
                 lacks_space = is_full(plan.folder)
