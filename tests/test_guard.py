@@ -106,7 +106,9 @@ def test_every_command_goes_on(
 def test_every_analysis_but_the_breakdown_is_optional() -> None:
     names = [id_ for part in guard.PARTS for id_ in part.ids]
     assert {*FINDING_IDS} <= {*names}
-    assert {"period", "clocks", "replay", "launched", "host-clock", "arrivals"} <= {*names}
+    assert {"period", "clocks", "replay", "launched", "host-clock", "arrivals", "completeness"} <= {
+        *names
+    }
 
 
 def test_the_command_shows_what_failed(

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import Count
+from traceprof.guard import optional
 from traceprof.patterns import lazy
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
@@ -474,6 +475,7 @@ class _Process:
         )
 
 
+@optional("completeness", otherwise=lambda _: {})
 def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     """Return what is lost on each device of the process of a rank."""
     calls, reasons = rank.calls, tuple(rank.trace.losses)
