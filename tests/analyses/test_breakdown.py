@@ -340,3 +340,8 @@ def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
     assert analysis.result.breakdown[0].whole.communication_ns == 10
     (use,) = analysis.result.collectives[0].uses
     assert (use.operation, use.count, use.total_ns) == ("AllToAll", 1, 10)
+
+
+def test_lost_time_is_no_work() -> None:
+    measures = Measures(0, 100, 30, 25, 5, 20, 15, 10, 28, 3, 2, 1, lost_ns=12)
+    assert measures.busy_ns == 60 == measures.window_ns - measures.idle_ns - measures.lost_ns

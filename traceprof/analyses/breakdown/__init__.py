@@ -75,8 +75,8 @@ class Measures(Struct, frozen=True):
 
     @property
     def busy_ns(self) -> int:
-        """Time in which the rank did anything."""
-        return self.window_ns - self.idle_ns
+        """Time in which the rank did anything that is recorded."""
+        return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
     def fraction(self, part_ns: str) -> float:
         """Return the share of the window that a part of it takes, 0 to 1.
