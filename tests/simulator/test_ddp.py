@@ -49,6 +49,8 @@ def test_truth_is_what_the_reference_measures(run: Run) -> None:
             end = start + measures["window_ns"]
             window = {"start_ns": start, "end_ns": end}
             steps.append({"rank": rank, "step": step.number, **window, **measures})
+    for row in (*breakdown, *steps):
+        assert row.pop("lost_ns") == 0  # all that was launched is recorded
     assert truth["schema"] == "traceprof.truth/1"
     assert truth["scenario"] == "ddp"
     assert truth["breakdown"] == breakdown
