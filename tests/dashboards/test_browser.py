@@ -122,6 +122,18 @@ def test_overview(page: Page, sample_url: str) -> None:
         assert card.locator(".severity").inner_text() == worst["severity"]
 
 
+def test_the_overview_loads_nothing_that_draws_other_pages(own_page: Page, sample_url: str) -> None:
+    asked: list[str] = []
+    own_page.on("request", lambda request: asked.append(request.url))
+    shown(own_page, sample_url)
+    own_page.wait_for_load_state("networkidle")
+    assert len(asked) <= 50
+    assert [url for url in asked if "/charts/" in url or "timeline/timeline" in url] == []
+    own_page.get_by_role("link", name="Steps", exact=True).click()
+    expect(own_page.locator("#steps-bars canvas").first).to_be_visible()
+    assert [url for url in asked if "timeline/timeline" in url] == []
+
+
 def test_steps(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, f"{sample_url}/steps")
