@@ -195,14 +195,12 @@ def _show_without_us(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Show an exception of the script without our own functions."""
     ours = _last_of_ours(trace)
     rest = trace if ours is None else ours.tb_next
     show(kind, error.with_traceback(rest), rest)
 
 
 def _last_of_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Return the innermost part of the traceback that is in this file."""
     innermost = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == __file__:

@@ -32,11 +32,7 @@ class ReportedTraining:
             self._enter("step", step())
 
     def batch_ends(self, num_optimizer_steps: int) -> None:
-        """Close the step if the optimizer has made a step since the last call.
-
-        Args:
-            num_optimizer_steps: of the training up to now.
-        """
+        """Close the step if there are more optimizer steps than at the last call."""
         if num_optimizer_steps != self._num_optimizer_steps:
             self._num_optimizer_steps = num_optimizer_steps
             self.step_ends()

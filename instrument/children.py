@@ -24,7 +24,6 @@ _STARTED_PID = os.getpid()
 
 
 def _warn_if_forked() -> None:
-    """Warn that Nsight records nothing in a process that was forked without an exec."""
     if os.getpid() == _STARTED_PID or os.environ.get(_RECORDERS[1]) == "torch":
         return
     import logging  # noqa: PLC0415

@@ -94,7 +94,6 @@ class NsightCapture:
 
 
 def _session_file() -> Path:
-    """Return the file that all processes under one `nsys profile` share."""
     environment = os.environ
     session = (
         environment.get("NSYS_PROFILING_SESSION_ID")
@@ -104,11 +103,7 @@ def _session_file() -> Path:
 
 
 def _runtime_folder() -> Path:
-    """Return a folder in which nobody else can write: sessions have names that can be guessed.
-
-    Raises:
-        PermissionError: there is none.
-    """
+    """Return a folder in which nobody else can write: sessions have names that can be guessed."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and _is_private(Path(given)):
         return Path(given)
@@ -121,7 +116,6 @@ def _runtime_folder() -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether this is a folder of this user, no link, in which nobody else can write."""
     try:
         state = folder.lstat()
     except OSError:
@@ -140,7 +134,6 @@ def _opened_file(file: Path) -> Path:
 
 
 def _is_alone(lock: int) -> bool:
-    """Return whether no other process holds the lock."""
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -65,7 +65,6 @@ def is_enabled() -> bool:
 
 
 def _install(part: str) -> Patches | None:
-    """Install one part; return its patches, or None if it cannot be installed."""
     patches = Patches(_everywhere)
     try:
         importlib.import_module(part).install(patches)

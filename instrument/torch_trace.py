@@ -43,12 +43,7 @@ _COMPRESSION = 1  # three times as fast as 6, for a tenth more bytes
 
 
 class TorchTrace:
-    """Runs torch.profiler from `begin` to `end`, and writes the trace.
-
-    Args:
-        folder: of the trace; created if missing.
-        has_shapes: whether the shapes of operators' inputs are recorded.
-    """
+    """Runs torch.profiler from `begin` to `end`, and writes the trace into a folder."""
 
     def __init__(self, folder: Path, *, has_shapes: bool = False) -> None:
         self._folder, self._has_shapes = folder, has_shapes
@@ -95,11 +90,7 @@ class TorchTrace:
                 self._give_signal_back()
 
     def _write(self, recorded: profile) -> None:
-        """Write the trace, whole or not at all; compress it beside the training.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the trace, whole or not at all; compress it beside the training."""
         target = self._folder / f"{self._name}{_SUFFIX}"
         partial = self._folder / f".{self._name}{_SUFFIX}"
         try:
@@ -163,7 +154,6 @@ def _end_with_forked_process() -> None:
 
 
 def _compress(target: Path) -> None:
-    """Replace a trace by its compressed form."""
     compressed = target.with_name(f"{target.name}.gz")
     partial = target.with_name(f".{compressed.name}")
     try:
@@ -177,7 +167,6 @@ def _compress(target: Path) -> None:
 
 
 def _file_name() -> str:
-    """Return the name of a trace without its ending: host, and rank if there is one."""
     host = re.sub(r"[^\w.-]", "_", socket.gethostname())
     group: Any = getattr(torch, "distributed", None)
     rank = os.environ.get("RANK")

@@ -39,104 +39,6 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import ModuleChange
     from traceprof.run.rank import Rank
 
-_MAX_MODULES = 500
-_MAX_MODULE = 120  # characters
-_INDENT = "\u2003"
-_NOT_COMPARED = "one of the recordings has no modules to compare"
-
-_MODULES = (
-    Column("module", "module", tip="inside the module above that stands further left"),
-    Column("total_ns", "time (ms)", 3, 90, "of its kernels, with those of the modules inside it"),
-    Column("share", "of all (%)", 1, 80, "of the kernels of all modules"),
-    Column("own_ns", "own (ms)", 3, 90, "without the modules inside it"),
-    Column("backward_ns", "backward (ms)", 3, 90, "the part that the backward of its operators is"),
-    Column("step_ns", "in a step (ms)", 3, 90, "the mean over the steady steps"),
-    Column("num_kernels", "kernels", 0, 80),
-    Column("path", "path", is_hidden=True),
-)
-
-
-_COMPARED = (
-    Column("before_ns", "before (ms)", 3, 90, "in the mean step, over all ranks, as on Compare"),
-    Column("after_ns", "after (ms)", 3, 90, "the same of this recording"),
-    Column("change_ns", "change (ms)", 3, 90),
-    Column("sure", "significant", None, 90),
-)
-
-
-def modules_part(view: View) -> list[Component]:
-    """Return the card of modules, with the comparison, if there is one, once it is ready."""
-    alone = modules_card(view)
-    if alone is None:
-        return []
-    question = questions_about(view.analysis).comparison()
-    if question is None:
-        return [alone]
-    return answered_later(ANSWERS, modules_card(view, question), is_over=question.is_over)
-
-
-def answers(analysis: Analysis, address: Address) -> tuple[Component | None, bool]:
-    """Return the card of modules once they are compared, and whether nothing is to come."""
-    question = questions_about(analysis).comparison()
-    is_over = question is None or question.is_over
-    return (modules_card(View(analysis, address), question) if is_over else None), is_over
-
-
-def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:
-    """Return the modules of the rank whose modules take longest; None if none is known.
-
-    The numbers cover the whole capture: if a time range is chosen, there is no card. A
-    comparison with another recording stands beside them.
-    """
-    known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
-    chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
-    if chosen is None or not chosen.modules or view.address.chosen.has_range:
-        return None
-    whole = chosen.in_modules_ns
-    uses = chosen.modules[:_MAX_MODULES]
-    rows = [_module_row(use, whole) for use in uses]
-    notes = [f"of rank {chosen.rank}, whose modules take longest together"] * (len(known) > 1)
-    if len(chosen.modules) > len(uses):
-        notes.append(f"{len(chosen.modules) - len(uses)} more are in JSON")
-    columns: Sequence[Column] = _MODULES
-    if question is not None and question.answer is not None:
-        changes = {change.module: change for change in question.answer.comparison.modules}
-        there = {use.module for use in chosen.modules}
-        rows = [row | _change(changes.get(use.module)) for row, use in zip(rows, uses, strict=True)]
-        gone = [change for path, change in changes.items() if path not in there]
-        rows += [_gone(change) for change in gone[:_MAX_MODULES]]
-        columns = (*_MODULES, *_COMPARED) if changes else _MODULES
-        what = "at the end those of the other recording only" if changes else _NOT_COMPARED
-        notes.append(what)
-    elif question is not None:
-        notes.append("there is no comparison" if question.is_over else "being compared …")
-    return card("By module", table("modules", columns, rows, "modules.csv"), note="; ".join(notes))
-
-
-def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
-    *around, name = use.module.split(SEPARATOR)
-    return record(
-        _MODULES,
-        use,
-        module=f"{_INDENT * len(around)}{one_line(name, _MAX_MODULE)}",
-        share=share(use.total_ns, whole_ns),
-        step_ns=None if use.in_steady_step is None else use.in_steady_step.ns,
-        path=one_line(use.module, 1000),
-    )
-
-
-def _change(change: ModuleChange | None) -> dict[str, Any]:
-    if change is None:
-        return {}
-    is_sure = sure(change.p_adjusted, is_significant=change.is_significant)
-    return record(_COMPARED, change, sure=is_sure)
-
-
-def _gone(change: ModuleChange) -> dict[str, Any]:
-    path = one_line(change.module, _MAX_MODULE)
-    return {"module": path, "path": path, **_change(change)}
-
-
 PATH = "/kernels"
 TITLE = "Kernels"
 ANSWERS = "modules"
@@ -475,3 +377,103 @@ def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:
             )
             places[name] = place.href()
     return places
+
+
+# -- modules of the model -------------------------------------------------------------------------
+
+_MAX_MODULES = 500
+_MAX_MODULE = 120  # characters
+_INDENT = "\u2003"
+_NOT_COMPARED = "one of the recordings has no modules to compare"
+
+_MODULES = (
+    Column("module", "module", tip="inside the module above that stands further left"),
+    Column("total_ns", "time (ms)", 3, 90, "of its kernels, with those of the modules inside it"),
+    Column("share", "of all (%)", 1, 80, "of the kernels of all modules"),
+    Column("own_ns", "own (ms)", 3, 90, "without the modules inside it"),
+    Column("backward_ns", "backward (ms)", 3, 90, "the part that the backward of its operators is"),
+    Column("step_ns", "in a step (ms)", 3, 90, "the mean over the steady steps"),
+    Column("num_kernels", "kernels", 0, 80),
+    Column("path", "path", is_hidden=True),
+)
+
+
+_COMPARED = (
+    Column("before_ns", "before (ms)", 3, 90, "in the mean step, over all ranks, as on Compare"),
+    Column("after_ns", "after (ms)", 3, 90, "the same of this recording"),
+    Column("change_ns", "change (ms)", 3, 90),
+    Column("sure", "significant", None, 90),
+)
+
+
+def modules_part(view: View) -> list[Component]:
+    """Return the card of modules, with the comparison, if there is one, once it is ready."""
+    alone = modules_card(view)
+    if alone is None:
+        return []
+    question = questions_about(view.analysis).comparison()
+    if question is None:
+        return [alone]
+    return answered_later(ANSWERS, modules_card(view, question), is_over=question.is_over)
+
+
+def answers(analysis: Analysis, address: Address) -> tuple[Component | None, bool]:
+    """Return the card of modules once they are compared, and whether nothing is to come."""
+    question = questions_about(analysis).comparison()
+    is_over = question is None or question.is_over
+    return (modules_card(View(analysis, address), question) if is_over else None), is_over
+
+
+def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:
+    """Return the modules of the rank whose modules take longest; None if none is known.
+
+    The numbers cover the whole capture: if a time range is chosen, there is no card. A
+    comparison with another recording stands beside them.
+    """
+    known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
+    chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
+    if chosen is None or not chosen.modules or view.address.chosen.has_range:
+        return None
+    whole = chosen.in_modules_ns
+    uses = chosen.modules[:_MAX_MODULES]
+    rows = [_module_row(use, whole) for use in uses]
+    notes = [f"of rank {chosen.rank}, whose modules take longest together"] * (len(known) > 1)
+    if len(chosen.modules) > len(uses):
+        notes.append(f"{len(chosen.modules) - len(uses)} more are in JSON")
+    columns: Sequence[Column] = _MODULES
+    if question is not None and question.answer is not None:
+        changes = {change.module: change for change in question.answer.comparison.modules}
+        there = {use.module for use in chosen.modules}
+        rows = [row | _change(changes.get(use.module)) for row, use in zip(rows, uses, strict=True)]
+        gone = [change for path, change in changes.items() if path not in there]
+        rows += [_gone(change) for change in gone[:_MAX_MODULES]]
+        columns = (*_MODULES, *_COMPARED) if changes else _MODULES
+        what = "at the end those of the other recording only" if changes else _NOT_COMPARED
+        notes.append(what)
+    elif question is not None:
+        notes.append("there is no comparison" if question.is_over else "being compared …")
+    return card("By module", table("modules", columns, rows, "modules.csv"), note="; ".join(notes))
+
+
+def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
+    *around, name = use.module.split(SEPARATOR)
+    return record(
+        _MODULES,
+        use,
+        module=f"{_INDENT * len(around)}{one_line(name, _MAX_MODULE)}",
+        share=share(use.total_ns, whole_ns),
+        step_ns=None if use.in_steady_step is None else use.in_steady_step.ns,
+        path=one_line(use.module, 1000),
+    )
+
+
+def _change(change: ModuleChange | None) -> dict[str, Any]:
+    if change is None:
+        return {}
+    is_sure = sure(change.p_adjusted, is_significant=change.is_significant)
+    return record(_COMPARED, change, sure=is_sure)
+
+
+def _gone(change: ModuleChange) -> dict[str, Any]:
+    path = one_line(change.module, _MAX_MODULE)
+    return {"module": path, "path": path, **_change(change)}

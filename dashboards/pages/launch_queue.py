@@ -54,63 +54,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """The queue of one rank's process."""
-
-    rank: int  # the rank's number
-    start_ns: int  # the first nanosecond shown, in the rank's report as all times here
-    end_ns: int  # one past the last
-    times_ns: Int64  # int64[k], when the depth changed, ascending
-    depth: npt.NDArray[np.int32]  # int[k], how many launches were pending from then on
-    blocked: Intervals  # when a launch for this rank was blocked
-    cap: int | None  # pending launches at which a launch blocks, None if that is unknown
-    cap_scope: str | None  # whether that is of one `stream` or of the whole `process`
-
-
-def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
-    """Return the depth of each queue over time, one row each, with the stalls behind it."""
-    return {
-        "kind": "depth",
-        "axis": clock.title,
-        "base": str(clock.base_ns),
-        "rows": [_drawn_row(queue, clock) for queue in queues],
-    }
-
-
-def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    to_run = clock.rank(queue.rank).to_run
-    start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
-    limits = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
-    whose = "a stream" if queue.cap_scope == "stream" else "the process"
-    return {
-        "title": f"rank {queue.rank}",
-        "unit": "launches",
-        "color": BLUE,
-        "start": start - clock.base_ns,
-        "end": end - clock.base_ns,
-        "times": offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
-        "least": limits.least.tolist(),
-        "most": limits.most.tolist(),
-        "limit": queue.cap,
-        "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
-        "blocked": _blocked(queue, clock),
-        "blocked_color": COMMUNICATION,
-    }
-
-
-def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
-    share = covered_share(queue.blocked, limits)
-    hit = np.flatnonzero(share > 0)
-    to_run = clock.rank(queue.rank).to_run
-    return {
-        "starts": offsets(to_run(limits[hit]), clock.base_ns),
-        "ends": offsets(to_run(limits[hit + 1]), clock.base_ns),
-        "shares": rounded(share[hit], 6),
-    }
-
-
 PATH = "/launch-queue"
 TITLE = "Launch queue"
 
@@ -285,3 +228,63 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
             )
             parts += [html.H4(title), evidence_list(places, view.clock)]
     return card(f"Stalls of rank {result.rank}", *parts)
+
+
+# -- the figure -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """The queue of one rank's process."""
+
+    rank: int  # the rank's number
+    start_ns: int  # the first nanosecond shown, in the rank's report as all times here
+    end_ns: int  # one past the last
+    times_ns: Int64  # int64[k], when the depth changed, ascending
+    depth: npt.NDArray[np.int32]  # int[k], how many launches were pending from then on
+    blocked: Intervals  # when a launch for this rank was blocked
+    cap: int | None  # pending launches at which a launch blocks, None if that is unknown
+    cap_scope: str | None  # whether that is of one `stream` or of the whole `process`
+
+
+def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
+    """Return the depth of each queue over time, one row each, with the stalls behind it."""
+    return {
+        "kind": "depth",
+        "axis": clock.title,
+        "base": str(clock.base_ns),
+        "rows": [_drawn_row(queue, clock) for queue in queues],
+    }
+
+
+def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
+    to_run = clock.rank(queue.rank).to_run
+    start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
+    limits = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
+    whose = "a stream" if queue.cap_scope == "stream" else "the process"
+    return {
+        "title": f"rank {queue.rank}",
+        "unit": "launches",
+        "color": BLUE,
+        "start": start - clock.base_ns,
+        "end": end - clock.base_ns,
+        "times": offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
+        "least": limits.least.tolist(),
+        "most": limits.most.tolist(),
+        "limit": queue.cap,
+        "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
+        "blocked": _blocked(queue, clock),
+        "blocked_color": COMMUNICATION,
+    }
+
+
+def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
+    limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
+    share = covered_share(queue.blocked, limits)
+    hit = np.flatnonzero(share > 0)
+    to_run = clock.rank(queue.rank).to_run
+    return {
+        "starts": offsets(to_run(limits[hit]), clock.base_ns),
+        "ends": offsets(to_run(limits[hit + 1]), clock.base_ns),
+        "shares": rounded(share[hit], 6),
+    }

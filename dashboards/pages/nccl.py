@@ -48,121 +48,6 @@ if TYPE_CHECKING:
 
     Uses = Sequence[tuple[int, OperationUse]]
 
-_ROW = 30
-_NS_PER_MS = 1e6
-_MAX_NAME = 48
-
-
-def time(uses: Uses) -> dict[str, Any]:
-    """Return the time of each operation on each rank."""
-    rows, row_of = _rows(uses)
-    series = Series("total_ns", "time of a rank", "dot", COMMUNICATION)
-    others = _Others("total_ns", "ms", 3, _NS_PER_MS)
-    shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns)
-    for rank, use, row in shown:
-        series.add(
-            row,
-            use.total_ns,
-            f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {counted(use.count, 'operation')}",
-            f"median {use.median_ns / 1e3:.1f} µs",
-            f"communicator {one_line(use.communicator_text or 'not known')}",
-        )
-    return lanes(
-        "time in kernels, waiting included (ms)",
-        rows,
-        [series, *others.series],
-        row_height=_ROW,
-        per=_NS_PER_MS,
-        joins=others.joins,
-    )
-
-
-def bus_bandwidth(uses: Uses) -> dict[str, Any]:
-    """Return the bus bandwidth of each operation on each rank, and the link's peak."""
-    rows, row_of = _rows(uses)
-    rates = Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", BLUE)
-    peaks = Series("peak_gb_per_s", "peak of the link in one direction", "tick", GREY)
-    others = _Others("busbw_gb_per_s", "GB/s", 2)
-    for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
-        note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
-        rates.add(row, _rate(use), note)
-    known = {
-        (row, use.peak_gb_per_s)
-        for (_, use), row in zip(uses, row_of, strict=True)
-        if use.peak_gb_per_s is not None
-    }
-    for row, peak in sorted(known):
-        peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
-    bound = ", a lower bound" if any(use.is_lower_bound for _, use in uses) else ""
-    return lanes(
-        f"bus bandwidth (GB/s){bound}",
-        rows,
-        [rates, *others.series, *([peaks] if known else [])],
-        row_height=_ROW,
-        joins=others.joins,
-    )
-
-
-def _rate(use: OperationUse) -> float:
-    return use.busbw_gb_per_s or 0.0
-
-
-class _Others:
-    """The ranks of a row without points of their own: their range and median."""
-
-    def __init__(self, column: str, unit: str, decimals: int, per: float = 1) -> None:
-        self._unit, self._decimals, self._per = unit, decimals, per
-        self._middle = Series(column, "the others: range and median", "tick", GREY)
-        self.joins: list[dict[str, Any]] = []
-
-    def add(self, row: int, values: Sequence[float]) -> None:
-        """Add the others of a row."""
-        least, middle, most = (
-            f"{value / self._per:.{self._decimals}f}"
-            for value in (min(values), median(values), max(values))
-        )
-        note = (
-            f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"
-        )
-        self._middle.add(row, median(values), note)
-        self.joins.append({"row": row, "from": min(values), "to": max(values), "color": GREY})
-
-    @property
-    def series(self) -> list[Series]:
-        """The series of their middles; none where all ranks have a point."""
-        return [self._middle] if self.joins else []
-
-
-def _split(
-    uses: Uses,
-    row_of: Sequence[int],
-    cost: Callable[[OperationUse], float],
-    others: _Others,
-    value: Callable[[OperationUse], float],
-) -> list[tuple[int, OperationUse, int]]:
-    """Return rank, use and row of those with a point, and add the others of each row."""
-    points: list[int] = []
-    for row in dict.fromkeys(row_of):
-        of_row = [at for at, other in enumerate(row_of) if other == row]
-        split = worst_first(of_row, lambda at: cost(uses[at][1]))
-        points += split.drawn
-        if split.others:
-            others.add(row, [value(uses[at][1]) for at in split.others])
-    return [(*uses[at], row_of[at]) for at in sorted(points)]
-
-
-def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
-    """Return a row for each operation and communicator, and the row of each use."""
-    keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
-    row_of = {key: row for row, key in enumerate(keys)}
-    names = [
-        one_line(f"{operation} · {communicator}" if communicator else operation)
-        for operation, communicator in row_of
-    ]
-    rows = [Lane(shortened(name, _MAX_NAME), name) for name in names]
-    return rows, [row_of[use.operation, use.communicator] for _, use in uses]
-
-
 PATH = "/nccl"
 TITLE = "NCCL"
 
@@ -321,3 +206,120 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
         *parts,
         note="operations that were launched and had their input while others ran on their stream",
     )
+
+
+# -- the figures ----------------------------------------------------------------------------------
+
+_ROW = 30
+_NS_PER_MS = 1e6
+_MAX_NAME = 48
+
+
+def time(uses: Uses) -> dict[str, Any]:
+    """Return the time of each operation on each rank."""
+    rows, row_of = _rows(uses)
+    series = Series("total_ns", "time of a rank", "dot", COMMUNICATION)
+    others = _Others("total_ns", "ms", 3, _NS_PER_MS)
+    shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns)
+    for rank, use, row in shown:
+        series.add(
+            row,
+            use.total_ns,
+            f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {counted(use.count, 'operation')}",
+            f"median {use.median_ns / 1e3:.1f} µs",
+            f"communicator {one_line(use.communicator_text or 'not known')}",
+        )
+    return lanes(
+        "time in kernels, waiting included (ms)",
+        rows,
+        [series, *others.series],
+        row_height=_ROW,
+        per=_NS_PER_MS,
+        joins=others.joins,
+    )
+
+
+def bus_bandwidth(uses: Uses) -> dict[str, Any]:
+    """Return the bus bandwidth of each operation on each rank, and the link's peak."""
+    rows, row_of = _rows(uses)
+    rates = Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", BLUE)
+    peaks = Series("peak_gb_per_s", "peak of the link in one direction", "tick", GREY)
+    others = _Others("busbw_gb_per_s", "GB/s", 2)
+    for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
+        note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
+        rates.add(row, _rate(use), note)
+    known = {
+        (row, use.peak_gb_per_s)
+        for (_, use), row in zip(uses, row_of, strict=True)
+        if use.peak_gb_per_s is not None
+    }
+    for row, peak in sorted(known):
+        peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
+    bound = ", a lower bound" if any(use.is_lower_bound for _, use in uses) else ""
+    return lanes(
+        f"bus bandwidth (GB/s){bound}",
+        rows,
+        [rates, *others.series, *([peaks] if known else [])],
+        row_height=_ROW,
+        joins=others.joins,
+    )
+
+
+def _rate(use: OperationUse) -> float:
+    return use.busbw_gb_per_s or 0.0
+
+
+class _Others:
+    """The ranks of a row without points of their own: their range and median."""
+
+    def __init__(self, column: str, unit: str, decimals: int, per: float = 1) -> None:
+        self._unit, self._decimals, self._per = unit, decimals, per
+        self._middle = Series(column, "the others: range and median", "tick", GREY)
+        self.joins: list[dict[str, Any]] = []
+
+    def add(self, row: int, values: Sequence[float]) -> None:
+        """Add the others of a row."""
+        least, middle, most = (
+            f"{value / self._per:.{self._decimals}f}"
+            for value in (min(values), median(values), max(values))
+        )
+        note = (
+            f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"
+        )
+        self._middle.add(row, median(values), note)
+        self.joins.append({"row": row, "from": min(values), "to": max(values), "color": GREY})
+
+    @property
+    def series(self) -> list[Series]:
+        """The series of their middles; none where all ranks have a point."""
+        return [self._middle] if self.joins else []
+
+
+def _split(
+    uses: Uses,
+    row_of: Sequence[int],
+    cost: Callable[[OperationUse], float],
+    others: _Others,
+    value: Callable[[OperationUse], float],
+) -> list[tuple[int, OperationUse, int]]:
+    """Return rank, use and row of those with a point, and add the others of each row."""
+    points: list[int] = []
+    for row in dict.fromkeys(row_of):
+        of_row = [at for at, other in enumerate(row_of) if other == row]
+        split = worst_first(of_row, lambda at: cost(uses[at][1]))
+        points += split.drawn
+        if split.others:
+            others.add(row, [value(uses[at][1]) for at in split.others])
+    return [(*uses[at], row_of[at]) for at in sorted(points)]
+
+
+def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
+    """Return a row for each operation and communicator, and the row of each use."""
+    keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
+    row_of = {key: row for row, key in enumerate(keys)}
+    names = [
+        one_line(f"{operation} · {communicator}" if communicator else operation)
+        for operation, communicator in row_of
+    ]
+    rows = [Lane(shortened(name, _MAX_NAME), name) for name in names]
+    return rows, [row_of[use.operation, use.communicator] for _, use in uses]

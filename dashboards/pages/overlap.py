@@ -48,84 +48,6 @@ if TYPE_CHECKING:
 
     Row = tuple[int, SignatureSlowdown]
 
-_ROW, _LOW_ROW = 22, 17
-_MAX_HIGH = 8  # rows
-
-
-def gain_and_cost(
-    results: Sequence[OverlapSlowdownResult], others: Sequence[OverlapSlowdownResult] = ()
-) -> dict[str, Any]:
-    """Return the hidden time of each rank, to the right, and the cost of overlap, to the left.
-
-    Other ranks share the last row, which shows their means. Cost and net gain are of those
-    whose kernels could be compared.
-    """
-    hidden = Series("hidden_ns", "hidden behind compute", "bar", BLUE)
-    cost = Series("wall_excess_ns", "cost: kernels run longer", "bar", COMMUNICATION)
-    gain = Series("net_gain_ns", "net gain", "diamond", None)
-    for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
-        hidden_ns = fmean(result.hidden_ns for result in group)
-        hidden.add(row, hidden_ns, f"overlap hides {hidden_ns / 1e6:.3f} ms")
-        known = [result for result in group if is_cost_known(result)]
-        if not known:
-            continue
-        cost_ns = fmean(result.wall_excess_ns for result in known)
-        gain_ns = fmean(result.net_gain_ns for result in known)
-        cost.add(row, -cost_ns, f"kernels run {cost_ns / 1e6:.3f} ms longer")
-        gain.add(row, gain_ns, f"net gain {gain_ns / 1e6:.3f} ms")
-    rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
-    if others:
-        rows.append(
-            Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
-        )
-    row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
-    shown = [series for series in (hidden, cost, gain) if series.values]
-    return lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)
-
-
-def is_cost_known(result: OverlapSlowdownResult) -> bool:
-    """Return whether kernels could be compared, or there is no overlap with a cost."""
-    return result.comparison.slowdown is not None or not result.hidden_ns
-
-
-def alone_against_overlapped(
-    rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
-) -> dict[str, Any]:
-    """Return the mean durations of kernels alone and overlapped, joined by a line."""
-    several = len({rank for rank, _ in rows}) > 1
-    alone = Series("mean_alone_ns", "alone", "ring", GREY)
-    overlapped = Series("mean_overlapped_ns", "beside communication", "dot", COMMUNICATION)
-    lines, joins = [], []
-    for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
-        name = one_line(function_name(signature.name))
-        suffix = f" · rank {rank}" if several else ""
-        # The number distinguishes kernels of the same name.
-        lines.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
-        before, after = signature.mean_alone_ns, signature.mean_overlapped_ns
-        color = COMMUNICATION if after > before else BLUE
-        joins.append({"row": row, "from": before, "to": after, "color": color})
-        for series, mean, num in (
-            (alone, before, signature.num_alone),
-            (overlapped, after, signature.num_overlapped),
-        ):
-            series.add(
-                row,
-                mean,
-                f"rank {rank}, grid {signature.grid}, block {signature.block}",
-                f"{mean / 1e3:.2f} µs on average, {series.name}, of {num}",
-                f"excess {signature.excess_ns / 1e6:.3f} ms in all",
-            )
-    return lanes(
-        "mean duration (µs, logarithmic)",
-        lines,
-        [alone, overlapped],
-        row_height=_ROW,
-        per=1e3,
-        scale="log",
-        joins=joins,
-    )
-
-
 PATH = "/overlap"
 TITLE = "Overlap"
 
@@ -304,4 +226,84 @@ def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
         name=one_line(function_name(signature.name)),
         shape=shape,
         slowdown=overlapped / alone if alone else None,
+    )
+
+
+# -- the figures ----------------------------------------------------------------------------------
+
+_ROW, _LOW_ROW = 22, 17
+_MAX_HIGH = 8  # rows
+
+
+def gain_and_cost(
+    results: Sequence[OverlapSlowdownResult], others: Sequence[OverlapSlowdownResult] = ()
+) -> dict[str, Any]:
+    """Return the hidden time of each rank, to the right, and the cost of overlap, to the left.
+
+    Other ranks share the last row, which shows their means. Cost and net gain are of those
+    whose kernels could be compared.
+    """
+    hidden = Series("hidden_ns", "hidden behind compute", "bar", BLUE)
+    cost = Series("wall_excess_ns", "cost: kernels run longer", "bar", COMMUNICATION)
+    gain = Series("net_gain_ns", "net gain", "diamond", None)
+    for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
+        hidden_ns = fmean(result.hidden_ns for result in group)
+        hidden.add(row, hidden_ns, f"overlap hides {hidden_ns / 1e6:.3f} ms")
+        known = [result for result in group if is_cost_known(result)]
+        if not known:
+            continue
+        cost_ns = fmean(result.wall_excess_ns for result in known)
+        gain_ns = fmean(result.net_gain_ns for result in known)
+        cost.add(row, -cost_ns, f"kernels run {cost_ns / 1e6:.3f} ms longer")
+        gain.add(row, gain_ns, f"net gain {gain_ns / 1e6:.3f} ms")
+    rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
+    if others:
+        rows.append(
+            Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
+        )
+    row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
+    shown = [series for series in (hidden, cost, gain) if series.values]
+    return lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)
+
+
+def is_cost_known(result: OverlapSlowdownResult) -> bool:
+    """Return whether kernels could be compared, or there is no overlap with a cost."""
+    return result.comparison.slowdown is not None or not result.hidden_ns
+
+
+def alone_against_overlapped(
+    rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
+) -> dict[str, Any]:
+    """Return the mean durations of kernels alone and overlapped, joined by a line."""
+    several = len({rank for rank, _ in rows}) > 1
+    alone = Series("mean_alone_ns", "alone", "ring", GREY)
+    overlapped = Series("mean_overlapped_ns", "beside communication", "dot", COMMUNICATION)
+    lines, joins = [], []
+    for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
+        name = one_line(function_name(signature.name))
+        suffix = f" · rank {rank}" if several else ""
+        # The number distinguishes kernels of the same name.
+        lines.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
+        before, after = signature.mean_alone_ns, signature.mean_overlapped_ns
+        color = COMMUNICATION if after > before else BLUE
+        joins.append({"row": row, "from": before, "to": after, "color": color})
+        for series, mean, num in (
+            (alone, before, signature.num_alone),
+            (overlapped, after, signature.num_overlapped),
+        ):
+            series.add(
+                row,
+                mean,
+                f"rank {rank}, grid {signature.grid}, block {signature.block}",
+                f"{mean / 1e3:.2f} µs on average, {series.name}, of {num}",
+                f"excess {signature.excess_ns / 1e6:.3f} ms in all",
+            )
+    return lanes(
+        "mean duration (µs, logarithmic)",
+        lines,
+        [alone, overlapped],
+        row_height=_ROW,
+        per=1e3,
+        scale="log",
+        joins=joins,
     )

@@ -39,6 +39,147 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
 
+PATH = "/steps"
+TITLE = "Steps"
+
+_MAX_STACKS = 5  # of many ranks
+_COLUMNS = (
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("num_steps", "steps", 0, 60),
+    Column("window_ns", "step (ms)", 3, 90),
+    *(Column(measure, f"{name} (ms)", 3, 90) for measure, name, _ in PARTS),
+    Column("slowest_ns", "slowest step (ms)", 3, 90),
+    Column("number", "its number", IDENTIFIER, 70, "leads to it on the timeline", leads=True),
+)
+
+
+def layout(analysis: Analysis, address: Address) -> Component:
+    """Return the page."""
+    view = View(analysis, address)
+    results: list[BreakdownResult] = [result for result in view.of(breakdown) if result.steps]
+    lead = (
+        "A step begins on the GPU with the first operation launched inside its range and ends where"
+        " the next one begins. Click a step to see it on the timeline."
+    )
+    if not results:
+        return page(TITLE, lead, card("Steps", _no_steps(view)))
+    periods = slowest_rank(results).periods
+    if periods:
+        lead = f"{about_periods(periods)} Click a step to see it on the timeline."
+    split = worst_first(results, _mean_ns)
+    return page(
+        TITLE,
+        lead,
+        _heat(view, split),
+        _stacked(view, split),
+        _table(view, sorted_worst_first(results, _mean_ns)),
+    )
+
+
+def _mean_ns(result: BreakdownResult) -> float:
+    """Return the mean of the steady steps of a rank."""
+    steady = counted_steps(result) or result.steps
+    return mean(step.measures.window_ns for step in steady)
+
+
+def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
+    results, others = split
+    if len(results) < 2:
+        return None
+    grid = step_grid([*results, *others])
+    shown = heat(results, grid, _hrefs(view, results), view.clock, _others(split))
+    return card(
+        "Step time by rank",
+        plots("steps-heat", shown, "how long each step took, by rank and step"),
+        note="; ".join(
+            filter(
+                None,
+                (
+                    "a strong row is a slow rank, a strong column a slow step",
+                    split.note("the longest steps"),
+                ),
+            )
+        ),
+    )
+
+
+def _others(split: Split[BreakdownResult]) -> str:
+    return counted(len(split.others), "other") if split.others else ""
+
+
+def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
+    results, rest = split.drawn, split.others
+    if rest:  # bars take more room than cells
+        results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
+    bars = [step_bars(result) for result in results]
+    note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
+    band = None
+    if rest:
+        of_others = [step_bars(result) for result in rest]
+        band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
+        note += f"; the {len(results)} ranks with the longest steps, and the others together"
+    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band)
+    chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
+    return card("Where each step's time went", chart, note=note)
+
+
+def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
+    return [_place(view, result, 0, 0).href() for result in results]
+
+
+def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
+    begin, end = result.steps[first].measures, result.steps[last].measures
+    clock = view.clock.rank(result.rank)
+    start_ns = clock.at(begin.window_start_ns)
+    return view.address.to_place(
+        addresses.TIMELINE,
+        rank=(result.rank,),
+        start_ns=start_ns,
+        end_ns=max(clock.at(end.window_start_ns + end.window_ns), start_ns + 1),
+    )
+
+
+def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
+    slowest = slowest_rank(results)
+    lengths = step_lengths(slowest)
+    notes = [] if lengths is None else about_steps(slowest, lengths)
+    about = [html.P(note, className="note") for note in notes]
+    rows = [_row(view, result) for result in results]
+    return card(
+        "Means over the steady steps",
+        with_table(table("steps", _COLUMNS, rows, "steps.csv"), len(results)),
+        *about,
+        note="what the training pays for a step",
+    )
+
+
+def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
+    steady = counted_steps(result) or result.steps
+    slowest = max(steady, key=lambda step: step.measures.window_ns)
+    place = next(at for at, step in enumerate(result.steps) if step is slowest)
+    return {
+        "rank": result.rank,
+        "num_steps": len(steady),
+        **{
+            measure: mean(getattr(step.measures, measure) for step in steady)
+            for measure in ("window_ns", *(part[0] for part in PARTS))
+        },
+        "slowest_ns": slowest.measures.window_ns,
+        "number": slowest.number,
+        "href": _place(view, result, place, place).href(),
+    }
+
+
+def _no_steps(view: View) -> Component:
+    how = view.analysis.run.how_to_collect(Part.RANGES)
+    return nothing(
+        "No training step was found.",
+        f"instrument.step, or a range of your own and --step-pattern REGEX; record with {how}",
+    )
+
+
+# -- the figures ----------------------------------------------------------------------------------
+
 MAX_BARS = 300  # of one rank: more would be thinner than three pixels
 _MAX_CELLS = 48_000  # of the grid of steps and ranks
 
@@ -278,142 +419,3 @@ def color_range(values: Float64) -> tuple[float, float]:
     high = min(float(known.max()), upper + margin)
     narrowest = 0.02 * abs(median)
     return float(low), float(max(high, low + narrowest, np.nextafter(low, np.inf)))
-
-
-PATH = "/steps"
-TITLE = "Steps"
-
-_MAX_STACKS = 5  # of many ranks
-_COLUMNS = (
-    Column("rank", "rank", IDENTIFIER, 60),
-    Column("num_steps", "steps", 0, 60),
-    Column("window_ns", "step (ms)", 3, 90),
-    *(Column(measure, f"{name} (ms)", 3, 90) for measure, name, _ in PARTS),
-    Column("slowest_ns", "slowest step (ms)", 3, 90),
-    Column("number", "its number", IDENTIFIER, 70, "leads to it on the timeline", leads=True),
-)
-
-
-def layout(analysis: Analysis, address: Address) -> Component:
-    """Return the page."""
-    view = View(analysis, address)
-    results: list[BreakdownResult] = [result for result in view.of(breakdown) if result.steps]
-    lead = (
-        "A step begins on the GPU with the first operation launched inside its range and ends where"
-        " the next one begins. Click a step to see it on the timeline."
-    )
-    if not results:
-        return page(TITLE, lead, card("Steps", _no_steps(view)))
-    periods = slowest_rank(results).periods
-    if periods:
-        lead = f"{about_periods(periods)} Click a step to see it on the timeline."
-    split = worst_first(results, _mean_ns)
-    return page(
-        TITLE,
-        lead,
-        _heat(view, split),
-        _stacked(view, split),
-        _table(view, sorted_worst_first(results, _mean_ns)),
-    )
-
-
-def _mean_ns(result: BreakdownResult) -> float:
-    """Return the mean of the steady steps of a rank."""
-    steady = counted_steps(result) or result.steps
-    return mean(step.measures.window_ns for step in steady)
-
-
-def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
-    results, others = split
-    if len(results) < 2:
-        return None
-    grid = step_grid([*results, *others])
-    shown = heat(results, grid, _hrefs(view, results), view.clock, _others(split))
-    return card(
-        "Step time by rank",
-        plots("steps-heat", shown, "how long each step took, by rank and step"),
-        note="; ".join(
-            filter(
-                None,
-                (
-                    "a strong row is a slow rank, a strong column a slow step",
-                    split.note("the longest steps"),
-                ),
-            )
-        ),
-    )
-
-
-def _others(split: Split[BreakdownResult]) -> str:
-    return counted(len(split.others), "other") if split.others else ""
-
-
-def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
-    results, rest = split.drawn, split.others
-    if rest:  # bars take more room than cells
-        results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
-    bars = [step_bars(result) for result in results]
-    note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
-    band = None
-    if rest:
-        of_others = [step_bars(result) for result in rest]
-        band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
-        note += f"; the {len(results)} ranks with the longest steps, and the others together"
-    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band)
-    chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
-    return card("Where each step's time went", chart, note=note)
-
-
-def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
-    return [_place(view, result, 0, 0).href() for result in results]
-
-
-def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
-    begin, end = result.steps[first].measures, result.steps[last].measures
-    clock = view.clock.rank(result.rank)
-    start_ns = clock.at(begin.window_start_ns)
-    return view.address.to_place(
-        addresses.TIMELINE,
-        rank=(result.rank,),
-        start_ns=start_ns,
-        end_ns=max(clock.at(end.window_start_ns + end.window_ns), start_ns + 1),
-    )
-
-
-def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
-    slowest = slowest_rank(results)
-    lengths = step_lengths(slowest)
-    notes = [] if lengths is None else about_steps(slowest, lengths)
-    about = [html.P(note, className="note") for note in notes]
-    rows = [_row(view, result) for result in results]
-    return card(
-        "Means over the steady steps",
-        with_table(table("steps", _COLUMNS, rows, "steps.csv"), len(results)),
-        *about,
-        note="what the training pays for a step",
-    )
-
-
-def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
-    steady = counted_steps(result) or result.steps
-    slowest = max(steady, key=lambda step: step.measures.window_ns)
-    place = next(at for at, step in enumerate(result.steps) if step is slowest)
-    return {
-        "rank": result.rank,
-        "num_steps": len(steady),
-        **{
-            measure: mean(getattr(step.measures, measure) for step in steady)
-            for measure in ("window_ns", *(part[0] for part in PARTS))
-        },
-        "slowest_ns": slowest.measures.window_ns,
-        "number": slowest.number,
-        "href": _place(view, result, place, place).href(),
-    }
-
-
-def _no_steps(view: View) -> Component:
-    how = view.analysis.run.how_to_collect(Part.RANGES)
-    return nothing(
-        "No training step was found.",
-        f"instrument.step, or a range of your own and --step-pattern REGEX; record with {how}",
-    )

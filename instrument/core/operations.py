@@ -76,8 +76,7 @@ class Group:
     def next_transfer(self, direction: str, peer: int | None) -> int | None:
         """Return the sequence number of the next `dst` or `src` operation with this peer.
 
-        None for a receive from any source, and for every receive after it: the sources of the
-        received messages are unknown.
+        None for a receive from any source, and for every one after it: sources are unknown then.
         """
         if peer is None:
             self._transfers_known = False

@@ -237,7 +237,6 @@ def install(patches: Patches) -> None:
 
 
 def _switch_off() -> None:
-    """Give all reducers their own groups back."""
     _process.is_on = False
     for model, group in list(_observed.items()):
         model.reducer._update_process_group(model.process_group)  # noqa: SLF001
@@ -245,7 +244,6 @@ def _switch_off() -> None:
 
 
 def _observe(model: DistributedDataParallel) -> None:
-    """Give the model's reducer an observed group; log a failure."""
     if not _process.is_on:
         return
     try:

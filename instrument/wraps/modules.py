@@ -91,12 +91,7 @@ class _Paths:
         self._known: WeakKeyDictionary[Module, tuple[str, Any]] = WeakKeyDictionary()
 
     def of(self, module: Module, around: list[str]) -> tuple[str, Any]:
-        """Return the path of a module and its label.
-
-        Args:
-            module: is called.
-            around: the paths of the modules that are open, of which it may not be a part.
-        """
+        """Return the path of a module and its label; it may not be a part of those around it."""
         known = self._known.get(module)
         if known is None:
             name = type(module).__name__
@@ -105,7 +100,6 @@ class _Paths:
         return known
 
     def _add(self, root: Module, path: str) -> None:
-        """Name a module and all that are part of it and have no name."""
         for name, module in root.named_modules():
             if module not in self._known:
                 inside = [part for part in name.split(".") if part not in _INSIDE_WRAPPERS]

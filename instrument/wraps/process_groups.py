@@ -37,7 +37,6 @@ def install(patches: Patches) -> None:
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
-    """Return the tensors of nested lists."""
     if isinstance(value, Tensor):
         return (value,)
     if value and isinstance(value[0], Tensor):
@@ -46,7 +45,6 @@ def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:  # noqa: ANN401
-    """Return an argument; None if it is not given."""
     if len(args) > place:
         return args[place]
     return next((value for name, value in kwargs.items() if name.startswith(names)), None)
@@ -62,8 +60,6 @@ def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _message(place: int, *names: str) -> Describe:
-    """Describe a collective by the tensors in this argument."""
-
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
         # The common case, written out: further calls would double the cost.
         if len(args) > place and not kwargs and type(args[place]) is list:
@@ -78,8 +74,6 @@ def _message(place: int, *names: str) -> Describe:
 
 
 def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
-    """Describe a collective whose root is an argument or in the options at place `root`."""
-
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
         tensors = _tensors(_argument(args, kwargs, place, *names))
         given = _argument(args, kwargs, root, "root", "opts")
@@ -91,8 +85,6 @@ def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
 
 
 def _transfer(direction: str, place: int) -> Describe:
-    """Describe a transfer whose peer is at this place."""
-
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
         tensors = _tensors(_argument(args, kwargs, 0, "tensors"))
         peer = _argument(args, kwargs, place, f"{direction}Rank")

@@ -117,7 +117,6 @@ def _text(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> str | None:
-    """Return the label of a call; None if it cannot be made."""
     try:
         if not functions_are_overridden():
             return label(tensor, *args, **kwargs)
@@ -138,7 +137,6 @@ def _complain(error: Exception) -> None:
 
 
 def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
-    """Label `to(device, dtype, non_blocking)` and `to(tensor, non_blocking)`."""
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     kind = type(target)
     if target is None or (kind is torch.device and target == tensor.device):
@@ -277,7 +275,6 @@ def direction(source: torch.device, target: torch.device) -> str | None:
 
 
 def _current(kind: str) -> int:
-    """Return the index of the current device of this type."""
     current: int = getattr(torch, kind).current_device()
     return current
 
