@@ -1,4 +1,4 @@
-"""All NVTX ranges of an export as columns."""
+"""Names of NVTX ranges, marks and threads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.selection import known
 from traceprof.errors import TraceFormatError
-from traceprof.trace.model.ranges import RangeTable
+from traceprof.trace.model.ranges import RangeTable, Texts
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -227,3 +227,25 @@ def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
     trace.close()
     assert len(found) == count
     assert sorted(found) == sorted(expected)
+
+
+TEXTS = ["one", "", "zwölf", "🚀", "last"]
+
+
+def test_texts_are_as_in_a_list() -> None:
+    texts = Texts(text.encode() for text in TEXTS)
+    assert list(texts) == TEXTS
+    assert [texts[index] for index in range(-5, 5)] == TEXTS + TEXTS
+    assert texts[1:4] == TEXTS[1:4]
+    assert len(texts) == len(TEXTS)
+
+
+def test_there_is_nothing_beyond() -> None:
+    with pytest.raises(IndexError):
+        Texts([b"a"])[1]
+    with pytest.raises(IndexError):
+        Texts([])[0]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert Texts([b"\xff", b"a\xc3"])[:] == ["�", "a�"]
