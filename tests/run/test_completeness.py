@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import traceprof
 from tests.reference import completeness as reference
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
+from traceprof.reports.time_text import headline_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +134,35 @@ def test_what_lies_beyond_the_end_is_cut(program: str, tmp_path: Path) -> None:
         losses = [rank.completeness.losses for rank in ranks]
     assert sum(lost.num_lost + lost.num_cut for lost in losses) >= num_taken
     assert sum(lost.num_cut for lost in losses) >= 0.9 * num_taken
+
+
+def test_a_damaged_recording_is_compared_with_nothing(tmp_path: Path) -> None:
+    path, _ = without("training", tmp_path, at_random(0.05))
+    whole = SAMPLE_FOLDER / "training.sqlite"
+    compared = traceprof.compare(whole, path, gates=["step:+500%"])
+    assert compared.step.verdict == "not comparable"
+    assert "completeness" in compared.comparable.kinds
+    assert [gate.outcome for gate in compared.gates] != ["met"]
+
+
+@pytest.mark.parametrize(("share", "is_unusable"), [(0.05, False), (0.3, True)])
+def test_what_is_said_of_a_damaged_recording(
+    share: float, is_unusable: bool, tmp_path: Path
+) -> None:
+    path, _ = without("training", tmp_path, at_random(share))
+    analysis = traceprof.analyze(path)
+    first = headline_lines(analysis.result)[0]
+    assert first.startswith("The recording is incomplete: ")
+    assert " have no operation in the recording" in first
+    for result in analysis.result.breakdown:
+        whole = result.whole
+        parts = whole.compute_ns, whole.exposed_communication_ns, whole.exposed_copy_ns
+        assert sum(parts) + whole.idle_ns + whole.lost_ns == whole.window_ns
+        assert whole.lost_ns > 0
+        assert bool(result.steps) is not is_unusable
+    assert "gpu-idle" not in {finding.id for finding in analysis.findings}
+    assert not (is_unusable and analysis.findings)
+    assert "gpu-idle" in {gap.id for gap in analysis.not_applicable}
 
 
 @pytest.mark.parametrize("program", ["training", "host-sync"])

@@ -64,8 +64,8 @@ _READ_BY_PEOPLE = ("text", "markdown")
     metavar="KIND",
     multiple=True,
     help="Compare although the sides differ in this: gpu, world-size, recorded-parts, clocks,"
-    " steps; or although both are the same recording: recording. Without it the verdict is 'not"
-    " comparable', and every gate fails. Repeatable.",
+    " steps, completeness; or although both are the same recording: recording. Without it the"
+    " verdict is 'not comparable', and every gate fails. Repeatable.",
 )
 @output_options(*_FORMATS)
 @click.option(

@@ -66,7 +66,7 @@ def compare(
         gates: limits that must be kept, such as `step:+2%`.
         allow_different: what may differ without making the sides incomparable: `gpu`,
             `world-size`, `recording` (the same one on both sides), `recorded-parts`, `clocks`,
-            `steps`.
+            `steps`, `completeness`.
         options: what to analyse of reports.
         listener: receives progress updates.
         jobs: how many processes may analyse.

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, get_args
 from traceprof.comparison.series import why_unlike
 from traceprof.documents.comparison import Comparable, Difference, Kind
 from traceprof.errors import UsageError
+from traceprof.run.completeness import is_doubtful
 from traceprof.run.session_clocks import UNNAMED_MACHINES
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from traceprof.documents.analysis.model import Document
 
@@ -79,6 +80,7 @@ def comparable(
     unequal = _clock_reason(before, after)
     if unequal is not None:
         reasons.append(("clocks", unequal))
+    reasons += [("completeness", why) for why in _incomplete(before, after)]
     compare("profiler", (_profilers(before), _profilers(after)))
     compare("machines", (_hosts(before), _hosts(after)))
     differences += _command_lines(before, after)
@@ -90,6 +92,22 @@ def comparable(
         allowed=[why for kind, why in reasons if kind in allowed],
         differences=differences,
     )
+
+
+def _incomplete(before: Sequence[Document], after: Sequence[Document]) -> Iterator[str]:
+    """Yield which side lacks so many operations that its idle time is not known."""
+    for side, documents in (("before", before), ("after", after)):
+        losses = [lacking for document in documents for lacking in document.completeness]
+        doubtful = [
+            lacking for lacking in losses if is_doubtful(lacking.num_lost, lacking.num_launches)
+        ]
+        if doubtful:
+            worst = max(doubtful, key=lambda lacking: lacking.num_lost / lacking.num_launches)
+            yield (
+                f"the recording {side} is incomplete, so that its idle time is unknown:"
+                f" {worst.num_lost} of {counted(worst.num_launches, 'launch')} on rank"
+                f" {worst.rank} have no operation in it"
+            )
 
 
 def _is_same(one: Document, other: Document) -> bool:

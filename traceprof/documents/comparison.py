@@ -14,7 +14,9 @@ from traceprof.findings import Count, Fraction, Saving
 
 SCHEMA: Literal["traceprof.comparison/1"] = "traceprof.comparison/1"
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
-Kind = Literal["gpu", "world-size", "recording", "recorded-parts", "clocks", "steps"]
+Kind = Literal[
+    "gpu", "world-size", "recording", "recorded-parts", "clocks", "steps", "completeness"
+]
 Basis = Literal["steps", "captures", "training"]
 Part = Literal["compute", "exposed communication", "exposed copy", "idle"]
 Rung = Literal["name", "canonical name", "place in the step", "only before", "only after"]

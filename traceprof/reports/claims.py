@@ -45,7 +45,9 @@ _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Block]:
     """Yield the findings in the order in which to act, then time that no finding accounts for."""
     kind = judged_kind(analysis.breakdown)
-    if not analysis.findings:
+    if any(losses.is_unusable for _, losses in analysis.completeness):
+        yield Paragraph("Nothing was judged: too much is missing from the recording.")
+    elif not analysis.findings:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")
     groups = by_id(analysis.findings)
     num_full = len(groups) if detail.is_whole else detail.num_first

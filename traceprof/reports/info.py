@@ -74,6 +74,9 @@ def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
         yield heading, f"rank {rank.rank}: {where}, {when}, {_about_steps(trace, rank)}"
         heading = ""
+        losses = rank.completeness.losses
+        if losses.num_lost:
+            yield "", f"{losses.sentence}; {trace.how_to_collect(Part.EVERY_OPERATION)}"
     if not ranks:
         yield "ranks", "none: no GPU operation was recorded"
     heading = "holds"

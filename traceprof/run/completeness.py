@@ -102,7 +102,7 @@ class Losses(Struct, frozen=True):
     @property
     def is_doubtful(self) -> bool:
         """Whether so much is lost that gaps between operations say little."""
-        return self.share >= MIN_DOUBTFUL
+        return is_doubtful(self.num_lost, self.num_launches)
 
     @property
     def is_unusable(self) -> bool:
@@ -129,6 +129,11 @@ class Losses(Struct, frozen=True):
                 f"{others} of {counted(rest, f'{also}launch')} have no operation in the recording"
             )
         return "; ".join(parts)
+
+
+def is_doubtful(num_lost: int, num_launches: int) -> bool:
+    """Return whether so much is lost that gaps between operations say little."""
+    return num_lost > 0 and num_lost >= MIN_DOUBTFUL * num_launches
 
 
 class Completeness(Record, frozen=True):

@@ -73,7 +73,10 @@ HOW_TO_COLLECT = HowToCollect(
         Part.KERNELS: _PROFILE,
         Part.COPIES: _PROFILE,
         Part.COPY_MEMORY: f"{_NSYS} --trace=cuda,nvtx …",
-        Part.EVERY_OPERATION: f"{_PROFILE} around fewer steps, to the end of the job",
+        Part.EVERY_OPERATION: (
+            f"{_PROFILE} around fewer steps, with torch.cuda.synchronize() before its end, to the"
+            " end of the job"
+        ),
         Part.END: f"{_PROFILE} around fewer steps, to the end of the job",
         Part.GRAPH_KERNELS: _PROFILE,
         Part.API_CALLS: _PROFILE,

@@ -54,7 +54,11 @@ HOW_TO_COLLECT = HowToCollect(
             "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
             f" {schema.MEMCPY.name})"
         ),
-        Part.EVERY_OPERATION: "record fewer steps: nsys profile --capture-range=cudaProfilerApi …",
+        Part.EVERY_OPERATION: (
+            "record fewer steps: nsys profile --capture-range=cudaProfilerApi …; a long recording"
+            " keeps more with --cuda-flush-interval=10000, and CUDA graphs need fewer records with"
+            " --cuda-graph-trace=graph"
+        ),
         Part.END: "export it again: nsys export --type=sqlite …",
         Part.GRAPH_KERNELS: "nsys profile --cuda-graph-trace=node …",
         Part.API_CALLS: "nsys profile --trace=cuda …",
