@@ -41,12 +41,14 @@ class Hidden(Record, frozen=True):
     # whether nothing in the report is a sign of communication, or of anything to communicate with
     is_alone: bool = False
     is_lost: bool = False  # whether operations may be missing, at times when nothing seems to run
+    is_counted: bool = False  # whether launches without operations show how many
     is_unusable: bool = False  # whether so many are missing that nothing can be judged
 
     def hides(self, kind: FindingKind, num_ranks: int) -> bool:
         """Return whether a finding of a kind may be there and not be seen, of a run of n ranks."""
         if not self.is_only_names:
-            return kind.needs is not None or self.is_unusable
+            is_lost = self.is_unusable or (self.is_counted and kind.counts_gaps)
+            return kind.needs is not None or is_lost
         may_communicate = num_ranks > 1 or not self.is_alone
         return kind.needs is Sight.NAMES or (kind.needs is Sight.COMMUNICATION and may_communicate)
 
@@ -127,7 +129,7 @@ def _lost(rank: Rank) -> Hidden | None:
     if losses.is_doubtful:
         reason = f"{losses.sentence}: when the GPU was idle is not known"
         how = trace.how_to_collect(Part.EVERY_OPERATION)
-        return Hidden(reason, how, is_lost=True, is_unusable=losses.is_unusable)
+        return Hidden(reason, how, is_lost=True, is_counted=True, is_unusable=losses.is_unusable)
     for part, why in _LOST.items():
         if not trace.holds(part) and (part is Part.END or not _is_whole(rank)):
             reason = f"{why}: GPU operations may be missing, also where none seems to run"
