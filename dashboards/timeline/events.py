@@ -419,5 +419,28 @@ def stall_events(stalls: RankStalls, clock: RankClock = OWN) -> Events:
     return Events(NameTable(["stalled"]), (part,))
 
 
+def host_events(
+    rank: Rank, clock: RankClock, range_names: NameTable | None, stalls: RankStalls | None
+) -> dict[str, Events]:
+    """Return the events of a rank's host, by source.
+
+    Ranks of one report share the names of its ranges and marks.
+    """
+    events = {}
+    calls, ranges = rank.calls, rank.trace.range_table(rank.process)
+    marks, operators = rank.trace.marks(rank.process), rank.trace.operators(rank.process)
+    if calls is not None:
+        events[CALL] = call_events(calls, rank.trace.api_names, clock)
+    if ranges is not None:
+        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names), clock)
+    if marks is not None:
+        events[MARK] = mark_events(marks, range_names or NameTable(marks.names), clock)
+    if operators is not None:
+        events[OPERATOR] = operator_events(operators, clock)
+    if stalls is not None and len(stalls.start_ns):
+        events[STALL] = stall_events(stalls, clock)
+    return events
+
+
 def _named(ids: Int64, names: Mapping[int, str], unknown: str) -> list[str]:
     return [names.get(identifier, unknown) for identifier in ids.tolist()]

@@ -19,20 +19,11 @@ from typing import TYPE_CHECKING
 from dashboards.clock import Clock
 from dashboards.questions import questions_about, steps_by_rank
 from dashboards.timeline.events import (
-    CALL,
-    MARK,
     OPERATION,
-    OPERATOR,
-    RANGE,
-    STALL,
     STEP,
     NameTable,
-    call_events,
-    mark_events,
+    host_events,
     operation_events,
-    operator_events,
-    range_events,
-    stall_events,
     step_events,
 )
 from dashboards.timeline.tracks import read_gpu, with_host
@@ -230,22 +221,11 @@ class Timelines:
         if known is not None:
             return known
         with self._reader(rank):
-            events = dict(self._gpu_events(number))
-            calls, names, clock = rank.calls, self._names(rank), self.clock(number)
-            if calls is not None:
-                events[CALL] = call_events(calls, rank.trace.api_names, clock)
-            ranges = rank.trace.range_table(rank.process)
-            if ranges is not None and names is not None:
-                events[RANGE] = range_events(ranges, names, clock)
-            marks = rank.trace.marks(rank.process)
-            if marks is not None and names is not None:
-                events[MARK] = mark_events(marks, names, clock)
-            operators = rank.trace.operators(rank.process)
-            if operators is not None:
-                events[OPERATOR] = operator_events(operators, clock)
-            stalls = self.source.stalls.get(number)
-            if stalls is not None and len(stalls.start_ns):
-                events[STALL] = stall_events(stalls, clock)
+            names, stalls = self._names(rank), self.source.stalls.get(number)
+            events = {
+                **self._gpu_events(number),
+                **host_events(rank, self.clock(number), names, stalls),
+            }
         with self._lock:
             return self._events.setdefault(number, events)
 

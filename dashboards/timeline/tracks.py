@@ -28,12 +28,8 @@ from dashboards.timeline.events import (
     STEP,
     STEPS,
     NameTable,
-    call_events,
-    mark_events,
+    host_events,
     operation_events,
-    operator_events,
-    range_events,
-    stall_events,
     step_events,
 )
 from dashboards.timeline.rows import Row, Samples, merged
@@ -202,23 +198,10 @@ def with_host(
     report share the names of its ranges.
     """
     rank, clock = timeline.rank, timeline.clock
-    calls, ranges = rank.calls, rank.trace.range_table(rank.process)
-    events = dict(timeline.events)
-    if ranges is not None:
-        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names), clock)
-    marks = rank.trace.marks(rank.process)
-    if marks is not None:
-        events[MARK] = mark_events(marks, range_names or NameTable(marks.names), clock)
-    if calls is not None:
-        events[CALL] = call_events(calls, rank.trace.api_names, clock)
-    operators = rank.trace.operators(rank.process)
-    if operators is not None:
-        events[OPERATOR] = operator_events(operators, clock)
-    stalled: list[Track] = []
-    if stalls is not None and len(stalls.start_ns):
-        events[STALL] = stall_events(stalls, clock)
-        stalled = [_stall_track(stalls, clock)]
-    busiest, others = _threads(rank, clock, calls, ranges, marks)
+    ranges = rank.trace.range_table(rank.process)
+    events = timeline.events | host_events(rank, clock, range_names, stalls)
+    stalled = [_stall_track(stalls, clock)] if stalls is not None and STALL in events else []
+    busiest, others = _threads(rank, clock, rank.calls, ranges, rank.trace.marks(rank.process))
     folded = (replace(other, is_folded=True) for other in others)
     tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *stalled, *busiest, *folded)
     return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
