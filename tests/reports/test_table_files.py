@@ -75,6 +75,18 @@ def test_texts_are_no_json_and_nothing_is_written_where_nothing_is_known(tmp_pat
             assert not any("null" in row.values() for row in csv.DictReader(file)), path
 
 
+def test_names_are_no_formulas_for_spreadsheets(tmp_path: Path) -> None:
+    name = '=HYPERLINK("http://host")'
+    report = TraceBuilder().kernel(0, 90, name).kernel(100, 190, "gemm").write(tmp_path)
+    for folder, options, written in (("a", [], name), ("b", ["--for-spreadsheets"], f"'{name}")):
+        assert run("export", "csv", report, "-o", tmp_path / folder, *options) == 0
+        with (tmp_path / folder / "kernels.csv").open(newline="") as file:
+            rows = [*csv.DictReader(file)]
+        assert [row["name"] for row in rows] == [written, "gemm"]
+        assert [row["start_ns"] for row in rows] == ["0", "100"]
+    assert run("export", "parquet", report, "-o", tmp_path / "c", "--for-spreadsheets") == 2
+
+
 def test_flops_of_a_step_may_be_given(tmp_path: Path) -> None:
     given = "--flops-per-step", "4e14"
     assert run("export", "csv", SAMPLES / "healthy.sqlite", "-o", tmp_path, *given) == 0

@@ -91,11 +91,24 @@ def _of_tables(ending: str, what: str) -> None:
         help="The folder to write to; files of the same names are replaced only when"
         " all are written.",
     )
+    @click.option(
+        "--for-spreadsheets",
+        is_flag=True,
+        hidden=ending != "csv",
+        help="Put an apostrophe before texts that a spreadsheet would calculate, such as =A1.",
+    )
     @flops_option
     @judging_options
     def tables(
-        reports: tuple[str, ...], output: str, flops_per_step: float | None, options: Options
+        reports: tuple[str, ...],
+        output: str,
+        flops_per_step: float | None,
+        options: Options,
+        *,
+        for_spreadsheets: bool,
     ) -> None:
+        if for_spreadsheets and ending != "csv":
+            raise click.UsageError(f"{ending} files need no --for-spreadsheets")
         options = replace(options, flops_per_step=flops_per_step)
         options.check()
         if ending == "parquet":
@@ -109,7 +122,7 @@ def _of_tables(ending: str, what: str) -> None:
             print_failures(analysis.result.failed)
             print_internal_errors(analysis.not_applicable)
             with progress("ranks") as shown, filled_folder(output) as folder:
-                write(analysis, folder, ending, shown)
+                write(analysis, folder, ending, shown, for_spreadsheets=for_spreadsheets)
 
 
 _of_tables("parquet", "Parquet")

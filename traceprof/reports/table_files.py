@@ -26,6 +26,10 @@ _OF_PROCESSES = frozenset({"api_calls", "ranges", "operators", "marks"})
 """Those once for all devices of a process."""
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of texts that spreadsheets calculate."""
+
+
 class _Writer(Protocol):
     """Writer of a table that comes in pieces."""
 
@@ -35,9 +39,16 @@ class _Writer(Protocol):
 
 
 def write(
-    analysis: Analysis, folder: Path, ending: str, progress: Progress | None = None
+    analysis: Analysis,
+    folder: Path,
+    ending: str,
+    progress: Progress | None = None,
+    *,
+    for_spreadsheets: bool = False,
 ) -> list[Path]:
     """Write each table of a run into a file of its own.
+
+    `for_spreadsheets` puts an apostrophe before texts in CSV that begin like a formula.
 
     Returns:
         The files.
@@ -45,7 +56,8 @@ def write(
     Raises:
         UsageError: the run has no rank.
     """
-    writer: Callable[[Path], _Writer] = _Parquet if ending == "parquet" else _Csv
+    csv = _SpreadsheetCsv if for_spreadsheets else _Csv
+    writer: Callable[[Path], _Writer] = _Parquet if ending == "parquet" else csv
     frames = RunFrames(analysis.run)
     if not frames.ranks:
         remedy = "see what the reports hold: traceprof info"
@@ -116,6 +128,26 @@ class _Csv:
 
     def close(self) -> None:
         self._file.close()
+
+
+class _SpreadsheetCsv(_Csv):
+    """CSV file in which a spreadsheet takes no name of a kernel or range for a formula."""
+
+    def add(self, frame: pd.DataFrame) -> None:
+        import pandas as pd  # noqa: PLC0415
+
+        columns = {name: frame[name] for name in frame.columns}
+        for name, column in columns.items():
+            if isinstance(column.dtype, pd.CategoricalDtype):
+                columns[name] = column.astype(object).map(_no_formula)
+            elif not pd.api.types.is_any_real_numeric_dtype(column.dtype):
+                columns[name] = column.map(_no_formula)
+        super().add(pd.DataFrame(columns))
+
+
+def _no_formula(value: object) -> object:
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA)
+    return f"'{value}" if is_formula else value
 
 
 class _Parquet:
