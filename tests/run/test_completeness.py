@@ -12,6 +12,7 @@ import pytest
 
 import traceprof
 from tests.reference import completeness as reference
+from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
 from traceprof.reports.time_text import headline_lines
@@ -177,3 +178,42 @@ def test_the_reference_finds_the_same(
             losses = rank.completeness.losses
             assert (losses.num_launches, losses.num_lost, losses.num_cut) == expected[:3]
             assert rank.lost.measure_ns == expected.lost_ns
+
+
+def _program() -> TraceBuilder:
+    """Return a program of 50 kernels, 10 us long, launched 5 us before each."""
+    builder = TraceBuilder()
+    for number in range(50):
+        start = 20_000 * number
+        builder.kernel(start, start + 10_000, launch=(start - 5_000, start - 2_000))
+    return builder
+
+
+def test_launches_of_the_driver_inside_those_of_the_runtime_are_one(tmp_path: Path) -> None:
+    builder = _program()
+    for number in range(50):
+        start = 20_000 * number
+        builder.api("cuLaunchKernel", start - 4_500, start - 2_500)
+    with ranks_of(builder.write(tmp_path / "nested.sqlite")) as (rank,):
+        assert rank.completeness.losses.num_lost == 0
+        assert rank.completeness.losses.num_launches == 50
+
+
+@pytest.mark.parametrize("name", ["cudaLaunchHostFunc", "cudaMemsetAsync", "cudaMemcpyAsync"])
+def test_calls_that_launch_nothing_lose_nothing(name: str, tmp_path: Path) -> None:
+    builder = _program().memset(995_000, 996_000).memcpy(997_000, 998_000)
+    for number in range(20):
+        builder.api(name, 20_000 * number + 12_000, 20_000 * number + 13_000)
+    with ranks_of(builder.write(tmp_path / "nothing.sqlite")) as (rank,):
+        assert rank.completeness.losses.num_lost == 0
+
+
+def test_captured_launches_lose_nothing(tmp_path: Path) -> None:
+    builder = _program()
+    builder.api("cudaStreamBeginCapture", 210_000, 210_100)
+    for number in range(10):
+        builder.api("cudaLaunchKernel", 210_200 + 100 * number, 210_250 + 100 * number)
+    builder.api("cudaStreamEndCapture", 212_000, 212_100)
+    with ranks_of(builder.write(tmp_path / "captured.sqlite")) as (rank,):
+        assert rank.completeness.losses.num_lost == 0
+        assert rank.completeness.losses.num_launches == 50

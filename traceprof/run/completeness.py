@@ -54,6 +54,7 @@ MAX_NEGLIGIBLE = 0.001
 """The share of lost launches up to which a recording is taken as whole."""
 
 _MAX_STRETCHES = 20
+_MANY = 200_000  # launches
 _KERNEL, _GRAPH, _COPY, _SET = range(4)
 _KINDS = {ApiCallKind.LAUNCH: _KERNEL, ApiCallKind.COPY: _COPY, ApiCallKind.MEMORY_SET: _SET}
 _KIND_OF_GROUP = (_KERNEL, _COPY, _SET, _KERNEL)  # of `RankOperations.groups`
@@ -255,23 +256,41 @@ class _Process:
     def missing(self) -> _Missing:
         """Return launches without an operation, that should have run, in order of time."""
         rows = np.flatnonzero(self.of_kinds(*range(4)) & ~self.has_operation)
-        # Those after all others can only be cut: they need no closer look, which takes time.
+        if len(rows):
+            captured = np.zeros(len(self.calls), np.bool_)
+            captured[self._captured()] = True
+            rows = rows[~(captured | self._are_done())[rows]]
+        # Those after all others can only be cut: whether they failed, which takes time, is no
+        # matter.
         last_ns = self.start_ns[self.has_operation].max(initial=-intervals.BEYOND_NS)
         is_last = self.start_ns[rows] > last_ns
         if not is_last.all():
-            rows = np.concatenate((rows[is_last], self._that_should_run(rows[~is_last])))
+            rows = np.concatenate((rows[is_last], self._that_succeeded(rows[~is_last])))
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
         name = self.calls.packed_name.at(rows)
         kind = np.array([self.kind_of[key] for key in name.tolist()], np.int64)
         some = _Missing(self.start_ns[rows], self.calls.packed_thread.at(rows), name, kind)
         return some.chosen(self._are_recorded(some))
 
-    def _that_should_run(self, rows: Int64) -> Int64:
-        """Return the launches that are no part of another one, are not captured, and succeeded."""
+    def _that_succeeded(self, rows: Int64) -> Int64:
+        """Return the calls that did not fail; of few among many launches all."""
+        # To look for calls that failed takes as long as to read all of them.
+        num_launches = np.count_nonzero(self.has_operation)
+        if len(rows) <= MAX_NEGLIGIBLE * num_launches and num_launches > _MANY:
+            return rows
+        failed = self.trace.failed_calls(self.rank.process)
+        return rows[~is_in(self.calls.correlation[rows], failed)]
+
+    def _are_done(self) -> Mask:
+        """Return the calls that are a part of a launch, or of which a part has an operation.
+
+        A runtime's call and the driver's call inside it are one launch, whatever their ids.
+        """
         calls, start = self.calls, self.start_ns
-        correlation = calls.correlation
-        should = ~is_in(correlation[rows], self.trace.failed_calls(self.rank.process))
-        # A runtime's call and the driver's call inside it are one launch, whatever their ids.
+        done = np.zeros(len(calls), np.bool_)
+        names = [self.trace.api_names[name] for name, kind in self.kind_of.items() if kind >= 0]
+        if len({name.startswith("cuda") for name in names}) < 2:
+            return done
         some = np.flatnonzero(self.of_kinds(*range(4)))
         some = some[np.lexsort((-calls.ends(some), start[some], calls.packed_thread.at(some)))]
         thread, end = calls.packed_thread.at(some), calls.ends(some)
@@ -281,11 +300,8 @@ class _Process:
         outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(some)), 0))
         has_any = np.zeros(len(some), np.bool_)
         np.logical_or.at(has_any, outer, self.has_operation[some])
-        whole = np.zeros(len(calls), np.bool_)
-        whole[some] = has_any[outer] | ~is_outer
-        captured = np.zeros(len(calls), np.bool_)
-        captured[self._captured()] = True
-        return rows[should & ~whole[rows] & ~captured[rows]]
+        done[some] = has_any[outer] | ~is_outer
+        return done
 
     def _captured(self) -> Int64:
         """Return the launches that threads captured into graphs: these ran in no stream."""
