@@ -19,7 +19,7 @@ from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import WorkerError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.sections import SectionReader
-from traceprof.findings import NotApplicable
+from traceprof.findings import Finding, NotApplicable
 from traceprof.guard import collected_failures, optional
 from traceprof.host.host_code import read_host_ranges
 from traceprof.run.opening import summarize_report
@@ -31,7 +31,7 @@ from traceprof.trace.open import open_trace
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.analyses.measurements.hidden import Hidden
@@ -81,7 +81,8 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
     results: dict[str, RankResult] = {}
     of_all: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
-    for analysis in _chosen(rank, wanted):
+    chosen = _chosen(rank, wanted)
+    for analysis in (one for one in chosen if _is_needed(one, wanted, results)):
         lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)
         if lacking is not None:
             missing[analysis.name] = _not_applicable(analysis, rank, lacking)
@@ -112,7 +113,29 @@ def _chosen(rank: Rank, wanted: Wanted | None) -> list[Registration]:
         and (rank.device is not None or analysis.is_for_cpu)
         and (wanted is None or analysis.name in wanted.measured)
     ]
-    return sorted(analyses, key=lambda entry: [entry.name != name for name in _LARGE])
+    wholes = frozenset() if wanted is None else wanted.measured - wanted.read  # these come last
+    return sorted(
+        analyses, key=lambda entry: [entry.name in wholes, *(entry.name != name for name in _LARGE)]
+    )
+
+
+@optional("part-of", otherwise=lambda *_: True)
+def _is_needed(
+    analysis: Registration, wanted: Wanted | None, results: Mapping[str, RankResult]
+) -> bool:
+    """Return whether an analysis is read, or may include the time of a finding asked for."""
+    if wanted is None or analysis.name in wanted.read:
+        return True
+    return any(
+        part.claims is None
+        or part.reads  # what ranks are compared by may make a finding
+        or (
+            part.name in results
+            and any(isinstance(one, Finding) for one in part.claims(results[part.name]))
+        )
+        for part in ANALYSES
+        if part.name in wanted.asked
+    )
 
 
 def _add(

@@ -74,6 +74,8 @@ class Registration(Record, frozen=True):
     is_listed: bool = False
     # returns all results, with those of this analysis refined
     refine: Callable[[Results, RankComparison], Results] = lambda results, _: results
+    # judges the numbers of a rank; None for an analysis of all ranks together
+    claims: Callable[[Any], list[Finding | NotApplicable]] | None = None
     reads: tuple[str, ...] = ()  # the shared measurements and the other findings that it reads
 
     @overload
@@ -154,6 +156,7 @@ class Registration(Record, frozen=True):
             is_for_cpu,
             is_listed,
             refine,
+            module.findings,
             module.READS,
         )
         if not ids:  # the breakdown, which nothing stands in for
