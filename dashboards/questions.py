@@ -15,9 +15,8 @@ from traceprof.comparison.ask import compared
 from traceprof.comparison.sides import loaded
 from traceprof.errors import TraceprofError
 from traceprof.progress import UNHEARD
-from traceprof.replay.answers.answers import answer
-from traceprof.replay.answers.step_path import step_path
-from traceprof.replay.assumptions.assumption import combined, parse
+from traceprof.replay.critical_path import step_path
+from traceprof.replay.whatif import answers_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
-    from traceprof.replay.answers.answers import WhatIf
-    from traceprof.replay.answers.critical_path import StepPath
+    from traceprof.replay.results import StepPath, WhatIf
     from traceprof.run.opening import Run
 
 
@@ -169,10 +167,7 @@ class WhatIfQuestion(NamedTuple):
 
 def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
     """Replay a step under each assumption and, if there are several, under all together."""
-    chosen = [parse(text) for text in question.assumed]
-    if len(chosen) > 1:
-        chosen.append(combined(chosen))
-    return answer(analysis, chosen, progress)
+    return answers_to(analysis, question.assumed, progress)
 
 
 Ask = Callable[[Any, "Progress"], Any]  # a question in, its answer out

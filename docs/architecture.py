@@ -36,7 +36,7 @@ STATIONS = (
     "traceprof.execution.measuring.measure",
     "traceprof.analyses.verdict.measured_run.measured_run",
     "traceprof.analyses.verdict.judging.judge",
-    "traceprof.replay.answers.savings.with_savings",
+    "traceprof.replay.savings.savings",
     "traceprof.analyses.verdict.run_result.RunResult",
     "traceprof.reports.text.render",
 )

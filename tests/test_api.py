@@ -182,7 +182,7 @@ def test_scalars_without_a_rank(analysis: Analysis) -> None:
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("whatif", "traceprof.replay.answers.savings"), ("compare", "traceprof.comparison.ask")],
+    [("whatif", "traceprof.replay.savings"), ("compare", "traceprof.comparison.ask")],
 )
 def test_a_public_function_has_its_signature(name: str, module: str) -> None:
     import_module(module)

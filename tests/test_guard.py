@@ -21,7 +21,7 @@ from traceprof.errors import UsageError
 from traceprof.findings import NotApplicable
 from traceprof.guard import REMEDY, OptionalPart, collected_failures, optional
 from traceprof.progress import UNHEARD
-from traceprof.replay.answers.answers import WhatIf
+from traceprof.replay.results import WhatIf
 from traceprof.reports import text
 
 for _module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):

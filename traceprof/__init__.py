@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceprof.errors import TraceprofError
     from traceprof.findings import Finding, Severity
     from traceprof.frames.open_run import RunFrames, open_run
-    from traceprof.replay.answers.ask import whatif
+    from traceprof.replay.whatif import whatif
     from traceprof.trace.open import open_trace
 
 __all__ = [
@@ -39,7 +39,7 @@ _LAZY = {
     "compare": "traceprof.comparison.ask",
     "open_run": "traceprof.frames.open_run",
     "open_trace": "traceprof.trace.open",
-    "whatif": "traceprof.replay.answers.ask",
+    "whatif": "traceprof.replay.whatif",
 }
 
 

@@ -304,9 +304,9 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
     map_items = partial(run_in_children, num_processes=measurer.num_processes)
 
     def replay(verdict: Verdict) -> Verdict:
-        from traceprof.replay.answers.savings import with_savings
+        from traceprof.replay.savings import savings
 
-        return with_savings(verdict, reports, map_items)
+        return savings(verdict, reports, map_items)
 
     try:
         result = _concluded(reports.measured, measurer.options, replay)
@@ -346,7 +346,7 @@ def _concluded(
 
 
 def _not_replayed(verdict: Verdict, _: object) -> Verdict:
-    from traceprof.replay.answers.savings import not_replayed
+    from traceprof.replay.savings import not_replayed
 
     return not_replayed(verdict, "the replay failed", REMEDY)
 
@@ -358,12 +358,7 @@ def _replayed(verdict: Verdict, replay: Callable[[Verdict], Verdict]) -> Verdict
 
 def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Options) -> Verdict:
     """Return a verdict with savings; the reports are opened again for the replay."""
-    from traceprof.replay.answers.savings import (
-        MAX_READ_AGAIN,
-        not_replayed,
-        num_operations,
-        with_savings,
-    )
+    from traceprof.replay.savings import MAX_READ_AGAIN, not_replayed, num_operations, savings
 
     if options.savings is None and num_operations(measured) > MAX_READ_AGAIN:
         reports = counted(len(measured.run.reports), "report")
@@ -381,6 +376,6 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
                     raise TraceFormatError(what, why, "analyze it again")
                 traces[-1].unload()  # what is read again of many reports adds up
             run = attach_ranks(measured.run, traces, ranks)
-            return with_savings(verdict, MeasuredReports(measured, run))
+            return savings(verdict, MeasuredReports(measured, run))
         except TraceprofError as error:  # a cluster's workers may see what this process does not
             return not_replayed(verdict, f"the reports cannot be read again ({error})", None)

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from traceprof.analysis import Analysis
-    from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.replay.answers.checked_replay import Baseline
+    from traceprof.replay.results import Answer, Baseline, WhatIf
 
 PATH = addresses.WHAT_IF
 TITLE = "What if"

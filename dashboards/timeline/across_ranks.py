@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Evidence
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.answers.critical_path import StepPath, StepPathPart
+    from traceprof.replay.results import StepPath, StepPathPart
     from traceprof.run.opening import Rank
 
 MAX_MEMBERS = 64  # that are listed one by one

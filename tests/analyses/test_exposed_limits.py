@@ -23,7 +23,7 @@ from tests.support.changes import damaged, faster_links, recorded, step_ns
 from traceprof.analyses.exposed_communication import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, Saving
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 
 NUM_STEPS = 8
 SAME = 2_000  # ns by which a replay's steps end elsewhere

@@ -15,7 +15,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import step_lengths
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.records import document
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 from traceprof.reports.time_text import headline_lines
 from traceprof.store.runs import save, stored_runs
 from traceprof.units import duration

@@ -19,8 +19,8 @@ from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changed_programs import PAIRS
 from tests.support.changes import DAMAGES, damaged, recorded
 from tests.support.selection import long_after
-from traceprof.replay.answers.answers import Answer, WhatIf
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.results import Answer, WhatIf
+from traceprof.replay.whatif import whatif
 
 Build = Callable[[np.random.Generator], Setup]
 

@@ -16,7 +16,7 @@ from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changed_programs import PAIRS, Pair, statistics_behind_gradients
 from tests.support.changes import each_on_its_own_stream, recorded, step_ns
 from tests.support.selection import long_after
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 
 Build = Callable[[np.random.Generator], Setup]
 

@@ -54,7 +54,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     """
     _need("perfetto")
     from traceprof.analysis import analyze
-    from traceprof.replay.answers.checked_replay import Refusal
+    from traceprof.replay.results import Refusal
     from traceprof.reports.perfetto.trace import critical_paths, write
 
     paths = expand(reports)

@@ -73,8 +73,8 @@ def command(
     from rich.console import Console
 
     from traceprof.documents.whatif import written
-    from traceprof.replay.answers.ask import whatif
     from traceprof.replay.assumptions.assumption import parse
+    from traceprof.replay.whatif import whatif
     from traceprof.reports.terminal import plain, renderable
     from traceprof.reports.whatif_text import answers_section
 

@@ -14,13 +14,12 @@ from msgspec import Meta, Struct
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Count
-from traceprof.replay.answers.critical_path import PathPart, StepPath
+from traceprof.replay.results import PathPart, StepPath
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from traceprof.replay.answers.answers import Answer as Answered
-    from traceprof.replay.answers.ask import Asked
-    from traceprof.replay.assumptions.sends import SendName
+    from traceprof.replay.results import Answer as Answered
+    from traceprof.replay.results import Asked, SendName
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]

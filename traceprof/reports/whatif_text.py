@@ -12,11 +12,8 @@ from traceprof.units import counted, duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.replay.answers.ask import Asked
-    from traceprof.replay.answers.checked_replay import Baseline
-    from traceprof.replay.answers.critical_path import StepPath
-    from traceprof.replay.assumptions.run_change import StreamOrder as Order
+    from traceprof.replay.results import Answer, Asked, Baseline, StepPath, WhatIf
+    from traceprof.replay.results import StreamOrder as Order
     from traceprof.reports.blocks import Block, Section, TableBlock
 
 _MAX_SHOWN = 5  # sends that wait behind others

@@ -23,8 +23,8 @@ from tests.support.workers import until
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
 from traceprof.progress import Progress
-from traceprof.replay.answers.answers import WhatIf
 from traceprof.replay.assumptions.assumption import defaults
+from traceprof.replay.results import WhatIf
 from traceprof.units import duration, percent
 
 ASSUMED = ("no-sync", "link=4x")

@@ -18,7 +18,7 @@ from tests.support.selection import known
 from tests.support.traces import analysis_of
 from tests.support.workers import until
 from traceprof.analysis import Analysis
-from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.critical_path import step_path
 
 STEP = 2
 

@@ -18,10 +18,11 @@ from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.findings import Basis
 from traceprof.ranks.passes import RankPasses
-from traceprof.replay.answers.answers import Answer, answered
-from traceprof.replay.answers.checked_replay import CheckedReplay, checked_replay
 from traceprof.replay.assumptions.assumption import Way, parse
-from traceprof.replay.assumptions.equal_work import equal_stages, stage_factors
+from traceprof.replay.assumptions.kernels import equal_stages, stage_factors
+from traceprof.replay.checked_replay import CheckedReplay, checked_replay
+from traceprof.replay.results import Answer
+from traceprof.replay.whatif import answered
 from traceprof.reports.text import render
 from traceprof.units import duration, percent
 

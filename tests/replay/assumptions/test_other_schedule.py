@@ -15,8 +15,8 @@ from tests.support.changes import recorded, step_ns
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
-from traceprof.replay.answers.answers import WhatIf
 from traceprof.replay.assumptions.assumption import Assumption
+from traceprof.replay.results import WhatIf
 from traceprof.run.pipeline_orders import ORDERS
 
 _PLAN = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 4)

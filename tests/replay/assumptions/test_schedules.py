@@ -14,8 +14,8 @@ from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.scenarios.stages import RECEIVES, SENDS, pair
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import long_after
-from traceprof.replay.answers.ask import whatif
-from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, schedule_times
+from traceprof.replay.assumptions.pipelines import PipelineModel, StageCost, schedule_times
+from traceprof.replay.whatif import whatif
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
 
 _NUM_STAGES, _NUM_MICRO_BATCHES = 4, 8

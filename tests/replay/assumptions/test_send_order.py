@@ -21,20 +21,13 @@ from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
-from traceprof.replay.answers.answers import answer
-from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.assumptions.assumption import Variant, combined, parse
-from traceprof.replay.assumptions.run_change import (
-    CannotChange,
-    RunChange,
-    StreamOrder,
-    changed_steps,
-)
-from traceprof.replay.assumptions.send_order import _Orders
-from traceprof.replay.assumptions.sends import SendName
+from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
+from traceprof.replay.assumptions.sends import _Orders, blocked_sends
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
+from traceprof.replay.results import SendName, StreamOrder
+from traceprof.replay.whatif import answers_to, whatif
 from traceprof.run.pipeline_orders import one_forward_one_backward
 
 Orders = dict[int, list[Send]]
@@ -153,7 +146,7 @@ def test_who_waits_behind_whom(replayed: Replayed) -> None:
 
 
 def test_the_orders_are_told(replayed: Replayed) -> None:
-    (only,) = answer(replayed.analysis, [parse("send-order=ready-first")]).answers
+    (only,) = answers_to(replayed.analysis, ["send-order=ready-first"]).answers
     assert {order.rank: list(order.sends) for order in only.orders} == names(
         {stage: as_computed(stage) for stage in (1, 2)}
     )

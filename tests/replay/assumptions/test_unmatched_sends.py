@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -14,10 +14,10 @@ from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import damaged, recorded
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
-from traceprof.replay.graph.held_out import halves, held_out_latencies, held_out_tails
-from traceprof.replay.graph.process_facts import ProcessFacts
 from traceprof.replay.graph.process_graph import Process
+from traceprof.replay.graph.process_part import ProcessFacts
 from traceprof.replay.graph.run_graph import run_graph
+from traceprof.replay.graph.weights import halves, held_out_latencies, held_out_tails
 
 
 def program(num: int, between: Callable[[Host, np.random.Generator], None]) -> Setup:

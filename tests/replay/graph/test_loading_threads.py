@@ -9,7 +9,7 @@ import pytest
 import traceprof
 from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine, Steps, Thread
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
-from traceprof.replay.answers.answers import Answer
+from traceprof.replay.results import Answer
 from traceprof.trace.nsight import schema
 
 _ASKED = ("kernel:gemm=0.5x", "no-sync", "no-data-loading", "link=2x")

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from traceprof.replay.graph.longest_path import ROOT, CircularError, binding_edges, schedule, solve
-from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.replay.graph.longest_path import (
+    ROOT,
+    CircularError,
+    WeightSets,
+    binding_edges,
+    schedule,
+    solve,
+)
 
 
 def plain(num: int, edges: list[tuple[int, int, float]]) -> list[float]:

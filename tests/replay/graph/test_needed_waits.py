@@ -13,7 +13,7 @@ from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import middle_step_ns, recorded, without_waits
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 
 _KIB, _MS = 1 << 10, 1_000_000
 _HALO = 32 * _KIB

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.replay.graph.rank_steps import RankSteps
-from traceprof.replay.graph.step_lengths import steady_shares
+from traceprof.replay.graph.run_graph import steady_shares
+from traceprof.replay.graph.steps import RankSteps
 from traceprof.run.rank import WindowKind
 from traceprof.run.steady_steps import StepUse
 

@@ -12,8 +12,12 @@ from tests.support.changes import recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
-from traceprof.replay.graph.event_waits import awaited, event_waits
-from traceprof.replay.graph.stream_waits import possible_waits, queued_communication
+from traceprof.replay.graph.stream_waits import (
+    awaited,
+    event_waits,
+    possible_waits,
+    queued_communication,
+)
 from traceprof.run.opening import Rank
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from traceprof.replay.graph.longest_path import NEVER
-from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.replay.graph.longest_path import NEVER, WeightSets
 
 
 def some_columns(rng: np.random.Generator, num_edges: int, num_sets: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from tests.support.traces import analysis_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
-from traceprof.replay.answers.checked_replay import Refusal
+from traceprof.replay.results import Refusal
 from traceprof.reports.perfetto.trace import critical_paths, write
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"

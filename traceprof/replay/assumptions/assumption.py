@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.other_schedule import StepChange
+    from traceprof.replay.assumptions.pipelines import StepChange
     from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.assumptions.table import Entry
     from traceprof.replay.graph.process_graph import Process

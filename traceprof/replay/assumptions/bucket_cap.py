@@ -11,16 +11,15 @@ from traceprof.analyses.gradients.buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
-from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.longest_path import NEVER, EdgeKind, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
-from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.graph.graph_edges import GraphEdges
+    from traceprof.replay.graph.longest_path import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
 _MIB = 1 << 20

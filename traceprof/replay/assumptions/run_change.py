@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import field
 from msgspec.structs import replace
 
-from traceprof.replay.graph.graph_edges import GraphEdges
-from traceprof.replay.graph.longest_path import NEVER, schedule
-from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.step_lengths import replayed_steps
-from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.analyses import straggler
+from traceprof.replay.graph.longest_path import NEVER, EdgeKind, GraphEdges, WeightSets, schedule
+from traceprof.replay.graph.matched import group_members
+from traceprof.replay.graph.run_graph import replayed_steps
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -22,23 +22,11 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.assumptions.sends import SendName
     from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.results import StreamOrder
 
 _NOTHING = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0)
-
-
-class StreamOrder(Record, frozen=True):
-    """The order in which a stream runs its sends in a step.
-
-    Attributes:
-        rank: the rank's number.
-        sends: of the stream.
-    """
-
-    rank: int
-    sends: tuple[SendName, ...]
 
 
 class RunChange(Record, frozen=True):
@@ -151,3 +139,28 @@ def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[Run
         CircularError: with the edges that are added, something would wait for itself.
     """
     return replayed_steps(changed(graph, columns, changes))[1]
+
+
+def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+    """Let the other ranks go on without waiting for those that are late, and count only them.
+
+    A late rank is taken to be as fast as the one that came before it: its own steps are those of
+    the others then.
+    """
+    ranks = analysis.measured.ranks
+    members = group_members(analysis)
+    if not members:
+        return CannotChange("no ranks were seen to wait for each other on one clock")
+    late = [lag.member for lag in straggler.run(analysis.measured).stragglers]
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
+    indices = [index[ranks.ranks[member]] for member in late]
+    is_late = [
+        np.tile(is_in(np.array(of_group), indices), len(matched.node))
+        for of_group, matched in zip(members, graph.matched, strict=True)
+    ]
+    edges = np.flatnonzero(graph.edges.kind == EdgeKind.ARRIVAL)[np.concatenate(is_late)]
+    return RunChange(
+        edges=edges,
+        weights=np.full(len(edges), NEVER),
+        left_out=frozenset(ranks.ranks[member] for member in late),
+    )

@@ -1,49 +1,33 @@
-"""Sends and receives that follow each other on a stream."""
+"""Sends and receives on a stream: which wait behind others, and their order by readiness."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.assumptions.run_change import (
+    CannotChange,
+    RunChange,
+    changed,
+    missing_event_records,
+)
+from traceprof.replay.graph.longest_path import NEVER, CircularError, EdgeKind, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
-from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.replay.graph.run_graph import replayed_steps
+from traceprof.replay.results import BlockedSend, SendName, StreamOrder
 from traceprof.structs import Record
-from traceprof.trace.grouping import median_of
+from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.graph.graph_edges import GraphEdges
+    from traceprof.replay.graph.longest_path import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
-_DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
 _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
-
-
-class SendName(Record, frozen=True, order=True):
-    """A send or receive that recurs in every step.
-
-    Attributes:
-        direction: 1 sends, 2 receives, 3 both.
-        peer: the other rank.
-        micro_batch: how many of the same direction and peer precede it in the step.
-    """
-
-    direction: int
-    peer: int
-    micro_batch: int
-
-    @property
-    def way(self) -> str:
-        """The direction and the peer: `send to 1`."""
-        return f"{_DIRECTIONS.get(self.direction, 'exchange with')} {self.peer}"
-
-    def __str__(self) -> str:
-        """Return it as text."""
-        return f"{self.way} (micro-batch {self.micro_batch})"
 
 
 class Sends(Record, frozen=True):
@@ -186,3 +170,222 @@ def _names(rank: Int64, step: Int64, direction: Int64, peer: Int64) -> tuple[Sen
     count[order] = np.arange(len(number)) - first
     rows = zip(direction.tolist(), peer.tolist(), count.tolist(), strict=True)
     return tuple(SendName(*row) for row in rows)
+
+
+# Orders by readiness change what is ready when: they settle in two or three rounds, or never.
+_MAX_ROUNDS = 8
+
+
+def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+    """Let each stream run the send first that both sides are ready for first.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run.
+    """
+    orders = _Orders.of(analysis, graph)
+    return orders if isinstance(orders, CannotChange) else orders.change(orders.by_readiness())
+
+
+class _Orders(Record, frozen=True):
+    """The sends of a run, and their order.
+
+    Attributes:
+        graph: of the run, with one set of weights.
+        edges: of it.
+        sends: of the run.
+        units: rows that follow each other on a stream in one step, as launched.
+        measured: the order of each stream, as it was.
+        pattern_of: for each unit, the stream whose order it has; -1 for one that is another.
+    """
+
+    graph: RunGraph
+    edges: GraphEdges
+    sends: Sends
+    units: tuple[Int64, ...]
+    measured: tuple[StreamOrder, ...]
+    pattern_of: tuple[int, ...]
+
+    @staticmethod
+    def of(analysis: OpenAnalysis, graph: RunGraph) -> _Orders | CannotChange:
+        """Look at the sends of a run."""
+        sends = sends_of(analysis, graph)
+        if sends is None:
+            return CannotChange("no two sends or receives follow each other on a stream")
+        unknown = missing_event_records(analysis, graph, "when sends were ready")
+        if unknown is not None:
+            return unknown
+        first = np.flatnonzero(np.append(True, np.diff(sends.unit) != 0))
+        units = tuple(np.split(np.arange(len(sends)), first[1:]))
+        numbers = [rank.rank for rank in analysis.run.ranks]
+        counts: dict[StreamOrder, int] = {}
+        orders = []
+        for rows in units:
+            names = tuple(sends.name[row] for row in rows.tolist())
+            order = StreamOrder(numbers[int(sends.rank[rows[0]])], names)
+            orders.append(order)
+            counts[order] = counts.get(order, 0) + (len(rows) > 1)
+        # Streams do the same in every step, except for the first and the last.
+        typical = max(counts.values())
+        measured = tuple(order for order, count in counts.items() if 2 * count > typical)
+        place = {order: index for index, order in enumerate(measured)}
+        measured_graph = replace(graph, weights=graph.weights.chosen((0,)))
+        pattern_of = tuple(place.get(order, -1) for order in orders)
+        return _Orders(measured_graph, graph.edges, sends, units, measured, pattern_of)
+
+    def change(self, sequence: Int64) -> RunChange:
+        """Return what another order changes in the graph.
+
+        Args:
+            sequence: int64[n], rows in the new order; units stay where they are.
+        """
+        sends = self.sends
+        node, old = sends.node, np.arange(len(sends))
+        joined = np.flatnonzero(sends.follows)
+        begins = np.flatnonzero(~sends.follows)
+        ends = np.append(begins[1:], len(sends)) - 1
+        source = [node[sequence[joined - 1]] + 1]
+        target = [node[sequence[joined]]]
+        added = [np.full(len(joined), sends.turn_around_ns)]
+        # What came before the first one still does, and what came after the last one.
+        before = begins[(sends.edge[begins] >= 0) & (sequence[begins] != begins)]
+        source.append(self.edges.source[sends.edge[before]].astype(np.int64))
+        target.append(node[sequence[before]])
+        added.append(np.full(len(before), sends.turn_around_ns))
+        is_stream = self.edges.kind == EdgeKind.STREAM
+        last = ends[sequence[ends] != ends]
+        after = np.flatnonzero(is_stream & is_in(self.edges.source, node[last] + 1))
+        of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
+        source.append(node[sequence[of_last]] + 1)
+        target.append(self.edges.target[after].astype(np.int64))
+        added.append(self.graph.weights.of(0)[after])
+        waits = self._inherited(old)
+        source.append(waits[0])
+        target.append(waits[1])
+        added.append(waits[2])
+        edges = sends.edge[joined]
+        return RunChange(
+            edges=edges,
+            weights=np.full(len(edges), NEVER),
+            source=np.concatenate(source),
+            target=np.concatenate(target),
+            added=np.concatenate(added),
+            orders=tuple(
+                order
+                for order, was in zip(self.typical(sequence), self.measured, strict=True)
+                if order != was
+            ),
+        )
+
+    def _inherited(self, rows: Int64) -> tuple[Int64, Int64, Float64]:
+        """Return the waits of sends that have none of their own: those of the one before."""
+        edges, sends = self.edges, self.sends
+        is_wait = np.flatnonzero(edges.kind == EdgeKind.STREAM_WAIT)
+        row = np.searchsorted(sends.node, edges.target[is_wait])
+        fits = row < len(sends)
+        fits[fits] = sends.node[row[fits]] == edges.target[is_wait[fits]]
+        order = np.argsort(row[fits], kind="stable")
+        of_row, edge = row[fits][order], is_wait[fits][order]
+        has = np.zeros(len(sends), np.bool_)
+        has[of_row] = True
+        begins = np.maximum.accumulate(np.where(sends.follows, 0, rows))
+        giver = np.maximum.accumulate(np.where(has, rows, -1))
+        heirs = np.flatnonzero(~has & (giver >= begins))
+        low = np.searchsorted(of_row, giver[heirs], side="left")
+        count = np.searchsorted(of_row, giver[heirs], side="right") - low
+        at = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+        weights = self.graph.weights.of(0)[edge[at]]
+        source = edges.source[edge[at]].astype(np.int64)
+        return source, sends.node[np.repeat(heirs, count)], weights
+
+    def by_readiness(self) -> Int64:
+        """Return the rows in the order in which both sides are ready, for every step by itself."""
+        sends = self.sends
+        free = RunChange(
+            edges=sends.edge[sends.follows], weights=np.full(int(sends.follows.sum()), NEVER)
+        )
+        graph = changed(self.graph, (0,), [free])
+        best_sequence, best_ns = np.arange(len(sends)), np.inf
+        sequences: set[bytes] = set()
+        for _ in range(_MAX_ROUNDS):
+            edges, weights = graph.edges, graph.weights.of(0)
+            times = solve(graph.plan, graph.weights)[:, 0]
+            ready = ready_ns(sends, edges, weights, times)
+            ready = np.maximum(ready, ready[sends.partner])
+            sequence = np.lexsort((np.arange(len(sends)), ready, sends.unit))
+            if sequence.tobytes() in sequences:
+                break
+            sequences.add(sequence.tobytes())
+            try:
+                graph = changed(self.graph, (0,), [self.change(sequence)])
+            except CircularError:
+                break
+            step_ns = float(median_of(replayed_steps(graph)[1][:, 0]))
+            if step_ns < best_ns:
+                best_sequence, best_ns = sequence, step_ns
+        return best_sequence
+
+    def typical(self, sequence: Int64) -> tuple[StreamOrder, ...]:
+        """Return the order of each stream, as most of the steps have it."""
+        counts: list[dict[tuple[SendName, ...], int]] = [{} for _ in self.measured]
+        done = 0
+        for rows, pattern in zip(self.units, self.pattern_of, strict=True):
+            chosen = sequence[done : done + len(rows)]
+            done += len(rows)
+            if pattern >= 0:
+                names = tuple(self.sends.name[row] for row in chosen.tolist())
+                counts[pattern][names] = counts[pattern].get(names, 0) + 1
+        return tuple(
+            StreamOrder(measured.rank, max(count, key=lambda names: count[names]))
+            for measured, count in zip(self.measured, counts, strict=True)
+        )
+
+
+MAX_NAMED = 20
+"""The number of blocked sends that are listed."""
+_MIN_BLOCKED = 0.001  # of a step
+
+
+def blocked_sends(
+    analysis: OpenAnalysis, graph: RunGraph
+) -> tuple[BlockedSend, ...] | CannotChange:
+    """Return the sends that waited behind others that need not come first, worst first.
+
+    Args:
+        analysis: of the run.
+        graph: of the whole run; its first weights are as measured.
+
+    Returns:
+        At most `MAX_NAMED` of them, or why they are not known.
+    """
+    sends = sends_of(analysis, graph)
+    if sends is None:
+        return ()
+    unknown = missing_event_records(analysis, graph, "when sends were ready")
+    if unknown is not None:
+        return unknown
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    ready = ready_ns(sends, graph.edges, graph.weights.of(0), times)
+    start = times[sends.node]
+    blocked = start - np.maximum(ready, start[sends.partner])
+    blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)
+    numbers = [rank.rank for rank in analysis.run.ranks]
+    step = float(
+        median_of(np.concatenate([np.diff(rank_steps.limits_ns) for rank_steps in graph.steps]))
+    )
+    by_name: dict[tuple[int, SendName, SendName], list[float]] = {}
+    for row in np.flatnonzero(blocked > _MIN_BLOCKED * step).tolist():
+        key = numbers[sends.rank[row]], sends.name[row], sends.name[row - 1]
+        by_name.setdefault(key, []).append(float(blocked[row]))
+    num_steps = max(len(rank_steps.number) for rank_steps in graph.steps)
+    rows = [
+        BlockedSend(rank, name, behind, name.peer, round(_median(values, num_steps)))
+        for (rank, name, behind), values in by_name.items()
+    ]
+    rows = [row for row in rows if row.blocked_ns > _MIN_BLOCKED * step]
+    return tuple(sorted(rows, key=lambda row: (-row.blocked_ns, row.rank, row.blocked))[:MAX_NAMED])
+
+
+def _median(values: list[float], num_steps: int) -> float:
+    """Return the median over steps, in those without a value 0."""
+    return float(median_of(values + [0.0] * max(num_steps - len(values), 0)))

@@ -10,18 +10,20 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from traceprof.errors import UsageError
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
-from traceprof.replay.assumptions.equal_work import (
+from traceprof.replay.assumptions.kernels import (
     equal_lengths,
     equal_stages,
+    not_in_full_precision,
     not_uneven,
+    unlike_kernels,
     with_equal_kernels,
     with_equal_stages,
+    with_half_precision,
+    without_slowdown,
     without_stages,
 )
-from traceprof.replay.assumptions.half_precision import not_in_full_precision, with_half_precision
-from traceprof.replay.assumptions.hidden_copies import with_hidden_copies
-from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
     is_no_pytorch,
     may_be_in_line,
@@ -30,6 +32,7 @@ from traceprof.replay.assumptions.one_process import (
     with_faster_kernels,
     with_faster_links,
     with_hidden_communication,
+    with_hidden_copies,
     without_communication,
     without_data_loading,
     without_full_queues,
@@ -39,19 +42,94 @@ from traceprof.replay.assumptions.one_process import (
     without_serialization,
     without_stalls,
 )
-from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
-from traceprof.replay.assumptions.send_order import order_of_readiness
-from traceprof.replay.assumptions.slowdown import unlike_kernels, without_slowdown
-from traceprof.replay.assumptions.values import bucket_size, multiple, pattern_and_factor, speed_up
+from traceprof.replay.assumptions.pipelines import with_more_micro_batches, with_schedule
+from traceprof.replay.assumptions.run_change import without_stragglers
+from traceprof.replay.assumptions.sends import order_of_readiness
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.other_schedule import StepChange
+    from traceprof.replay.assumptions.pipelines import StepChange
     from traceprof.replay.assumptions.run_change import CannotChange, RunChange
     from traceprof.replay.graph.weights import Durations
+
+MIN_CAP_MIB, MAX_CAP_MIB = 1, 100_000
+
+
+def speed_up(text: str) -> tuple[float]:
+    """Read the factor of `link=2x`, which is above 0.
+
+    Raises:
+        UsageError: it is not a factor, or 0.
+    """
+    return (_factor(text, "link=2x", is_zero_allowed=False),)
+
+
+def multiple(text: str) -> tuple[float]:
+    """Read the factor of `micro-batches=2x`, which is above 1.
+
+    Raises:
+        UsageError: it is not a factor, or 1 or less.
+    """
+    factor = _factor(text, "micro-batches=2x", is_zero_allowed=False)
+    if factor <= 1:
+        raise UsageError(f"cannot assume {text}", "there would be no more", "give a factor above 1")
+    return (factor,)
+
+
+def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
+    """Read the regular expression and the factor of `kernel:REGEX=0.5x`.
+
+    Raises:
+        UsageError: one of both is missing, or is not written as it should be.
+    """
+    pattern, has_value, _ = text.partition(":")[2].rpartition("=")
+    if not has_value or not pattern:
+        raise UsageError(
+            f"cannot assume {text!r}", "it needs a regular expression and a factor",
+            "write it as kernel:gemm=0.5x",
+        )  # fmt: skip
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"cannot assume {text!r}",
+            f"{pattern!r} is not a regular expression ({error})",
+            "write it in the syntax of Python's re module",
+        ) from error
+    return expression, _factor(text, "kernel:gemm=0.5x", is_zero_allowed=True)
+
+
+def bucket_size(text: str) -> tuple[float]:
+    """Read the size of gradient buckets in MiB.
+
+    Raises:
+        UsageError: it is not a number, too small or too large.
+    """
+    size = text.partition("=")[2]
+    if (
+        re.fullmatch(r"\d+(?:\.\d+)?", size) is None
+        or not MIN_CAP_MIB <= float(size) <= MAX_CAP_MIB
+    ):
+        raise UsageError(
+            f"cannot assume {text}",
+            f"the size is not a number from {MIN_CAP_MIB} to {MAX_CAP_MIB}",
+            "write it in MiB, as DistributedDataParallel takes it: bucket-cap-mb=100",
+        )
+    return (float(size),)
+
+
+def _factor(text: str, example: str, *, is_zero_allowed: bool) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x", text.rpartition("=")[2])
+    if match is None or (not is_zero_allowed and float(match[1]) == 0):
+        raise UsageError(
+            f"cannot assume {text}",
+            "the value is no factor",
+            f"write it as a number and x, such as {example}",
+        )
+    return float(match[1])
 
 
 _HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "streams", "ranks"))

@@ -1,5 +1,6 @@
 """The dependency graph of a run, and its replay.
 
-`columns` and the `waits` modules read a process; `process_graph` cuts it into pieces, `run_graph`
-joins processes, `weights` gives each edge its time, and `longest_path` solves the graph.
+`columns` holds calls and operations; `host_waits`, `stream_waits`, `hidden_waits`, `thread_waits`
+and `latencies` find what they wait for; `process_graph` makes nodes and edges of it, `weights`
+weighs these, and `run_graph` joins processes by their collectives. `longest_path` replays.
 """

@@ -1,4 +1,8 @@
-"""Latencies: the time between the last thing that a GPU operation waited for and its start."""
+"""Latencies: the time between the last thing that an operation waited for and its start.
+
+A replay with the latencies that were measured cannot miss what was measured. With those of the
+other half of the steps it can, and it does where steps differ for reasons that it does not know.
+"""
 
 from __future__ import annotations
 

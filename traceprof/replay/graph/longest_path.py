@@ -1,22 +1,23 @@
-"""Times in a graph without circles: each node is as late as the latest of its predecessors allows.
-
-A node's time is the maximum over its incoming edges of the source's time plus the edge's weight.
-Several sets of weights are solved at once. Nodes are taken level by level, those of a level
-together; so the work in Python is as long as the graph is deep, not as it is large.
-"""
+"""Edges, sets of their weights, and the longest path to each node of a dependency graph."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import zlib
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Float64, Int32
-    from traceprof.replay.graph.weight_sets import WeightSets
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Float64, Int32, Int64, Mask
 
 NEVER = -np.inf
 """The weight of an edge that holds nothing back."""
@@ -24,7 +25,11 @@ ROOT = 0
 """The node that stands for the beginning, at time 0."""
 
 
-class CircularError(ValueError):
+class CannotReplayError(ValueError):
+    """A graph that cannot be replayed; the text says why."""
+
+
+class CircularError(CannotReplayError):
     """The graph has a circle."""
 
 
@@ -161,5 +166,236 @@ def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
             ready = np.flatnonzero((missing == 0) & (times > 0))
         depth += 1
     if done < num_nodes:
-        raise CircularError(f"{num_nodes - done} nodes wait for each other")
+        num = num_nodes - done
+        why = f"calls and operations seem to wait for each other ({num} nodes wait for each other)"
+        raise CircularError(why)
     return level
+
+
+class EdgeKind(IntEnum):
+    """Reasons for which a node is held back."""
+
+    CAPTURE = 0  # the capture began: nothing before it is known
+    THREAD = 1  # the thread's own time since its last piece
+    HAND_OVER = 2  # another thread's call
+    OWN_TIME = 3  # a piece of calls takes its time
+    HOST_WAIT = 4  # a synchronizing call or blocking copy
+    STALL = 5  # a full launch queue
+    LOCK = 6  # another thread's call, inside the driver
+    LAUNCH = 7  # the first operation of a piece has been launched
+    LAUNCHES = 8  # one of the operations of a piece has been launched
+    STREAM = 9  # the operation before on the stream
+    STREAM_WAIT = 10  # an operation of another stream
+    WORK = 11  # a piece of operations takes its time
+    ARRIVAL = 12  # a member of a collective has come
+    TRANSFER = 13  # the data of a collective have moved
+    APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
+    APART_END = 15  # and who waits for it waits for what its communicator did before
+    STREAM_END = 16  # or for all that was on the stream before
+    SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
+    HIDDEN_WAIT = 18  # that wait
+    NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
+    APART_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
+    APART_UNKNOWN = 21  # as `APART_END`, where communicators are not known
+
+
+class Edges(Record, frozen=True):
+    """Edges of one kind and one process; n of them.
+
+    Attributes:
+        kind: what they are.
+        process: index of the process; of collectives, of the member.
+        source: int64[n], nodes.
+        target: int64[n], nodes.
+        at: int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
+            `HostWaits` or `OperationWaits`.
+        other: int64[n], the other thread's call of hand-overs, else as `at`.
+    """
+
+    kind: EdgeKind
+    process: int
+    source: Int64
+    target: Int64
+    at: Int64
+    other: Int64
+
+
+class GraphEdges(Record, frozen=True):
+    """The e edges of a graph, in the order of their weights.
+
+    Attributes:
+        kind: uint8[e], what holds their targets back: `EdgeKind`.
+        source: int32[e], nodes.
+        target: int32[e], nodes.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    source: Int32
+    target: Int32
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @staticmethod
+    def of(kinds: Sequence[Edges]) -> GraphEdges:
+        """Return the edges of several kinds, one kind after the other."""
+        numbers = np.array([one.kind for one in kinds], np.uint8)
+        return GraphEdges(
+            np.repeat(numbers, [len(one.source) for one in kinds]),
+            _joined([one.source for one in kinds], np.int32),
+            _joined([one.target for one in kinds], np.int32),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[GraphEdges]) -> GraphEdges:
+        """Put the edges of one part of a graph behind those of another."""
+        return GraphEdges(
+            _joined([part.kind for part in parts], np.uint8),
+            _joined([part.source for part in parts], np.int32),
+            _joined([part.target for part in parts], np.int32),
+        )
+
+    def moved(self, by: int) -> GraphEdges:
+        """Return them with `by` other nodes before their own; the root stays where it is."""
+        source = np.where(self.source == ROOT, ROOT, self.source + by).astype(np.int32)
+        return replace(self, source=source, target=(self.target + by).astype(np.int32))
+
+    def from_root(self, chosen: Mask) -> GraphEdges:
+        """Return them, some coming from the root: bool[e]."""
+        return replace(self, source=np.where(chosen, ROOT, self.source).astype(np.int32))
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
+
+
+_ROWS_AT_ONCE = 1 << 16
+_EDGE_BYTES = 12  # of its number, and of its weight
+_MAX_BACK = 8  # the sets of one assumption: of these some are the same
+
+
+Difference = tuple[bytes, ...]
+"""What differs between two sets: of each part of the edges the packed rest; empty for nothing."""
+SAME: Difference = (b"",)
+"""The difference of a set of one part from one that is the same."""
+
+
+class WeightSets(Record, frozen=True):
+    """Sets of weights of e edges. An assumption changes few of them: the others are kept once.
+
+    Attributes:
+        full: float64[e].
+        other: of each set, what differs.
+        begins: where the parts of the edges begin.
+    """
+
+    full: Float64
+    other: tuple[Difference, ...]
+    begins: tuple[int, ...] = (0,)
+
+    @property
+    def num(self) -> int:
+        """The number of sets."""
+        return len(self.other)
+
+    @staticmethod
+    def of_columns(columns: Iterable[Float64]) -> WeightSets:
+        """Keep sets of weights, float64[e] each; at least one."""
+        columns = iter(columns)
+        full = np.ascontiguousarray(next(columns))
+        begins = tuple(range(0, max(len(full), 1), _ROWS_AT_ONCE))
+        others = [SAME * len(begins)]
+        for column in columns:
+            parts = (slice(begin, begin + _ROWS_AT_ONCE) for begin in begins)
+            of_parts = (packed(*different(full[part], column[part])) for part in parts)
+            others.append(or_known(tuple(of_parts), others))
+            del column  # before the next one is made
+        return WeightSets(full, tuple(others), begins)
+
+    @staticmethod
+    def joined(parts: Sequence[WeightSets]) -> WeightSets:
+        """Put the sets of one list of edges behind those of another."""
+        firsts = np.cumsum([0, *(len(part.full) for part in parts)])[:-1].tolist()
+        begins = [
+            first + begin
+            for first, part in zip(firsts, parts, strict=True)
+            for begin in part.begins
+        ]
+        others: list[Difference] = []
+        for number in range(parts[0].num):
+            of_parts = tuple(data for part in parts for data in part.other[number])
+            others.append(or_known(of_parts, others))
+        full = np.concatenate([part.full for part in parts])
+        return WeightSets(full, tuple(others), tuple(begins))
+
+    def distinct(self) -> tuple[list[int], Int64]:
+        """Return the sets without those that are kept as one of them, and which of these each is.
+
+        Returns:
+            Numbers of sets, and int64[k], indices into them.
+        """
+        known: dict[int, int] = {}
+        place = [known.setdefault(id(one), len(known)) for one in self.other]
+        first = [place.index(number) for number in range(len(known))]
+        return first, np.array(place, np.int64)
+
+    def of(self, number: int) -> Float64:
+        """Return one set, float64[e], which is not to be written to."""
+        if not any(self.other[number]):
+            return self.full
+        column = self.full.copy()
+        for begin, data in zip(self.begins, self.other[number], strict=True):
+            if data:
+                edge, weight = _unpacked(data)
+                column[begin:][edge] = weight
+        return column
+
+    def chosen(self, numbers: Sequence[int]) -> WeightSets:
+        """Return some of the sets."""
+        return replace(self, other=tuple(self.other[number] for number in numbers))
+
+    def columns(self, order: Int32 | Int64 | None = None) -> Float64:
+        """Return all sets, float64[e, k], in another order of the edges if one is given."""
+        columns = np.empty((len(self.full), self.num))
+        for number in range(self.num):
+            column = self.of(number)
+            if order is None:
+                columns[:, number] = column
+                continue
+            for begin in range(0, len(order), _ROWS_AT_ONCE):
+                rows = slice(begin, begin + _ROWS_AT_ONCE)
+                columns[rows, number] = column[order[rows]]
+        return columns
+
+
+def different(full: Float64, column: Float64) -> tuple[Int32, Float64]:
+    """Return where float64[e] differs from another one, int32[d], and what is there."""
+    if column is full:
+        return np.empty(0, np.int32), np.empty(0)
+    edge = (column != full).nonzero()[0].astype(np.int32)
+    return edge, column[edge]
+
+
+def difference(full: Float64, column: Float64) -> Difference:
+    """Return what float64[e] differs in from another one."""
+    return (packed(*different(full, column)),)
+
+
+def packed(edge: Int32, weight: Float64) -> bytes:
+    """Pack edges, ascending int32[d], each less the one before it, and their float64[d]."""
+    if len(edge) == 0:
+        return b""
+    apart = np.diff(edge, prepend=np.int32(0))
+    return zlib.compress(apart.tobytes() + weight.tobytes(), 1)
+
+
+def _unpacked(packed: bytes) -> tuple[Int32, Float64]:
+    data = zlib.decompress(packed)
+    num = len(data) // _EDGE_BYTES
+    apart = np.frombuffer(data, np.int32, num)
+    return np.cumsum(apart, dtype=np.int32), np.frombuffer(data, np.float64, num, apart.nbytes)
+
+
+def or_known(change: Difference, before: Sequence[Difference]) -> Difference:
+    """Return the first of the last ones before that is the same, if one is: it is kept once."""
+    return next((known for known in before[-_MAX_BACK:] if known == change), change)

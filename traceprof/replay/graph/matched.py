@@ -8,9 +8,14 @@ import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO
-from traceprof.replay.graph.graph_edges import GraphEdges
-from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.weight_sets import SAME, WeightSets, difference, or_known
+from traceprof.replay.graph.longest_path import (
+    SAME,
+    EdgeKind,
+    GraphEdges,
+    WeightSets,
+    difference,
+    or_known,
+)
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 from traceprof.trace.model.special_values import UNKNOWN
@@ -21,8 +26,8 @@ if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.graph.sample import Sample
-    from traceprof.replay.graph.weight_sets import Difference
+    from traceprof.replay.graph.longest_path import Difference
+    from traceprof.replay.graph.steps import Sample
 
 # If clocks may be off by more than this share of a step, only operations count for which a rank
 # waited longer than that: to leave out shorter waits is the smaller error.

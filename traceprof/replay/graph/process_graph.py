@@ -9,21 +9,22 @@ moved before the last rank has come.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.replay.graph.columns import COPY, gpu_work, host_calls
-from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
-from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
+from traceprof.replay.graph.hidden_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
-from traceprof.replay.graph.longest_path import ROOT
+from traceprof.replay.graph.longest_path import ROOT, EdgeKind, Edges
 from traceprof.replay.graph.stream_waits import (
+    MAX_LOST_RECORDS,
     NO_STREAM_WAITS,
     behind_communication,
+    event_waits,
     inferred_waits,
+    lost_records,
     queued_communication,
     stream_waits,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.hidden_host_waits import HiddenWaits
+    from traceprof.replay.graph.hidden_waits import HiddenWaits
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.stream_waits import OperationWaits
     from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
@@ -45,33 +46,6 @@ if TYPE_CHECKING:
 
 
 _NO_LIMITS = np.zeros(1, np.int64)
-
-
-class EdgeKind(IntEnum):
-    """Reasons for which a node is held back."""
-
-    CAPTURE = 0  # the capture began: nothing before it is known
-    THREAD = 1  # the thread's own time since its last piece
-    HAND_OVER = 2  # another thread's call
-    OWN_TIME = 3  # a piece of calls takes its time
-    HOST_WAIT = 4  # a synchronizing call or blocking copy
-    STALL = 5  # a full launch queue
-    LOCK = 6  # another thread's call, inside the driver
-    LAUNCH = 7  # the first operation of a piece has been launched
-    LAUNCHES = 8  # one of the operations of a piece has been launched
-    STREAM = 9  # the operation before on the stream
-    STREAM_WAIT = 10  # an operation of another stream
-    WORK = 11  # a piece of operations takes its time
-    ARRIVAL = 12  # a member of a collective has come
-    TRANSFER = 13  # the data of a collective have moved
-    APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
-    APART_END = 15  # and who waits for it waits for what its communicator did before
-    STREAM_END = 16  # or for all that was on the stream before
-    SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
-    HIDDEN_WAIT = 18  # that wait
-    NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
-    APART_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
-    APART_UNKNOWN = 21  # as `APART_END`, where communicators are not known
 
 
 class Observed(Record, frozen=True):
@@ -160,27 +134,6 @@ class Process(Observed, frozen=True):
     def end_node(self, operation: Int64) -> Int64:
         """Return the node at which the piece of an operation is over."""
         return self.start_node(operation) + 1
-
-
-class Edges(Record, frozen=True):
-    """Edges of one kind and one process; n of them.
-
-    Attributes:
-        kind: what they are.
-        process: index of the process; of collectives, of the member.
-        source: int64[n], nodes.
-        target: int64[n], nodes.
-        at: int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
-            `HostWaits` or `OperationWaits`.
-        other: int64[n], the other thread's call of hand-overs, else as `at`.
-    """
-
-    kind: EdgeKind
-    process: int
-    source: Int64
-    target: Int64
-    at: Int64
-    other: Int64
 
 
 def observe(

@@ -10,7 +10,7 @@ from traceprof import intervals
 from traceprof.host.evidence_names import OVER_BY_ITSELF
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.hidden_host_waits import api_names, numbered
+from traceprof.replay.graph.hidden_waits import api_names, numbered
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind

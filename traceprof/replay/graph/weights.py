@@ -6,19 +6,101 @@ from copy import copy
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
-from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
-from traceprof.replay.graph.longest_path import NEVER
-from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
+from traceprof.replay.graph.hidden_waits import names_of, numbered
+from traceprof.replay.graph.latencies import MAX_LATENCY_NS
+from traceprof.replay.graph.longest_path import NEVER, EdgeKind
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.graph.process_graph import Edges, Process
+    from traceprof.replay.graph.latencies import Latencies
+    from traceprof.replay.graph.longest_path import Edges
+    from traceprof.replay.graph.process_graph import Process
+
+
+def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
+    """Return the half that each time's step belongs to, 0 or 1, int64[n]; -1 in no steady step.
+
+    Steps alternate as in the sequence of Thue and Morse: no period of the steps falls into one
+    half, as that of a loader of two batches would with even and odd ones.
+
+    Args:
+        start_ns: int64[n].
+        limits_ns: int64[s + 1], when steps began and the last one ended.
+        is_steady: bool[s], which steps are compared.
+    """
+    step = np.searchsorted(limits_ns, start_ns, side="right") - 1
+    is_inside = np.append(is_steady, False)[step] & (step >= 0)
+    half, rest = np.zeros(len(step), np.int64), np.where(is_inside, step, 0)
+    while rest.any():
+        half ^= rest & 1
+        rest >>= 1
+    return np.where(is_inside, half, -1)
+
+
+def held_out_latencies(process: Process) -> Latencies:
+    """Return the delays of operations from similar operations in the other half.
+
+    Operations are alike on the same stream, with the same name. What has no like there keeps its
+    own, and what the kernels of other streams left no room for is part of what these took. An
+    operation that began before its call returned was handed over before: by how much is the call's
+    time, which belongs to its step.
+    """
+    latencies, work = process.latencies, process.work
+    half = halves(work.start_ns, process.limits_ns, process.is_steady)
+    like = numbered(work.chain, names_of(process.ranks, work))
+    consumer = process.stream_waits.consumer
+    return replace(
+        latencies,
+        after_launch_ns=_delays_of_others(latencies.after_launch_ns, like, half),
+        after_previous_ns=_delays_of_others(latencies.after_previous_ns, like, half),
+        after_wait_ns=_delays_of_others(latencies.after_wait_ns, like[consumer], half[consumer]),
+        unexplained_ns=_of_others(latencies.unexplained_ns, like, half),
+    )
+
+
+def held_out_tails(process: Process) -> Float64:
+    """Return how long after what they waited for calls return, as in the other half, float64[m].
+
+    A call that returns later than what it waited for can explain has worked or slept since, and
+    what was over before the call held nobody: both are as they were.
+    """
+    waits = process.host_waits
+    operation, tail = waits.operation, waits.tail_ns
+    half = halves(process.work.start_ns[operation], process.limits_ns, process.is_steady)
+    has_waited = process.work.end_ns[operation] > process.calls.start_ns[waits.call]
+    is_delay = has_waited & (tail <= MAX_LATENCY_NS)
+    half = np.where(is_delay, half, -1)
+    names = names_of(process.ranks, process.work)
+    like = numbered(names[operation], waits.is_stall.astype(np.int64))
+    return _of_others(tail, like, half).astype(np.float64)
+
+
+def _delays_of_others(values: Int64, like: Int64, half: Int64) -> Int64:
+    return _of_others(values, like, np.where(values >= 0, half, -1))
+
+
+def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
+    """Return the mean of what is alike in the other half, int64[n].
+
+    Where nothing is, and in neither half (-1), that is the value.
+    """
+    rows = np.flatnonzero(half >= 0)
+    if not len(rows):
+        return values
+    own, other = 2 * like[rows] + half[rows], 2 * like[rows] + 1 - half[rows]
+    num = 2 * int(like.max()) + 2
+    count = np.bincount(own, minlength=num)
+    mean = np.rint(np.bincount(own, values[rows], num) / np.maximum(count, 1)).astype(np.int64)
+    held_out = values.copy()
+    held_out[rows] = np.where(count[other] > 0, mean[other], values[rows])
+    return held_out
 
 
 class Durations(Record, frozen=True):
@@ -434,3 +516,56 @@ class Weigher:
         EdgeKind.SILENCE: _silent,
         EdgeKind.HIDDEN_WAIT: _hidden,
     }
+
+
+class RemainingWork(Record, frozen=True):
+    """The work of one process in each step, by variant.
+
+    Attributes:
+        number: int64[s], the numbers of the steps.
+        limits_ns: int64[s + 1], when they began and the last one ended, on the run's clock.
+        stream_ns: float64[s] each, what the compute and the copies of the busiest stream take.
+        removed_ns: float64[s] each, by how much kernels that compute take less than measured.
+    """
+
+    number: Int64
+    limits_ns: Int64
+    stream_ns: tuple[Float64, ...] = ()
+    removed_ns: tuple[Float64, ...] = ()
+
+    def under(self, process: Process, measured: Durations, sets: list[Durations]) -> RemainingWork:
+        """Return the same under other assumptions: one set of durations for each variant."""
+        work, num = process.work, len(self.number)
+        step = np.searchsorted(self.limits_ns, work.start_ns, side="right") - 1
+        rows = np.flatnonzero((step >= 0) & (step < num) & (work.kind != COMMUNICATION))
+        step, chain = step[rows], work.chain[rows]
+        computes = work.kind[rows] == COMPUTE
+        length, beside = measured.length_ns[rows], _beside(work.start_ns, work.end_ns, work.chain)
+        alone = length - beside[rows]
+        spent = np.bincount(chain, alone)
+        on_busiest = chain == (int(spent.argmax()) if len(spent) else -1)
+        known: dict[int, tuple[Float64, Float64]] = {}
+        for durations in sets:
+            if id(durations.length_ns) in known:
+                continue
+            less = length - durations.length_ns[rows]
+            counted = on_busiest & ~durations.is_free_of_stream[rows]
+            stream = np.bincount(step, np.where(counted, np.maximum(alone - less, 0), 0), num)
+            removed = np.bincount(step, np.where(computes, np.maximum(less, 0), 0), num)
+            known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
+        columns = [known[id(durations.length_ns)] for durations in sets]
+        stream_ns, removed_ns = zip(*columns, strict=True)
+        return replace(self, stream_ns=stream_ns, removed_ns=removed_ns)
+
+
+def _beside(start_ns: Int64, end_ns: Int64, chain: Int64) -> Int64:
+    """Return how long each operation ran beside earlier ones of its stream, int64[n]."""
+    beside = np.zeros(len(start_ns), np.int64)
+    order = np.lexsort((start_ns, chain))
+    start, end, of = start_ns[order], end_ns[order], chain[order]
+    if len(order):
+        # Streams lie one after the other, far apart, so that one running maximum serves all.
+        base = of * (int(end_ns.max()) - int(start_ns.min()) + 1)
+        reached = np.maximum.accumulate(end + base)[:-1] - base[1:]
+        beside[order[1:]] = np.clip(reached - start[1:], 0, end[1:] - start[1:])
+    return beside

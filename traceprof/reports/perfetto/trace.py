@@ -21,10 +21,9 @@ from traceprof.errors import one_line
 from traceprof.findings import by_id
 from traceprof.guard import REMEDY, optional
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
-from traceprof.replay.answers.checked_replay import Refusal, checked_replay
-from traceprof.replay.answers.savings import MAX_WITHOUT_STEPS
-from traceprof.replay.answers.step_path import step_path
-from traceprof.replay.graph.sample import sample_of
+from traceprof.replay.critical_path import step_path
+from traceprof.replay.results import Refusal
+from traceprof.replay.whatif import refusal_of
 from traceprof.reports.drawings import CLASSES
 from traceprof.reports.drawings import WAIT_PARTS as PARTS
 from traceprof.reports.perfetto.events import TrackEvents, events_of, flows_of, launch_flows, noted
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.ranks.bubbles import StageGaps
-    from traceprof.replay.answers.critical_path import StepPath
+    from traceprof.replay.results import StepPath
     from traceprof.reports.perfetto.events import LaunchFlows, Span, Value
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
@@ -295,13 +294,7 @@ def _refusal(analysis: Analysis) -> Refusal | None:
     tried = None if result.headline is None else result.headline.savings.replay
     if tried is not None:  # the replay was checked before
         return Refusal(tried.refused, tried.how_to_collect) if tried.refused else None
-    measured = {rank.rank: rank for rank in result.breakdown}
-    sample = sample_of(analysis.run, measured) if measured else None
-    num = sum(len(rank.operations) for rank in analysis.run.ranks)
-    if sample is None and num > MAX_WITHOUT_STEPS:
-        return Refusal(f"no steps are known, and {num} operations are too many", "mark steps")
-    replay = checked_replay(analysis, (), sample)
-    return replay if isinstance(replay, Refusal) else None
+    return refusal_of(analysis)
 
 
 def _chosen_steps(result: RunResult) -> list[int | None]:

@@ -9,7 +9,7 @@ import pytest
 import traceprof
 from sample_traces.simulator.scenarios.runs import simulate_run
 from tests.support.databases import change, query
-from traceprof.replay.answers.answers import Answer
+from traceprof.replay.results import Answer
 
 TABLES = [
     "NVTX_EVENTS",

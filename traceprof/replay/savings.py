@@ -15,12 +15,13 @@ from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
-from traceprof.replay.answers.answers import answered, with_floor
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
-from traceprof.replay.graph.process_facts import BRINGING, unseen_pace
+from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, checked_replay
+from traceprof.replay.graph.process_part import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
-from traceprof.replay.graph.sample import sample_of
+from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.results import Refusal
+from traceprof.replay.whatif import MAX_WITHOUT_STEPS, answered, with_floor
 from traceprof.run.rank import WindowKind
 
 if TYPE_CHECKING:
@@ -34,17 +35,15 @@ if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
-    from traceprof.replay.answers.answers import Answer
     from traceprof.replay.graph.run_graph import MapItems
+    from traceprof.replay.results import Answer
 
-MAX_WITHOUT_STEPS = 1_000_000
-"""Without known steps the whole training is replayed, up to this number of operations."""
 MAX_READ_AGAIN = 2_000_000
 """Operations up to which reports that were measured elsewhere are read again for a replay."""
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 
 
-def with_savings(
+def savings(
     verdict: Verdict, analysis: OpenAnalysis, map_items: MapItems = in_this_process
 ) -> Verdict:
     """Return a verdict with the gain of a step without each finding, and without all of them.
@@ -137,6 +136,9 @@ def _replayed(
     breakdowns = analysis.measured.of(breakdown)
     steps: dict[int, Int64] | None = None
     if any(result.judged_kind in _PARTS for result in breakdowns):
+        refusal = cannot_be_replayed(analysis)
+        if refusal is not None:
+            return refusal
         steps = {result.rank: _steps_inside(result) for result in breakdowns}
         if len(steps) < len(analysis.run.ranks) or not all(map(len, steps.values())):
             why = "the selection holds no whole step of every rank"

@@ -14,9 +14,9 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.verdict.savings import Gate
-from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
-from traceprof.replay.graph.process_facts import unseen_pace
-from traceprof.replay.graph.step_lengths import by_number
+from traceprof.replay.graph.process_part import unseen_pace
+from traceprof.replay.graph.run_graph import by_number
+from traceprof.replay.graph.stream_waits import MAX_LOST_RECORDS
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.kinds import UNIFIED_COPIES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64
     from traceprof.replay.assumptions.assumption import Assumption
-    from traceprof.replay.graph.process_facts import ProcessFacts
+    from traceprof.replay.graph.process_part import ProcessFacts
     from traceprof.replay.graph.run_graph import RunGraph
 
 MAX_UNLAUNCHED = 0.01

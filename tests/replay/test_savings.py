@@ -9,6 +9,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
+from msgspec import structs
 from msgspec.structs import astuple
 
 import traceprof
@@ -21,7 +22,7 @@ from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
 from tests.support.changes import damaged, step_ns, with_late_gpu, without_waits
 from tests.support.selection import known, long_after, rows_long_after
-from tests.support.traces import SAMPLE, SAMPLE_FOLDER
+from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
@@ -33,14 +34,23 @@ from traceprof.analysis import Analysis, Options, analyze, analyze_reports
 from traceprof.execution import children
 from traceprof.execution.children import run_in_children
 from traceprof.findings import Basis, Finding, Saving
+from traceprof.host.launch_stalls import find_stalls
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.replay.answers.savings import with_savings
 from traceprof.replay.assumptions.assumption import Variant, parse
-from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
-from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, Sample, sample_of
-from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
+from traceprof.replay.graph.longest_path import CannotReplayError
+from traceprof.replay.graph.process_graph import observe
+from traceprof.replay.graph.run_graph import (
+    in_this_process,
+    measured_steps,
+    replayed_steps,
+    reweighed,
+    run_graph,
+)
+from traceprof.replay.graph.steps import MIN_LEAD, MIN_STEPS, Sample, sample_of, step_operations
+from traceprof.replay.savings import savings
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse
+from traceprof.run.step_ranges import StepsSource
 from traceprof.units import duration
 
 _NO_REPLAY = Options(savings=False)
@@ -73,7 +83,7 @@ def replay_of(result: RunResult | Verdict) -> Replay:
 def chosen(analysis: Analysis, max_operations: int) -> Sample:
     measured = {result.rank: result for result in analysis.result.of(breakdown)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", max_operations)
+        patch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", max_operations)
         sample = sample_of(analysis.run, measured)
     return known(sample)
 
@@ -136,7 +146,7 @@ def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
     low_ns = saving_of(result, gain.finding).low_ns or 0
     assert 0.01 * headline.step_ns < low_ns < gain.gain_ns
     between = (low_ns + gain.gain_ns) / 2 / headline.step_ns
-    monkeypatch.setattr("traceprof.replay.answers.savings.MIN_SHARE", between)
+    monkeypatch.setattr("traceprof.replay.savings.MIN_SHARE", between)
     assert savings_of(analyze_reports([tmp_path / "run.sqlite"])).gains == ()
 
 
@@ -211,6 +221,37 @@ def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
 
 
+@pytest.mark.parametrize(
+    "selected", [Options(steps=(5, 9)), Options(time_range=(5_000_000, 20_000_000))]
+)
+def test_selected_periods_without_calls_are_not_replayed(selected: Options, tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for step in range(40):
+        for place, name in enumerate(("ampere_sgemm_nn", "relu", "softmax", "ampere_sgemm_tn")):
+            start = 1_000_000 * step + 200_000 * place + 1000
+            builder.kernel(start, start + 150_000, name=name, launch=False)
+    result = analyze_reports([builder.write(tmp_path / "run.sqlite")], options=selected)
+    assert {rank.steps_source for rank in result.breakdown} == {StepsSource.PERIOD}
+    assert by_finding(result)
+    assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
+    headline = result.headline
+    assert headline is not None
+    assert headline.savings is not None
+    assert "no CUDA API calls" in str(headline.savings.replay)
+
+
+def test_steps_in_which_nothing_ends_cannot_be_replayed() -> None:
+    with analysis_of(SAMPLE_FOLDER / "healthy.sqlite") as analysis:
+        rank = analysis.run.ranks[0]
+        assert rank.steps is not None
+        steps = rank.steps.chosen(np.arange(2))
+        steps = structs.replace(steps, end_ns=np.zeros(2, np.int64))
+        sample = Sample({rank.rank: steps}, (0, 1), {})
+        process = observe([(0, rank)], 0, find_stalls(rank))
+        with pytest.raises(CannotReplayError, match=f"of rank {rank.rank} was over"):
+            step_operations(rank, 0, process, 0, sample)
+
+
 def _without_launch(path: Path, result: RunResult) -> float:
     """Return the share of operations of the training, a GPU each, without a launch."""
     counts = []
@@ -261,7 +302,7 @@ def test_what_cannot_be_read_again_is_said(tmp_path: Path, monkeypatch: pytest.M
     """Of several reports: they were measured elsewhere, or would be too many."""
     for number in (0, 1):
         simulate_scenario("host-sync", tmp_path / f"{number}.sqlite", seed=number)
-    monkeypatch.setattr("traceprof.replay.answers.savings.MAX_READ_AGAIN", 10)
+    monkeypatch.setattr("traceprof.replay.savings.MAX_READ_AGAIN", 10)
     paths = [tmp_path / "0.sqlite", tmp_path / "1.sqlite"]
     result = analyze_reports(paths)
     why = replay_of(result).refused
@@ -323,8 +364,8 @@ def test_some_steps_say_what_all_say_and_whatif_the_same(
     path = tmp_path / "run.sqlite"
     simulate_scenario("host-sync", path, seed=0)
     whole = saving_of(analyze_reports([path]), "host-sync")
-    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
-    monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
+    monkeypatch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.steps.MIN_STEPS", 3)
     result = analyze_reports([path])
     assert replay_of(result).num_steps == 3
     saving = saving_of(result, "host-sync")
@@ -412,9 +453,9 @@ def test_a_real_sample_says_what_the_whole_run_says(
 ) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
-        whole = with_savings(analysis.result.verdict, analysis)
-        monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 10_000)
-        some = with_savings(analysis.result.verdict, analysis)
+        whole = savings(analysis.result.verdict, analysis)
+        monkeypatch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", 10_000)
+        some = savings(analysis.result.verdict, analysis)
         assert 10 <= replay_of(some).num_steps < replay_of(whole).num_steps
         assert whole.headline is not None
         for id_ in ("host-sync", "overlap-slowdown"):

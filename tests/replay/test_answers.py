@@ -32,14 +32,13 @@ from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.host.host_waits import OWN_WAIT_NS
-from traceprof.replay.answers.answers import Answer, WhatIf, answer
-from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_pieces
-from traceprof.replay.graph.run_graph import run_graph
-from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
+from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
+from traceprof.replay.results import Answer, WhatIf
+from traceprof.replay.whatif import answers_to, whatif
 from traceprof.reports.terminal import plain, renderable
 from traceprof.reports.whatif_text import answers_section
 from traceprof.run.opening import Rank
@@ -59,7 +58,7 @@ def answer_of(asked: WhatIf, assume: str) -> Answer:
 def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> None:
     """With every delay kept, nothing else than what was measured can come out."""
     with closing(analyze(real_trace, options=Options(savings=False))) as analysis:
-        asked = answer(analysis, [])
+        asked = answers_to(analysis)
         if asked.baseline is None:
             assert asked.refused
             return
@@ -212,7 +211,7 @@ def test_a_sample_of_a_long_run_answers_as_all_steps_do(
     path = tmp_path / "run.sqlite"
     simulate_ddp(path, gpus=2, steps=16, kernels_per_step=40, seed=3)
     whole = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
-    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", 1)
     some = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
     before, after = known(whole.whatif.baseline), known(some.whatif.baseline)
     assert before.num_steps == before.num_measured

@@ -12,18 +12,22 @@ from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_means import compute_ns, counted_steps, slowest_rank, step_ns
 from traceprof.host.idle_causes import why_unknown
 from traceprof.progress import UNHEARD
-from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_paced, why_not
 from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
-from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.process_facts import LOADING, unseen_pace
-from traceprof.replay.graph.run_graph import in_this_process, lacks_calls, reweighed, run_graph
-from traceprof.replay.graph.step_lengths import (
+from traceprof.replay.gates import failed, gates_of, how_to_collect, is_paced, why_not
+from traceprof.replay.graph.longest_path import CannotReplayError, CircularError
+from traceprof.replay.graph.process_part import LOADING, unseen_pace
+from traceprof.replay.graph.run_graph import (
     by_number,
+    in_this_process,
+    lacks_calls,
     measured_steps,
     replayed_steps,
+    reweighed,
+    run_graph,
     steady_shares,
 )
+from traceprof.replay.results import Baseline, Refusal
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
@@ -33,57 +37,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.assumptions.assumption import Assumption
-    from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
+    from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.graph.run_graph import MapItems, RunGraph
-    from traceprof.replay.graph.sample import Sample
+    from traceprof.replay.graph.steps import Sample
+    from traceprof.replay.results import StreamOrder
     from traceprof.run.rank import Rank
 
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
-
-
-class Baseline(Record, frozen=True):
-    """The step as it was, and as it is replayed.
-
-    Attributes:
-        step_ns: the mean of all steady steps of the rank where it is longest.
-        replayed_ns: of the replayed ones; None if no replay was possible.
-        num_steps: how many steady ones were replayed; 1 is the whole training where no steps are
-            known.
-        num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
-        gates: the checks.
-        subject: `a step`, or the training if no steps are known.
-    """
-
-    step_ns: int
-    replayed_ns: int | None
-    num_steps: int
-    num_measured: int
-    gates: tuple[Gate, ...]
-    subject: str = "a step"
-
-    @property
-    def misfit(self) -> float | None:
-        """Replayed over measured, less 1."""
-        return None if self.replayed_ns is None else self.replayed_ns / self.step_ns - 1
-
-
-class Refusal(Record, frozen=True):
-    """The reason for which a run cannot be replayed.
-
-    Attributes:
-        why: in a few words.
-        how_to_collect: what to record so that it can, if that is known.
-        baseline: the step as it is, where that much is known.
-    """
-
-    why: str
-    how_to_collect: str | None
-    baseline: Baseline | None = None
 
 
 class StepsUnder(Record, frozen=True):
@@ -305,7 +269,7 @@ def checked_replay(
         map_items: prepares the processes of the run, each an item.
         progress: receives the number of processes that are prepared.
     """
-    refusal = _impossible(analysis)
+    refusal = cannot_be_replayed(analysis)
     if refusal is not None:
         return refusal
     replayed_as, others = _with_others([reading.prepared(analysis) for reading in assumptions])
@@ -322,9 +286,8 @@ def checked_replay(
             map_items=map_items,
             progress=progress,
         )
-    except CircularError as error:
-        why = f"calls and operations seem to wait for each other ({error})"
-        return Refusal(why, None)
+    except CannotReplayError as error:
+        return Refusal(str(error), None)
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
     slowest = slowest_rank(analysis.measured.of(breakdown))
@@ -371,7 +334,7 @@ def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], t
     return replayed, tuple(others)
 
 
-def _impossible(analysis: OpenAnalysis) -> Refusal | None:
+def cannot_be_replayed(analysis: OpenAnalysis) -> Refusal | None:
     """Return why a run cannot be replayed, None if it may."""
     ranks = analysis.run.ranks
     if any(rank.device is None for rank in ranks):

@@ -11,9 +11,9 @@ from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
-from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.critical_path import StepPath
-from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.critical_path import step_path
+from traceprof.replay.results import StepPath
+from traceprof.replay.whatif import whatif
 
 _NO_REPLAY = Options(savings=False)
 _QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}

@@ -1,36 +1,142 @@
-"""The critical path of one step: which calls and operations it runs through, one behind the other.
-
-Without any of them the step would be shorter, until another way is the longest. The parts lie one
-behind the other without gaps, on all ranks together: their lengths sum to the step's.
-"""
+"""The critical path: the calls and operations that determine the length of the steps, or of one."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.guard import optional
-from traceprof.replay.answers.checked_replay import refused_periods
-from traceprof.replay.answers.critical_path import PartKind, StepPath, StepPathPart
 from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.checked_replay import refused_periods
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.longest_path import CircularError, binding_edges, solve
-from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.replay.graph.longest_path import CannotReplayError, EdgeKind, binding_edges, solve
 from traceprof.replay.graph.run_graph import clock_shift, run_graph
-from traceprof.replay.graph.sample import sample_of
+from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured
+from traceprof.replay.results import PartKind, PathPart, StepPath, StepPathPart
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.process_part import Kept
-    from traceprof.replay.graph.rank_steps import RankSteps
+    from traceprof.replay.graph.process_part import Kept, ProcessFacts
     from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.graph.steps import RankSteps
     from traceprof.run.opening import Rank
+
+# Until an operation is launched, the host works; what follows is microseconds.
+_HOST = (
+    EdgeKind.THREAD, EdgeKind.OWN_TIME, EdgeKind.HAND_OVER, EdgeKind.LOCK, EdgeKind.LAUNCH,
+    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.NOT_HANDED_OVER,
+    EdgeKind.HOST_WAIT, EdgeKind.STALL,  # calls return, or free memory once the GPU is through
+)  # fmt: skip
+
+
+class PathCategory(str, Enum):
+    """Kinds of parts of the critical path."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    COPY = "copy"
+    HOST = "host"
+    DELAY = "delay"
+
+
+class PathPiece(Record, frozen=True):
+    """A piece of the critical path: the calls or operations between two that others wait for.
+
+    Attributes:
+        rank: the rank's number, the first one of its process.
+        start_ns: on the run's clock.
+        end_ns: on the run's clock; the next piece begins there.
+        spent_ns: its time by category.
+    """
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    spent_ns: Mapping[PathCategory, float]
+
+    @property
+    def part(self) -> PathCategory:
+        """The kind that makes up most of it."""
+        return max(self.spent_ns, key=lambda part: self.spent_ns[part])
+
+
+def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
+    """Yield the way to the end of the last step, within the steps, from its begin on.
+
+    Pieces follow each other without gaps, on the rank that ends last, and on those that it waited
+    for; what takes no time is left out.
+
+    Args:
+        graph: of the run; its first weights are what was measured.
+    """
+    weights = graph.weights.of(0)
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
+    begin = float(times[last.nodes[0]])
+    way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))
+    kinds, source, target = graph.edges.kind, graph.edges.source, graph.edges.target
+    first = np.array([facts.host_node for facts in graph.facts])
+    stop = np.array([facts.end_node for facts in graph.facts])
+    for edge in way:  # as many as there are waits on the way
+        low = max(float(times[source[edge]]), begin)
+        high = float(times[target[edge]])
+        kind = EdgeKind(int(kinds[edge]))
+        node = int(source[edge] if kind == EdgeKind.ARRIVAL else target[edge])
+        process = int(np.searchsorted(first, node, side="right")) - 1
+        if high <= low or node >= stop[process]:
+            continue
+        facts = graph.facts[process]
+        spent = _spent(facts, kind, node, high - low)
+        yield PathPiece(facts.ranks[0], round(low), round(high), spent)
+
+
+def _spent(
+    facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
+) -> dict[PathCategory, float]:
+    """Return the time along an edge by kind."""
+    if kind == EdgeKind.TRANSFER:
+        return {PathCategory.COMMUNICATION: length_ns}
+    if kind in _HOST:
+        return {PathCategory.HOST: length_ns}
+    if kind not in (EdgeKind.WORK, EdgeKind.LAUNCHES):
+        return {PathCategory.DELAY: length_ns}
+    by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
+    total = float(by_kind.sum())
+    work = min(length_ns, total)
+    rest = PathCategory.HOST if kind == EdgeKind.LAUNCHES else PathCategory.DELAY
+    spent = {rest: length_ns - work}
+    if total:
+        parts = (PathCategory.COMPUTE, PathCategory.COMMUNICATION, PathCategory.COPY)
+        shares = (work * by_kind / total).tolist()
+        spent |= zip(parts, shares, strict=True)
+    return spent
+
+
+def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
+    """Return by process what the way to the end of the last step spends, within the steps.
+
+    The parts of all ranks together are as long as the steps, on the rank that ends last.
+
+    Args:
+        graph: of the run; its first weights are what was measured.
+    """
+    totals = {facts.ranks[0]: dict.fromkeys(PathCategory, 0.0) for facts in graph.facts}
+    for piece in critical_path(graph):
+        for part, spent_ns in piece.spent_ns.items():
+            totals[piece.rank][part] += spent_ns
+    return tuple(
+        PathPart(rank, *(round(spent[part]) for part in PathCategory))
+        for rank, spent in totals.items()
+    )
+
 
 _MAX_STEP = np.iinfo(np.int64).max
 
@@ -61,7 +167,7 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
             return None
     try:
         graph = run_graph(analysis, [Variant()], sample, keeps_processes=True)
-    except CircularError:
+    except CannotReplayError:
         return None
     rank_steps = max(graph.steps, key=lambda steps: int(steps.limits_ns[-1] - steps.limits_ns[0]))
     shifts = {rank.report: clock_shift(analysis, rank) for rank in ranks}

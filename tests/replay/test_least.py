@@ -20,8 +20,8 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_means import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
-from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.gates import floor_gate, why_not
+from traceprof.replay.gates import floor_gate, why_not
+from traceprof.replay.whatif import whatif
 from traceprof.run.steady_steps import StepUse
 
 _MUCH_NS = 10**12

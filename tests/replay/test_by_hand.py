@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import ALL_REDUCE, TraceBuilder
-from traceprof.replay.answers.ask import whatif
+from traceprof.replay.whatif import whatif
 
 US = 1_000
 STEP_US = 1200

@@ -1,7 +1,8 @@
-"""Answers to what-if questions, from a validated replay."""
+"""What-if questions: the length of a step under assumptions, from a validated replay."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,20 +10,29 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
-from traceprof.guard import REMEDY, optional
+from traceprof.errors import UsageError
+from traceprof.execution.open_reports import Measurer, close_reports
+from traceprof.execution.options import checked, listed
+from traceprof.guard import REMEDY, collected_failures, optional
 from traceprof.progress import UNHEARD
-from traceprof.replay.answers.blocked_sends import blocked_sends
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
-from traceprof.replay.answers.critical_path import PathPart, critical_paths
-from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
-from traceprof.replay.assumptions.assumption import Way, defaults, ways_of
-from traceprof.replay.assumptions.other_schedule import pipeline_model
+from traceprof.replay.assumptions.assumption import (
+    Assumption,
+    Way,
+    combined,
+    defaults,
+    parse,
+    ways_of,
+)
+from traceprof.replay.assumptions.pipelines import pipeline_model, schedule_times
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
-from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
-from traceprof.replay.assumptions.sends import sends_of
-from traceprof.replay.graph.process_facts import BRINGING
-from traceprof.replay.graph.sample import sample_of
-from traceprof.structs import Record
+from traceprof.replay.assumptions.sends import blocked_sends, sends_of
+from traceprof.replay.checked_replay import CheckedReplay, checked_replay
+from traceprof.replay.critical_path import critical_paths, step_path
+from traceprof.replay.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
+from traceprof.replay.graph.process_part import BRINGING
+from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.results import Answer, Asked, Refusal, ScheduleTime, WhatIf
+from traceprof.trace.folder import report_paths
 from traceprof.trace.grouping import quantiles_of
 from traceprof.units import duration
 
@@ -30,15 +40,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.execution.open_reports import OpenAnalysis
+    from traceprof.execution.options import Options
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
-    from traceprof.replay.answers.blocked_sends import BlockedSend
-    from traceprof.replay.answers.checked_replay import Baseline
-    from traceprof.replay.assumptions.assumption import Assumption
-    from traceprof.replay.assumptions.run_change import StreamOrder
     from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.results import Baseline, StepPath
+    from traceprof.trace.folder import AnyPath
 
 _DRAWS, _SEED = 1000, 1
+MAX_WITHOUT_STEPS = 1_000_000
+"""Without known steps the whole training is replayed, up to this number of operations."""
 MIN_SURE = 0.1
 """The share of the most that must come whatever is not recorded; else the answer is a limit."""
 _OTHER_COMMUNICATORS = (
@@ -60,78 +71,19 @@ _WITHOUT_EVENTS = (
 )
 
 
-class Answer(Record, frozen=True):
-    """The length of a step under an assumption.
-
-    Attributes:
-        assume: the assumption as it was written.
-        is_bound: whether that is a limit: no change of a program gains more.
-        step_ns: None if it is refused.
-        low_ns: the least that a step may take; as `step_ns` in bounds.
-        high_ns: the most.
-        change_ns: what a step gains, as a negative number.
-        is_too_small: whether the change is smaller than the error of the replay.
-        refused: why nothing can be said.
-        how_to_collect: what to record for an answer, None if no recording of it would help.
-        note: what the answer leaves out.
-        orders: in which order streams run their sends then, where that is another one.
-        below_floor: by which share of what a step takes at least it lies below that, all of its
-            interval.
-    """
-
-    assume: str
-    is_bound: bool
-    step_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    change_ns: int | None = None
-    is_too_small: bool = False
-    refused: str | None = None
-    how_to_collect: str | None = None
-    note: str = ""
-    orders: tuple[StreamOrder, ...] = ()
-    below_floor: float = 0.0
-
-
-class WhatIf(Record, frozen=True):
-    """Everything that was asked of a run.
-
-    Attributes:
-        baseline: the step as it is.
-        answers: one for each assumption.
-        critical_path: by rank, which parts the replayed steps run through.
-        refused: why nothing can be said of the run at all, None if it can.
-        how_to_collect: what to record for an answer, None if there is one.
-        blocked_sends: which sends waited behind others of their stream, worst first.
-        unknown_sends: why that is not known, None if it is.
-        schedules: what the stages of a pipeline would take in other orders of their passes.
-    """
-
-    baseline: Baseline | None
-    answers: tuple[Answer, ...]
-    critical_path: tuple[PathPart, ...]
-    refused: str | None
-    how_to_collect: str | None
-    blocked_sends: tuple[BlockedSend, ...] = ()
-    unknown_sends: str | None = None
-    schedules: tuple[ScheduleTime, ...] = ()
-
-
-def _no_answers(
-    analysis: OpenAnalysis, assumptions: Sequence[Assumption], _: object = None
-) -> WhatIf:
+def _no_answers(analysis: OpenAnalysis, assume: Iterable[str] = (), _: object = None) -> WhatIf:
     del analysis
     why = "the replay failed"
     refused = tuple(
-        Answer(assumption.text, is_bound=True, refused=why, how_to_collect=REMEDY)
-        for assumption in assumptions
+        Answer(one.text, is_bound=True, refused=why, how_to_collect=REMEDY)
+        for one in _chosen(assume)
     )
     return WhatIf(None, refused, (), why, REMEDY)
 
 
 @optional("replay", otherwise=_no_answers)
-def answer(
-    analysis: OpenAnalysis, assumptions: Sequence[Assumption], progress: Progress = UNHEARD
+def answers_to(
+    analysis: OpenAnalysis, assume: Iterable[str] = (), progress: Progress = UNHEARD
 ) -> WhatIf:
     """Estimate the time of a step under each assumption.
 
@@ -139,10 +91,12 @@ def answer(
 
     Args:
         analysis: of a run whose reports are open.
-        assumptions: each by itself; all single ones where empty.
+        assume: assumptions as they are written: each is answered, and if there are several, then
+            all of them together. Without any, every single one that needs no value.
         progress: receives the number of processes and assumptions that are replayed.
     """
-    questions = list(assumptions) or defaults()
+    assumptions = _chosen(assume)
+    questions = assumptions or defaults()
     progress.expect(len(questions))
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
     sample = sample_of(analysis.run, measured)
@@ -326,3 +280,79 @@ def _spreads(lengths: Float64, share: Float64) -> Float64:
     means = [of_way[draws].sum(axis=1) / whole for of_way in lengths.T * share]
     spreads: Float64 = np.diff(quantiles_of(means, (0.025, 0.975)), axis=0)[0] / 2
     return spreads
+
+
+def whatif(
+    *paths: AnyPath | Iterable[AnyPath],
+    assume: Iterable[str] = (),
+    paths_of: Iterable[int] = (),
+    options: Options | None = None,
+    listener: Progress | None = None,
+    jobs: int | None = None,
+) -> Asked:
+    """Estimate the time of a training step of a run under assumptions.
+
+    Args:
+        paths: the reports of one run, folders of them, patterns, or lists of these.
+        assume: assumptions, such as `no-sync` or `link=2x`: each is answered, and if there are
+            several, then all of them together. Without any, every single one that needs no value.
+        paths_of: the numbers of the steps whose critical paths are wanted.
+        options: how to read the reports.
+        listener: receives the number of rows read.
+        jobs: the maximum number of processes; by default one for each processor core.
+
+    Raises:
+        TraceprofError: no report can be read, or there is no such assumption or step.
+    """
+    texts = listed("assume", assume, str)
+    _chosen(texts)  # report mistakes before any report is read
+    steps = listed("paths_of", paths_of, int)
+    measurer = Measurer.of(dataclasses.replace(checked(options), measures_all=True), listener, jobs)
+    analysis = measurer.measured(measurer.opened(report_paths(paths)))
+    try:
+        with collected_failures() as failures:
+            result = answers_to(analysis, texts)
+            critical = tuple(_path_of(analysis, step) for step in steps)
+    finally:
+        close_reports(analysis.run.traces)
+    measured = analysis.measured
+    missing = (*measured.failures, *failures)
+    return Asked(measured.run, result, measured.failed, critical, missing)
+
+
+def _chosen(texts: Iterable[str]) -> list[Assumption]:
+    chosen = [parse(text) for text in texts]
+    return [*chosen, combined(chosen)] if len(chosen) > 1 else chosen
+
+
+def _choice(analysis: OpenAnalysis) -> str:
+    steps = [
+        {step.number for step in result.steps if step.is_training}
+        for result in analysis.measured.of(breakdown)
+    ]
+    known = sorted(set.intersection(*steps)) if steps else []
+    if not known:
+        return "this run has no training step that every rank has"
+    return f"choose one of its {len(known)} from {known[0]} to {known[-1]}"
+
+
+def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
+    path = step_path(analysis, step)
+    if path is None:
+        raise UsageError(
+            f"cannot follow the critical path of step {step}",
+            "it is not a training step in which every rank has calls and work on a GPU",
+            _choice(analysis),
+        )
+    return path
+
+
+def refusal_of(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why the steps of a run, or its training, cannot be replayed; None if they can."""
+    measured = {result.rank: result for result in analysis.measured.of(breakdown)}
+    sample = sample_of(analysis.run, measured) if measured else None
+    num = sum(len(rank.operations) for rank in analysis.run.ranks)
+    if sample is None and num > MAX_WITHOUT_STEPS:
+        return Refusal(f"no steps are known, and {num} operations are too many", "mark steps")
+    replay = checked_replay(analysis, (), sample)
+    return replay if isinstance(replay, Refusal) else None
