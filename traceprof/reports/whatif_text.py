@@ -20,7 +20,7 @@ _MAX_SHOWN = 5  # sends that wait behind others
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
-    "launches": "operations without the call that launched them:",
+    "launches": "operations without their launch, or launches without their operation:",
     "records": "calls that record an event, without its record in the report:",
     "hidden-host-waits": "time in which threads waited for the GPU in no recorded call:",
     "hidden-stream-waits": "time in which streams waited for each other without a recorded event:",
