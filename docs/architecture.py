@@ -150,29 +150,6 @@ def folder_name(module: str) -> str:
     return path + ("/" if is_folder else ".py")
 
 
-def table_of_folders() -> str:
-    """Return all folders, with those inside of them, as a table."""
-    lines = ["| where | what stands there |", "|---|---|"]
-    for floor in floors():
-        for name in floor:
-            if name != "__main__":
-                lines += rows_of(f"traceprof.{name}")
-    for package in PACKAGES[1:]:
-        lines += rows_of(package)
-    return "\n".join([*lines, ""])
-
-
-def rows_of(module: str) -> list[str]:
-    """Return a module or folder, and the folders in it, as rows of a table."""
-    file = source(module)
-    assert file is not None, module  # noqa: S101
-    inner = sorted(file.parent.glob("*/__init__.py")) if file.name == "__init__.py" else []
-    rows = [f"| `{folder_name(module)}` | {first_line(module)} |"]
-    for init in inner:
-        rows += rows_of(f"{module}.{init.parent.name}")
-    return rows
-
-
 def way_of_the_data() -> str:
     """Return the types that the data passes through as a Mermaid flow chart.
 
@@ -232,7 +209,6 @@ def updated(text: str) -> str:
     """Return the page with what the code gives today."""
     for name, make in (
         ("floors", picture_of_floors),
-        ("folders", table_of_folders),
         ("data", way_of_the_data),
     ):
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"

@@ -28,7 +28,9 @@ for _module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
     if not _module.name.endswith("__main__"):
         import_module(_module.name)
 PARTS = [
-    pytest.param(part, id=f"{part.ids[0]} {part.function.__qualname__}") for part in guard.PARTS
+    pytest.param(part, id=f"{part.ids[0]} {part.function.__qualname__}")
+    # Workers of pytest-xdist may import modules in another order.
+    for part in sorted(guard.PARTS, key=lambda part: (part.ids, part.function.__qualname__))
 ]
 TWO_RANKS, UNMARKED = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "exposed-waiting"))
 
