@@ -207,10 +207,7 @@ def signature(module: str, name: str) -> tuple[list[str], str]:
 
 def updated(text: str) -> str:
     """Return the page with what the code gives today."""
-    for name, make in (
-        ("floors", picture_of_floors),
-        ("data", way_of_the_data),
-    ):
+    for name, make in (("floors", picture_of_floors), ("data", way_of_the_data)):
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = text.split(begin)
         _, after = rest.split(end)
