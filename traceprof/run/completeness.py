@@ -505,6 +505,8 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     if calls is None or not len(calls):
         return {rank.device: Completeness(Losses(reasons=reasons))}
     process = _Process(rank, calls)
+    if not process.has_operation.any():  # ids join nothing: they tell of no loss
+        return {rank.device: Completeness(Losses(reasons=reasons))}
     missing = process.missing()
     collectives = process.without_kernel()
     if np.count_nonzero(missing.kind == _KERNEL) >= len(collectives):
