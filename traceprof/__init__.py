@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from traceprof.trace.open import open_trace
 
 __all__ = [
-    "Analysis", "Finding", "Options", "RunFrames", "Severity", "TraceprofError", "__version__",
-    "analyze", "compare", "open_run", "open_trace", "whatif",
-]  # fmt: skip
+    "Analysis",
+    "Finding",
+    "Options",
+    "RunFrames",
+    "Severity",
+    "TraceprofError",
+    "__version__",
+    "analyze",
+    "compare",
+    "open_run",
+    "open_trace",
+    "whatif",
+]
 
 _LAZY = {
     "Analysis": "traceprof.analysis",

@@ -42,9 +42,15 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "FINDING_IDS", "Analysis", "Options", "RunResult", "analyze", "analyze_captures",
-    "analyze_in_child", "analyze_reports",
-]  # fmt: skip
+    "FINDING_IDS",
+    "Analysis",
+    "Options",
+    "RunResult",
+    "analyze",
+    "analyze_captures",
+    "analyze_in_child",
+    "analyze_reports",
+]
 
 _SHOWN = ["severity", "id", "rank", "title", "impact_ns", "impact_fraction"]
 _MAX_SHOWN = 40  # findings in a notebook's cell; of more, the first and the last

@@ -35,19 +35,12 @@ def one_of(*values: str | int) -> Meta:
 
 
 class Metric(Record, frozen=True):
-    """The declaration of a metric, for the JSON schema and `traceprof explain`.
+    """The declaration of a metric, for the JSON schema and `traceprof explain`."""
 
-    Attributes:
-        kind: its type without null, annotated with its limits.
-        meaning: its description, to be written behind its name.
-        is_nullable: whether it is null if unknown.
-        is_optional: whether it is left out if it does not apply.
-    """
-
-    kind: object
-    meaning: str
-    is_nullable: bool
-    is_optional: bool
+    kind: object  # its type without null, annotated with its limits
+    meaning: str  # its description, to be written behind its name
+    is_nullable: bool  # whether it is null if unknown
+    is_optional: bool  # whether it is left out if it does not apply
 
 
 class Metrics(Struct):
@@ -292,30 +285,25 @@ class Sight(Enum):
 
 
 class FindingKind(Record, frozen=True):
-    """The declaration of a kind of finding.
+    """The declaration of a kind of finding."""
 
-    Attributes:
-        metrics: the class of its numbers.
-        part: the part of a rank's time that is attributed to it, None for most.
-        removed_by: the names of the assumptions of a replay that remove it, or a function that
-            returns them for the same finding on all ranks and their results; empty if none fits.
-        removed_share: returns the share of the cost that these are about, for the same finding on
-            all ranks; None if they remove all of it.
-        part_of: the id of the finding whose time includes the time of this one, else None.
-        changes_kernels: whether compute takes less time without it.
-        needs: what a report must show of a rank so that it can be ruled out; None if nothing
-            hides it. Where that is hidden and it is not found, it is not applicable.
-        counts_gaps: whether it says what did not run, such as nothing or no compute: where
-            operations may be lost it is not applicable, found or not.
-    """
-
-    metrics: type[Metrics]
+    metrics: type[Metrics]  # the class of its numbers
+    # the part of a rank's time that is attributed to it, None for most
     part: TimePart | None = None
+    # the names of the assumptions of a replay that remove it, or a function that returns them for
+    # the same finding on all ranks and their results; empty if none fits
     removed_by: tuple[str, ...] | Callable[[Sequence[Finding], Sequence[Any]], tuple[str, ...]] = ()
+    # returns the share of the cost that these are about, for the same finding on all ranks; None
+    # if they remove all of it
     removed_share: Callable[[Sequence[Finding]], float] | None = None
+    # the id of the finding whose time includes the time of this one, else None
     part_of: str | None = None
-    changes_kernels: bool = False
+    changes_kernels: bool = False  # whether compute takes less time without it
+    # what a report must show of a rank so that it can be ruled out; None if nothing hides it.
+    # Where that is hidden and it is not found, it is not applicable
     needs: Sight | None = None
+    # whether it says what did not run, such as nothing or no compute: where operations may be lost
+    # it is not applicable, found or not
     counts_gaps: bool = True
 
     def assumed(self, group: Sequence[Finding], results: Sequence[Any]) -> tuple[str, ...]:

@@ -27,39 +27,26 @@ LINKS = ("nvlink", "pcie", "network")
 
 
 class Rates(NamedTuple):
-    """Peak rates of multiplications and additions in TFLOP/s, dense; None if the GPU has none.
+    """Peak rates of multiplications and additions in TFLOP/s, dense; None if the GPU has none."""
 
-    Attributes:
-        fp32: of plain FP32, without tensor cores (of AMD, in matrix cores).
-        tf32: of FP32 numbers rounded to TF32.
-        fp16: with sums in FP32.
-        bf16: the same.
-        fp8: the same.
-    """
-
-    fp32: float
-    tf32: float | None
-    fp16: float
-    bf16: float | None
-    fp8: float | None
+    fp32: float  # of plain FP32, without tensor cores (of AMD, in matrix cores)
+    tf32: float | None  # of FP32 numbers rounded to TF32
+    fp16: float  # with sums in FP32
+    bf16: float | None  # the same
+    fp8: float | None  # the same
 
 
 class Board(Record, frozen=True):
-    """A GPU board.
+    """A GPU board."""
 
-    Attributes:
-        pattern: found in the name that Nsight gives the GPU, ignoring case.
-        nvlink: GB/s in one direction over all its links; None without NVLink, or with a bridge
-            that a machine may lack.
-        pcie_generation: of its slot, x16; None if the host is reached over NVLink-C2C.
-        num_sms: streaming multiprocessors, or compute units; None if the name covers several.
-        rates: of its arithmetic; None if the name covers several, or no data sheet was found.
-    """
-
-    pattern: str
+    pattern: str  # found in the name that Nsight gives the GPU, ignoring case
+    # GB/s in one direction over all its links; None without NVLink, or with a bridge that a
+    # machine may lack
     nvlink: float | None
-    pcie_generation: int | None
+    pcie_generation: int | None  # of its slot, x16; None if the host is reached over NVLink-C2C
+    # streaming multiprocessors, or compute units; None if the name covers several
     num_sms: int | None
+    # of its arithmetic; None if the name covers several, or no data sheet was found
     rates: Rates | None = None
 
 
@@ -157,18 +144,12 @@ _MEMORY: tuple[tuple[str, float | None], ...] = (
 
 
 class Peaks(Record, frozen=True):
-    """Peak rates of one GPU's links, in GB/s and one direction; None if they are not known.
+    """Peak rates of one GPU's links, in GB/s and one direction; None if they are not known."""
 
-    Attributes:
-        nvlink: over all NVLinks of the GPU.
-        pcie: between the GPU and the host.
-        network: of one NIC; no export has it.
-        given: the links whose rate the user gave; the others are assumed from the GPU's name.
-    """
-
-    nvlink: float | None = None
-    pcie: float | None = None
-    network: float | None = None
+    nvlink: float | None = None  # over all NVLinks of the GPU
+    pcie: float | None = None  # between the GPU and the host
+    network: float | None = None  # of one NIC; no export has it
+    # the links whose rate the user gave; the others are assumed from the GPU's name
     given: frozenset[str] = frozenset()
 
     def of(self, link: str | None) -> float | None:

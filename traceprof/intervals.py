@@ -37,15 +37,10 @@ _MANY_TIMES = 4  # as many of one kind as of another: searching for these is qui
 
 
 class Intervals(Record, frozen=True, dict=True):
-    """Disjoint, non-touching, non-empty intervals in ascending order.
+    """Disjoint, non-touching, non-empty intervals in ascending order."""
 
-    Attributes:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n], `start_ns[i] < end_ns[i] < start_ns[i + 1]`.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
+    start_ns: Int64  # int64[n], ascending
+    end_ns: Int64  # int64[n], `start_ns[i] < end_ns[i] < start_ns[i + 1]`
 
     def __len__(self) -> int:
         return len(self.start_ns)

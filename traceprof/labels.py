@@ -38,14 +38,10 @@ OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
 
 
 class Label(NamedTuple):
-    """A range's operation and its facts.
+    """A range's operation and its facts."""
 
-    Attributes:
-        operation: one or more words, such as `all_reduce`, `to h2d` or `step 12`.
-        facts: such as sizes and groups, by name; values without spaces.
-    """
-
-    operation: str
+    operation: str  # one or more words, such as `all_reduce`, `to h2d` or `step 12`
+    # such as sizes and groups, by name; values without spaces
     facts: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:

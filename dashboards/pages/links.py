@@ -220,8 +220,13 @@ def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
 # -- the figures ----------------------------------------------------------------------------------
 
 _COLORS = {
-    "h2d": BLUE, "d2h": ORANGE, "d2d": PURPLE, "p2p": COMMUNICATION, "rx": BLUE, "tx": ORANGE,
-}  # fmt: skip
+    "h2d": BLUE,
+    "d2h": ORANGE,
+    "d2d": PURPLE,
+    "p2p": COMMUNICATION,
+    "rx": BLUE,
+    "tx": ORANGE,
+}
 
 
 def way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:

@@ -37,9 +37,17 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import Marks, RangeTable
 
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER, OPERATORS, STALLS = (
-    "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter", "operators",
+    "compute",
+    "communication",
+    "copy",
+    "host",
+    "nvtx",
+    "marks",
+    "step",
+    "counter",
+    "operators",
     "stalls",
-)  # fmt: skip
+)
 """The content of a row, which determines its colour."""
 
 GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
@@ -156,8 +164,16 @@ def message_labels(rank: Rank) -> MessageLabels:
     """Return the texts by which a rank's communication kernels can be searched."""
     records = messages(rank)
     order = np.argsort(records.kernel, kind="stable")
-    columns = [records.operation, records.bytes, records.communicator, records.group, records.peer,
-               records.peer_in_communicator, records.root, records.direction]  # fmt: skip
+    columns = [
+        records.operation,
+        records.bytes,
+        records.communicator,
+        records.group,
+        records.peer,
+        records.peer_in_communicator,
+        records.root,
+        records.direction,
+    ]
     alike = np.zeros(len(records), np.int64)
     for column in columns:
         _, value = np.unique(column, return_inverse=True)

@@ -37,10 +37,19 @@ if TYPE_CHECKING:
     RankEvents = Mapping[str, Events]
 
 KINDS = {
-    "compute": COMPUTE, "communication": COMMUNICATION, "copy": COPY, "copies": COPY,
-    "api": HOST, "call": HOST, "range": NVTX, "nvtx": NVTX, "mark": MARKS, "step": STEPS,
-    "operator": OPERATORS, "stall": STALLS,
-}  # fmt: skip
+    "compute": COMPUTE,
+    "communication": COMMUNICATION,
+    "copy": COPY,
+    "copies": COPY,
+    "api": HOST,
+    "call": HOST,
+    "range": NVTX,
+    "nvtx": NVTX,
+    "mark": MARKS,
+    "step": STEPS,
+    "operator": OPERATORS,
+    "stall": STALLS,
+}
 """Kinds of rows, by the words that choose them."""
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}

@@ -291,10 +291,21 @@ def _hits(store: Timelines) -> dict[str, Any]:
 
 
 _ANSWERS: dict[str, Answer] = {
-    "rank": _rank, "steps": _steps, "tiles": _tiles, "strips": _strips, "event": _event,
-    "neighbour": _neighbour, "namesake": _namesake, "block": _block, "area": _area,
-    "events": _events, "collective": _collective, "path": _path, "search": _search, "hits": _hits,
-}  # fmt: skip
+    "rank": _rank,
+    "steps": _steps,
+    "tiles": _tiles,
+    "strips": _strips,
+    "event": _event,
+    "neighbour": _neighbour,
+    "namesake": _namesake,
+    "block": _block,
+    "area": _area,
+    "events": _events,
+    "collective": _collective,
+    "path": _path,
+    "search": _search,
+    "hits": _hits,
+}
 
 
 def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, Any]:

@@ -331,9 +331,15 @@ def _mark_track(group: str, label: str, marks: Marks, index: Int32, clock: RankC
 
 
 def _lanes(
-    group: str, label: str, kind: str, source: str, lane: Int64, index: Int32, start: Int64,
+    group: str,
+    label: str,
+    kind: str,
+    source: str,
+    lane: Int64,
+    index: Int32,
+    start: Int64,
     end: Int64,
-) -> Iterator[Track]:  # fmt: skip
+) -> Iterator[Track]:
     numbers = np.flatnonzero(np.bincount(lane)).tolist()
     for number in numbers:
         in_lane = lane == number if len(numbers) > 1 else slice(None)

@@ -53,10 +53,16 @@ PARTS: tuple[tuple[str, str, str], ...] = (
 """The parts of a window that add up to it: field of `Measures`, name, colour."""
 
 CATEGORIES = {
-    "matmul": BLUE, "attention": PURPLE, "convolution": SKY, "normalization": YELLOW,
-    "elementwise": GREEN, "reduction": "#8C6D31", "optimizer": ORANGE, "communication": VERMILLION,
+    "matmul": BLUE,
+    "attention": PURPLE,
+    "convolution": SKY,
+    "normalization": YELLOW,
+    "elementwise": GREEN,
+    "reduction": "#8C6D31",
+    "optimizer": ORANGE,
+    "communication": VERMILLION,
     "other": GREY,
-}  # fmt: skip
+}
 """Colours of kernels by what they do."""
 
 

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _KINDS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
-    RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Errors of reading unexpected arguments, or those of an unknown version of PyTorch."""
 
 
@@ -88,9 +95,15 @@ without_overrides: Callable[[], Any] = getattr(
 """Returns a context in which the user's modes see no calls."""
 
 __all__ = [
-    "compiler_of_thread", "functions_are_overridden", "is_compiling", "is_within", "outermost",
-    "suspend", "untraced", "without_overrides",
-]  # fmt: skip
+    "compiler_of_thread",
+    "functions_are_overridden",
+    "is_compiling",
+    "is_within",
+    "outermost",
+    "suspend",
+    "untraced",
+    "without_overrides",
+]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from instrument.core.patching import Patches
 
 _WRAPPERS = (
-    "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule",
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "OptimizedModule",
     "CheckpointWrapper",
-)  # fmt: skip
+)
 """Modules that only run another one: they are not part of the model, and open no range."""
 _INSIDE_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 """Their names for that one."""

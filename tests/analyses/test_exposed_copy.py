@@ -16,7 +16,7 @@ from tests.support.claims import answer
 from tests.support.selection import few_and_many, for_examples
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
-from traceprof.analyses.breakdown.surroundings import surroundings
+from traceprof.analyses.breakdown import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult
 from traceprof.analyses.links import link_usage
 from traceprof.analysis import Options, RunResult, analyze_reports

@@ -11,8 +11,7 @@ from traceprof.comparison.comparable import comparable
 from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, parse
 from traceprof.comparison.series import Series
-from traceprof.documents.analysis.communication import CommunicationTotals
-from traceprof.documents.analysis.model import Document
+from traceprof.documents.analysis.model import CommunicationTotals, Document
 from traceprof.documents.comparison import CommunicationChange, PartChange
 
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from msgspec import Struct
 
-from traceprof.documents.analysis.rows import record
+from traceprof.documents.analysis.model import record
 from traceprof.documents.schema import texts
 
 

@@ -11,8 +11,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.documents.analysis.communication import CommunicationTotals
-    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.analysis.model import CommunicationTotals, Document
 
 _Key = tuple[str, str | None]
 _Pair = tuple["_Use | None", "_Use | None"]

@@ -15,8 +15,7 @@ from traceprof.trace.grouping import distinct_values, median_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.documents.analysis.measures import Step
-    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.analysis.model import Document, Step
     from traceprof.intervals import Float64, Int64
 
 MAX_RATIO = 2.0

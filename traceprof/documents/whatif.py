@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from traceprof.analyses.verdict.savings import Gate
-from traceprof.documents.analysis.rows import maker
+from traceprof.documents.analysis.model import maker
 from traceprof.findings import Count
 from traceprof.replay.results import PathPart, StepPath
 from traceprof.version import __version__

@@ -56,21 +56,15 @@ Analysis = TypeVar("Analysis", bound=JudgedReports)
 
 @dataclass(frozen=True)
 class AnalysisTask(Generic[Analysis]):
-    """An analysis to be made in a child process.
+    """An analysis to be made in a child process."""
 
-    Attributes:
-        opened: the reports, in the order given.
-        measurer: measures them.
-        analyze: measures and judges the reports.
-        make: makes an analysis of its result and its open reports.
-        answer: answers questions about the analysis, and reports its progress; None if none
-            will be asked.
-    """
-
-    opened: Sequence[Trace | FailedReport]
-    measurer: Measurer
+    opened: Sequence[Trace | FailedReport]  # the reports, in the order given
+    measurer: Measurer  # measures them
+    # measures and judges the reports
     analyze: Callable[[Measurer, Sequence[Trace | FailedReport]], Analysis]
+    # makes an analysis of its result and its open reports
     make: Callable[[RunResult, Run], Analysis]
+    # answers questions about the analysis, and reports its progress; None if none will be asked
     answer: Callable[[Analysis, Any, Progress], object] | None
 
     @property
@@ -213,17 +207,11 @@ class _Answer(NamedTuple):
 
 
 class _SentRank(NamedTuple):
-    """A rank without its report, which is open in the parent, too.
+    """A rank without its report, which is open in the parent, too."""
 
-    Attributes:
-        kind: the rank's class.
-        attributes: those that are not the report's.
-        moved_ns: by how much the report moved its operations.
-    """
-
-    kind: type[Rank]
-    attributes: dict[str, object]
-    moved_ns: int
+    kind: type[Rank]  # the rank's class
+    attributes: dict[str, object]  # those that are not the report's
+    moved_ns: int  # by how much the report moved its operations
 
     @classmethod
     def of(cls, rank: Rank) -> _SentRank:
@@ -241,17 +229,11 @@ class _SentRank(NamedTuple):
 
 
 class _SentAnalysis(NamedTuple):
-    """An analysis without its reports, which are open in the parent, too.
+    """An analysis without its reports, which are open in the parent, too."""
 
-    Attributes:
-        result: the numbers and findings.
-        ranks: the ranks of each report.
-        is_partial: whether another one follows.
-    """
-
-    result: RunResult
-    ranks: tuple[tuple[_SentRank, ...], ...]
-    is_partial: bool
+    result: RunResult  # the numbers and findings
+    ranks: tuple[tuple[_SentRank, ...], ...]  # the ranks of each report
+    is_partial: bool  # whether another one follows
 
     @classmethod
     def of(cls, result: RunResult, run: Run, *, is_partial: bool = False) -> _SentAnalysis:

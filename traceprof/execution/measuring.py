@@ -159,21 +159,13 @@ def _not_applicable(analysis: Registration, rank: Rank, lacking: Part) -> tuple[
 
 
 class Task(Record, frozen=True):
-    """A report to be measured, perhaps on another machine.
+    """A report to be measured, perhaps on another machine."""
 
-    Attributes:
-        path: the report's path as it was given.
-        place: the path to open it by.
-        options: what to analyse.
-        wanted: what to measure; None for everything.
-        version: the version of the traceprof that asks.
-    """
-
-    path: Path
-    place: Path
-    options: Options
-    wanted: Wanted | None = None
-    version: str = __version__
+    path: Path  # the report's path as it was given
+    place: Path  # the path to open it by
+    options: Options  # what to analyse
+    wanted: Wanted | None = None  # what to measure; None for everything
+    version: str = __version__  # the version of the traceprof that asks
 
 
 def measure_file(

@@ -44,34 +44,23 @@ if TYPE_CHECKING:
 
 
 class MeasuredReports(Record, frozen=True):
-    """A measured run with open reports.
+    """A measured run with open reports."""
 
-    Attributes:
-        measured: the measurements.
-        run: the reports and their ranks, with all events.
-    """
-
-    measured: MeasuredRun
-    run: Run
+    measured: MeasuredRun  # the measurements
+    run: Run  # the reports and their ranks, with all events
 
 
 class Measurer(Record, frozen=True):
-    """Measures reports that stay open.
+    """Measures reports that stay open."""
 
-    Attributes:
-        options: what to analyse.
-        progress: receives the number of rows read.
-        num_processes: the maximum number of processes.
-        on_partial: receives partial results of a single report, with the report, while it is read.
-        forwards: whether this process is a child whose parent gets the sections that it reads.
-        held: sections that a report holds already, by its index.
-    """
-
-    options: Options
-    progress: ProgressOfAll | None
-    num_processes: int
+    options: Options  # what to analyse
+    progress: ProgressOfAll | None  # receives the number of rows read
+    num_processes: int  # the maximum number of processes
+    # receives partial results of a single report, with the report, while it is read
     on_partial: Callable[[RunResult, Run], None] | None = None
+    # whether this process is a child whose parent gets the sections that it reads
     forwards: bool = False
+    # sections that a report holds already, by its index
     held: Mapping[int, Collection[Section]] = field(default_factory=dict)
 
     @classmethod

@@ -26,17 +26,11 @@ _NICENESS = 5
 
 
 class ReadSection(Record, frozen=True):
-    """A section that was read.
+    """A section that was read."""
 
-    Attributes:
-        report: the report's index.
-        section: the section.
-        data: its content.
-    """
-
-    report: int
-    section: Section
-    data: SectionData
+    report: int  # the report's index
+    section: Section  # the section
+    data: SectionData  # its content
 
 
 class SectionReader:

@@ -22,15 +22,12 @@ UNKNOWN_OPERATION = "Unknown"
 
 
 class Pattern(Record, frozen=True):
-    """One kind of communication kernel.
+    """One kind of communication kernel."""
 
-    Attributes:
-        expression: must match the whole function name, without return type, template arguments
-            and parameters. A group named `operation` is the operation.
-        operation: the operation if the expression has no such group, or it matched nothing.
-    """
-
+    # must match the whole function name, without return type, template arguments and parameters. A
+    # group named `operation` is the operation
     expression: re.Pattern[str]
+    # the operation if the expression has no such group, or it matched nothing
     operation: str = UNKNOWN_OPERATION
 
 

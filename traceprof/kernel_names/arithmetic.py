@@ -11,38 +11,24 @@ import re
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 
-PRECISIONS = (
-    "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64",
-)  # fmt: skip
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64")
 FULL_PRECISION, ROUNDED_PRECISION = "fp32", "tf32"
 
 
 class FormatRow(Record, frozen=True):
-    """Names of matrix multiplications, attention and convolutions in one number format.
+    """Names of matrix multiplications, attention and convolutions in one number format."""
 
-    Attributes:
-        precision: the format of the factors.
-        expression: searched for in the whole name.
-        source: the libraries that use such names.
-    """
-
-    precision: str
-    expression: re.Pattern[str]
-    source: str
+    precision: str  # the format of the factors
+    expression: re.Pattern[str]  # searched for in the whole name
+    source: str  # the libraries that use such names
 
 
 class UnitRow(Record, frozen=True):
-    """Names of matrix multiplications, attention and convolutions that show the unit used.
+    """Names of matrix multiplications, attention and convolutions that show the unit used."""
 
-    Attributes:
-        tensor_cores: whether the unit is the tensor cores.
-        expression: searched for in the whole name.
-        source: the libraries that use such names.
-    """
-
-    tensor_cores: bool | None
-    expression: re.Pattern[str]
-    source: str
+    tensor_cores: bool | None  # whether the unit is the tensor cores
+    expression: re.Pattern[str]  # searched for in the whole name
+    source: str  # the libraries that use such names
 
 
 def _format(precision: str, expression: str, source: str) -> FormatRow:
@@ -50,35 +36,57 @@ def _format(precision: str, expression: str, source: str) -> FormatRow:
 
 
 FORMATS: tuple[FormatRow, ...] = (
-    _format("fp8", r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3",
-            "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*; TensorRT-LLM's bmm_*,"
-            " named by the formats of the product and of both factors"),
-    _format("int8",
-            r"(?<![a-z])i8i8|_imma_|[_a-z]i(?:8816|16832)(?:gemm|cudnn|fprop)|(?<![a-z])s8_",
-            "cuBLAS and cuDNN: imma is the integer instruction of the tensor cores"),
-    _format("fp16", r"_hmma_fp(?:32|16)_traits",
-            "cuDNN's xmma: hmma multiplies halves, fp32 or fp16 is what it sums in"),
-    _format("tf32", r"tf32|tfloat32|TF32|cutlass_8\d_tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_"
-            r"(?!(?:\w+_)?b?f16)",
-            "cuBLAS and cuDNN; in CUTLASS 16x8x8 with factors of 32 bits is TF32, from sm_80 on"),
-    _format("bf16",
-            r"(?i)bf16|(?<!^bmm_)bfloat16|^nvjet_(?:sm\d+_)?t[st]|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
-            "cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S"),
-    _format("complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv",
-            "cuBLAS: cgemm, c1688gemm"),
-    _format("complex-fp64", r"(?<![a-z])g?z(?:884)?gemm|(?<![a-z])zgemv",
-            "cuBLAS: zgemm, z884gemm"),
-    _format("fp64", r"(?<![a-z])d(?:884|16168)?gemm|d884|(?<![a-z])double(?![a-z])",
-            "cuBLAS: dgemm, d884gemm"),
-    _format("fp16", r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
-            r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
-            r"|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
-            "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32;"
-            " nvjet_hsh"),
-    _format("fp32",
-            r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![A-Za-z_])float(?![a-z_])",
-            "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn"),
-)  # fmt: skip
+    _format(
+        "fp8",
+        r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3",
+        "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*; TensorRT-LLM's bmm_*,"
+        " named by the formats of the product and of both factors",
+    ),
+    _format(
+        "int8",
+        r"(?<![a-z])i8i8|_imma_|[_a-z]i(?:8816|16832)(?:gemm|cudnn|fprop)|(?<![a-z])s8_",
+        "cuBLAS and cuDNN: imma is the integer instruction of the tensor cores",
+    ),
+    _format(
+        "fp16",
+        r"_hmma_fp(?:32|16)_traits",
+        "cuDNN's xmma: hmma multiplies halves, fp32 or fp16 is what it sums in",
+    ),
+    _format(
+        "tf32",
+        r"tf32|tfloat32|TF32|cutlass_8\d_tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_"
+        r"(?!(?:\w+_)?b?f16)",
+        "cuBLAS and cuDNN; in CUTLASS 16x8x8 with factors of 32 bits is TF32, from sm_80 on",
+    ),
+    _format(
+        "bf16",
+        r"(?i)bf16|(?<!^bmm_)bfloat16|^nvjet_(?:sm\d+_)?t[st]|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
+        "cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S",
+    ),
+    _format(
+        "complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv", "cuBLAS: cgemm, c1688gemm"
+    ),
+    _format(
+        "complex-fp64", r"(?<![a-z])g?z(?:884)?gemm|(?<![a-z])zgemv", "cuBLAS: zgemm, z884gemm"
+    ),
+    _format(
+        "fp64",
+        r"(?<![a-z])d(?:884|16168)?gemm|d884|(?<![a-z])double(?![a-z])",
+        "cuBLAS: dgemm, d884gemm",
+    ),
+    _format(
+        "fp16",
+        r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
+        r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
+        r"|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
+        "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh",
+    ),
+    _format(
+        "fp32",
+        r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![A-Za-z_])float(?![a-z_])",
+        "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn",
+    ),
+)
 """The first matching row counts: the narrowest format of the factors."""
 
 
@@ -87,35 +95,56 @@ def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
 
 
 UNITS: tuple[UnitRow, ...] = (
-    _unit(None,
-          r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
-          r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers",
-          "parts of such an operation, or matrix by vector, in which tensor cores do not matter"),
-    _unit(True,
-          r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp|(?i:tf32|tfloat32)",
-          "cuBLAS, cuDNN and CUTLASS: the instruction, or TF32, which nothing else multiplies"),
-    _unit(True, r"(?<![a-z])[shidcz](?:884|8816|1688|16816|16832|16864|161616)(?=[a-z])",
-          "cuBLAS, cuDNN and CUTLASS: the shape of the tensor cores' instruction (m8n8k4 and so"
-          " on)"),
-    _unit(True, r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])|^bmm_[A-Z]\w+_t\d+x\d+",
-          "cuBLAS and TensorRT-LLM on Hopper and later: 16 bits and fewer are multiplied by tensor"
-          " cores only"),
-    _unit(True,
-          r"fmha_cutlass[FB]_b?f16_\w*sm(?:7\d|[89]\d|1\d\d)|fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|1\d\d)",
-          "PyTorch mem_eff_attention/gemm_kernel_utils.h, DefaultGemmType: fp32 from sm_80 on is"
-          " three TF32 multiplications (OpMultiplyAddFastF32)"),
-    _unit(False, r"fmha_cutlass[FB]_(?:f32_\w*sm(?:5|6|7)\d|f16_\w*sm(?:5|6)\d)",
-          "the same: OpClassSimt"),
-    _unit(True,
-          r"flash_(?:fwd|bwd)_(?!dot_do_o|convert|combine)|pytorch_fmha::fmha_(?:fwd|bwd_q)|FlashAttn(?:Fwd|Bwd)Sm",
-          "FlashAttention computes in fp16 and bf16 only, by mma instructions"),
-    _unit(True, r"^(?:Custom_)?Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
-          "Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops"),
-    _unit(False,
-          r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
-          r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad(?:\w*_alg\w+)?_engine|dgrad2d_alg|wgrad2d",
-          "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)"),
-)  # fmt: skip
+    _unit(
+        None,
+        r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
+        r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers",
+        "parts of such an operation, or matrix by vector, in which tensor cores do not matter",
+    ),
+    _unit(
+        True,
+        r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp|(?i:tf32|tfloat32)",
+        "cuBLAS, cuDNN and CUTLASS: the instruction, or TF32, which nothing else multiplies",
+    ),
+    _unit(
+        True,
+        r"(?<![a-z])[shidcz](?:884|8816|1688|16816|16832|16864|161616)(?=[a-z])",
+        "cuBLAS, cuDNN and CUTLASS: the shape of the tensor cores' instruction (m8n8k4 and so on)",
+    ),
+    _unit(
+        True,
+        r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])|^bmm_[A-Z]\w+_t\d+x\d+",
+        "cuBLAS and TensorRT-LLM on Hopper and later: 16 bits and fewer are multiplied by tensor"
+        " cores only",
+    ),
+    _unit(
+        True,
+        r"fmha_cutlass[FB]_b?f16_\w*sm(?:7\d|[89]\d|1\d\d)|fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|1\d\d)",
+        "PyTorch mem_eff_attention/gemm_kernel_utils.h, DefaultGemmType: fp32 from sm_80 on is"
+        " three TF32 multiplications (OpMultiplyAddFastF32)",
+    ),
+    _unit(
+        False,
+        r"fmha_cutlass[FB]_(?:f32_\w*sm(?:5|6|7)\d|f16_\w*sm(?:5|6)\d)",
+        "the same: OpClassSimt",
+    ),
+    _unit(
+        True,
+        r"flash_(?:fwd|bwd)_(?!dot_do_o|convert|combine)|pytorch_fmha::fmha_(?:fwd|bwd_q)|FlashAttn(?:Fwd|Bwd)Sm",
+        "FlashAttention computes in fp16 and bf16 only, by mma instructions",
+    ),
+    _unit(
+        True,
+        r"^(?:Custom_)?Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
+        "Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops",
+    ),
+    _unit(
+        False,
+        r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
+        r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad(?:\w*_alg\w+)?_engine|dgrad2d_alg|wgrad2d",
+        "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)",
+    ),
+)
 """The first matching row counts."""
 
 _NUMBER = lazy(
@@ -126,9 +155,14 @@ _NUMBER_FORMATS = {"double": "fp64", "float": "fp32"}
 # move bytes are named `int8`.
 _REDUCED = lazy(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
 _REDUCED_FORMATS = {
-    "bf16": "bf16", "f16": "fp16", "half": "fp16",
-    "f32": "fp32", "float": "fp32", "f64": "fp64", "double": "fp64",
-}  # fmt: skip
+    "bf16": "bf16",
+    "f16": "fp16",
+    "half": "fp16",
+    "f32": "fp32",
+    "float": "fp32",
+    "f64": "fp64",
+    "double": "fp64",
+}
 
 
 def arithmetic(name: str) -> tuple[str | None, bool | None]:

@@ -21,31 +21,19 @@ Capability = tuple[int, int]
 
 
 class TensorCores(Record, frozen=True):
-    """The rates of tensor cores, as multiples of the rate of the same GPU for FP32 without them.
+    """The rates of tensor cores, as multiples of the rate of the same GPU for FP32 without them."""
 
-    Attributes:
-        tf32: for TF32; None if they have no TF32.
-        half: for FP16, and for BF16 where they have it.
-        has_bf16: whether they have it.
-    """
-
-    tf32: float | None
-    half: float
-    has_bf16: bool
+    tf32: float | None  # for TF32; None if they have no TF32
+    half: float  # for FP16, and for BF16 where they have it
+    has_bf16: bool  # whether they have it
 
 
 class Generation(Record, frozen=True):
-    """The tensor cores of a generation of GPUs.
+    """The tensor cores of a generation of GPUs."""
 
-    Attributes:
-        capability: the first compute capability that has them, major and minor.
-        cores: of the fastest board.
-        source: of these rates.
-    """
-
-    capability: Capability
-    cores: TensorCores
-    source: str
+    capability: Capability  # the first compute capability that has them, major and minor
+    cores: TensorCores  # of the fastest board
+    source: str  # of these rates
 
 
 def _generation(capability: Capability, tf32: float | None, half: float, source: str) -> Generation:
@@ -80,8 +68,12 @@ _BOARDS: tuple[tuple[str, Capability], ...] = (
 _WITHOUT = lazy(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
 # Code for one generation runs on none before it.
 _CODE_NAMES: dict[str, Capability] = {
-    "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "hopper": (9, 0), "nvjet": (9, 0),
-}  # fmt: skip
+    "volta": (7, 0),
+    "turing": (7, 5),
+    "ampere": (8, 0),
+    "hopper": (9, 0),
+    "nvjet": (9, 0),
+}
 _CODE = lazy(r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)")
 
 

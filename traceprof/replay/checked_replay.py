@@ -51,51 +51,34 @@ _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
 class StepsUnder(Record, frozen=True):
-    """The lengths of steps under an assumption.
+    """The lengths of steps under an assumption."""
 
-    Attributes:
-        steps: float64[s, w], ns, by `Way`.
-        otherwise: float64[s, w] each, the same by other ways to read the assumption.
-        orders: of sends, on streams where it is another one.
-        paced: float64[s, w], the same if what brings the data sets the pace; None if it does not.
-        note: why it may.
-    """
-
-    steps: Float64
+    steps: Float64  # float64[s, w], ns, by `Way`
+    # float64[s, w] each, the same by other ways to read the assumption
     otherwise: tuple[Float64, ...] = ()
-    orders: tuple[StreamOrder, ...] = ()
+    orders: tuple[StreamOrder, ...] = ()  # of sends, on streams where it is another one
+    # float64[s, w], the same if what brings the data sets the pace; None if it does not
     paced: Float64 | None = None
-    note: str = ""
+    note: str = ""  # why it may
 
 
 class CheckedReplay(Record, frozen=True):
-    """Steps replayed under assumptions.
+    """Steps replayed under assumptions."""
 
-    Attributes:
-        analysis: of the run.
-        graph: of it, weighed.
-        baseline: the step as it is.
-        share: float64[s], what each counts for in the mean step, by end: they sum to 1.
-        share_by_begin: the same by begin.
-        as_it_is: float64[s, w], the same replayed, by `Way`.
-        communication: float64[s], how long somebody communicated in each.
-        lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
-            how ranks meet.
-        first: the column of the graph's weights that the first of these is.
-        others: for each assumption that was asked, which of the n are other readings of it.
-        has_limits: whether limits are wanted where threads pace each other in unknown ways.
-    """
-
-    analysis: OpenAnalysis
-    graph: RunGraph
-    baseline: Baseline
-    share: Float64
-    share_by_begin: Float64
-    as_it_is: Float64
-    communication: Float64
+    analysis: OpenAnalysis  # of the run
+    graph: RunGraph  # of it, weighed
+    baseline: Baseline  # the step as it is
+    share: Float64  # float64[s], what each counts for in the mean step, by end: they sum to 1
+    share_by_begin: Float64  # the same by begin
+    as_it_is: Float64  # float64[s, w], the same replayed, by `Way`
+    communication: Float64  # float64[s], how long somebody communicated in each
+    # float64[s, w n], the same under each of n assumptions, but for what these change in how ranks
+    # meet
     lengths: Float64
-    first: int
+    first: int  # the column of the graph's weights that the first of these is
+    # for each assumption that was asked, which of the n are other readings of it
     others: tuple[range, ...]
+    # whether limits are wanted where threads pace each other in unknown ways
     has_limits: bool = False
 
     def limit_ns(self, place: int, assumption: Assumption) -> float | None:

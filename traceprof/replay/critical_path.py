@@ -31,10 +31,17 @@ if TYPE_CHECKING:
 
 # Until an operation is launched, the host works; what follows is microseconds.
 _HOST = (
-    EdgeKind.THREAD, EdgeKind.OWN_TIME, EdgeKind.HAND_OVER, EdgeKind.LOCK, EdgeKind.LAUNCH,
-    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.NOT_HANDED_OVER,
-    EdgeKind.HOST_WAIT, EdgeKind.STALL,  # calls return, or free memory once the GPU is through
-)  # fmt: skip
+    EdgeKind.THREAD,
+    EdgeKind.OWN_TIME,
+    EdgeKind.HAND_OVER,
+    EdgeKind.LOCK,
+    EdgeKind.LAUNCH,
+    EdgeKind.SILENCE,
+    EdgeKind.HIDDEN_WAIT,
+    EdgeKind.NOT_HANDED_OVER,
+    EdgeKind.HOST_WAIT,
+    EdgeKind.STALL,  # calls return, or free memory once the GPU is through
+)
 
 
 class PathCategory(str, Enum):
@@ -48,19 +55,12 @@ class PathCategory(str, Enum):
 
 
 class PathPiece(Record, frozen=True):
-    """A piece of the critical path: the calls or operations between two that others wait for.
+    """A piece of the critical path: the calls or operations between two that others wait for."""
 
-    Attributes:
-        rank: the rank's number, the first one of its process.
-        start_ns: on the run's clock.
-        end_ns: on the run's clock; the next piece begins there.
-        spent_ns: its time by category.
-    """
-
-    rank: int
-    start_ns: int
-    end_ns: int
-    spent_ns: Mapping[PathCategory, float]
+    rank: int  # the rank's number, the first one of its process
+    start_ns: int  # on the run's clock
+    end_ns: int  # on the run's clock; the next piece begins there
+    spent_ns: Mapping[PathCategory, float]  # its time by category
 
     @property
     def part(self) -> PathCategory:

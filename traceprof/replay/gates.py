@@ -46,17 +46,11 @@ _FAR_OFF = 10.0  # digits of a share beyond it say nothing
 
 
 class _Meaning(Record, frozen=True):
-    """What a gate that does not hold means.
+    """What a gate that does not hold means."""
 
-    Attributes:
-        why: what is wrong, with a place for the value.
-        part: what to record instead; None if no recording is known to help.
-        refuses: kinds of changes that it makes unsure.
-    """
-
-    why: str
-    part: Part | None
-    refuses: frozenset[str]
+    why: str  # what is wrong, with a place for the value
+    part: Part | None  # what to record instead; None if no recording is known to help
+    refuses: frozenset[str]  # kinds of changes that it makes unsure
 
 
 ALL = frozenset(("host", "gpu", "streams", "ranks"))
@@ -65,35 +59,38 @@ MEANINGS: dict[GateName, _Meaning] = {
         "the report lacks the calls that launched {} of the operations, or these themselves (calls"
         " made before the capture began; pages of unified memory have none), so what delayed them"
         " is unknown",
-        None, ALL,
+        None,
+        ALL,
     ),
     "records": _Meaning(
         "{} of the calls that record an event have no record: what streams waited for is unknown",
-        Part.EVENT_RECORDS, frozenset(),  # what needs them says so, where there is a send or bucket
+        Part.EVENT_RECORDS,
+        frozenset(),  # what needs them says so, where there is a send or bucket
     ),
     "hidden-host-waits": _Meaning(
         "for {} of the time threads waited for the GPU in calls that are not in the report",
-        None, ALL,
+        None,
+        ALL,
     ),
     "hidden-stream-waits": _Meaning(
         "for {} of the time streams waited for each other because of calls that are not in the"
         " report",
-        Part.EVENT_RECORDS, ALL,
+        Part.EVENT_RECORDS,
+        ALL,
     ),
-    "misfit": _Meaning(
-        "the replay is {} off the measurement",
-        Part.EVENT_RECORDS, ALL,
-    ),
+    "misfit": _Meaning("the replay is {} off the measurement", Part.EVENT_RECORDS, ALL),
     "unexplained": _Meaning(
         "the GPU was idle for {} of the time for reasons that are not in the report",
-        Part.THREAD_SWITCHES, frozenset(("host",)),  # delays of the GPU are in the intervals
+        Part.THREAD_SWITCHES,
+        frozenset(("host",)),  # delays of the GPU are in the intervals
     ),
     "host-floor": _Meaning(
         "with GPU times at zero, the replayed step is {} off the host's own time: the report"
         " does not show how threads pace each other",
-        None, ALL,
+        None,
+        ALL,
     ),
-}  # fmt: skip
+}
 
 
 def gates_of(

@@ -23,17 +23,11 @@ _DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
 
 
 class SendName(Record, frozen=True, order=True):
-    """A send or receive that recurs in every step.
+    """A send or receive that recurs in every step."""
 
-    Attributes:
-        direction: 1 sends, 2 receives, 3 both.
-        peer: the other rank.
-        micro_batch: how many of the same direction and peer precede it in the step.
-    """
-
-    direction: int
-    peer: int
-    micro_batch: int
+    direction: int  # 1 sends, 2 receives, 3 both
+    peer: int  # the other rank
+    micro_batch: int  # how many of the same direction and peer precede it in the step
 
     @property
     def way(self) -> str:
@@ -46,47 +40,28 @@ class SendName(Record, frozen=True, order=True):
 
 
 class StreamOrder(Record, frozen=True):
-    """The order in which a stream runs its sends in a step.
+    """The order in which a stream runs its sends in a step."""
 
-    Attributes:
-        rank: the rank's number.
-        sends: of the stream.
-    """
-
-    rank: int
-    sends: tuple[SendName, ...]
+    rank: int  # the rank's number
+    sends: tuple[SendName, ...]  # of the stream
 
 
 class BlockedSend(Record, frozen=True):
-    """A send that waited behind another one of its stream although both sides were ready.
+    """A send that waited behind another one of its stream although both sides were ready."""
 
-    Attributes:
-        rank: whose stream.
-        blocked: the send.
-        behind: what it waited for.
-        stage: the rank that received its data that much later.
-        blocked_ns: in the median step.
-    """
-
-    rank: int
-    blocked: SendName
-    behind: SendName
-    stage: int
-    blocked_ns: int
+    rank: int  # whose stream
+    blocked: SendName  # the send
+    behind: SendName  # what it waited for
+    stage: int  # the rank that received its data that much later
+    blocked_ns: int  # in the median step
 
 
 class ScheduleTime(Record, frozen=True):
-    """Time of a step with its passes in an order.
+    """Time of a step with its passes in an order."""
 
-    Attributes:
-        order: `1f1b`, `gpipe` or `interleaved`.
-        step_ns: from the first pass to the last, None if the stages would wait for ever.
-        naive_ns: the same if communication slowed nothing down.
-    """
-
-    order: str
-    step_ns: int | None
-    naive_ns: int | None
+    order: str  # `1f1b`, `gpipe` or `interleaved`
+    step_ns: int | None  # from the first pass to the last, None if the stages would wait for ever
+    naive_ns: int | None  # the same if communication slowed nothing down
 
 
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
@@ -131,24 +106,15 @@ class StepPath(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Baseline(Record, frozen=True):
-    """The step as it was, and as it is replayed.
+    """The step as it was, and as it is replayed."""
 
-    Attributes:
-        step_ns: the mean of all steady steps of the rank where it is longest.
-        replayed_ns: of the replayed ones; None if no replay was possible.
-        num_steps: how many steady ones were replayed; 1 is the whole training where no steps are
-            known.
-        num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
-        gates: the checks.
-        subject: `a step`, or the training if no steps are known.
-    """
-
-    step_ns: int
-    replayed_ns: int | None
+    step_ns: int  # the mean of all steady steps of the rank where it is longest
+    replayed_ns: int | None  # of the replayed ones; None if no replay was possible
+    # how many steady ones were replayed; 1 is the whole training where no steps are known
     num_steps: int
-    num_measured: int
-    gates: tuple[Gate, ...]
-    subject: str = "a step"
+    num_measured: int  # of how many `step_ns` is the mean: more, where a sample was replayed
+    gates: tuple[Gate, ...]  # the checks
+    subject: str = "a step"  # `a step`, or the training if no steps are known
 
     @property
     def misfit(self) -> float | None:
@@ -157,92 +123,57 @@ class Baseline(Record, frozen=True):
 
 
 class Refusal(Record, frozen=True):
-    """The reason for which a run cannot be replayed.
+    """The reason for which a run cannot be replayed."""
 
-    Attributes:
-        why: in a few words.
-        how_to_collect: what to record so that it can, if that is known.
-        baseline: the step as it is, where that much is known.
-    """
-
-    why: str
-    how_to_collect: str | None
-    baseline: Baseline | None = None
+    why: str  # in a few words
+    how_to_collect: str | None  # what to record so that it can, if that is known
+    baseline: Baseline | None = None  # the step as it is, where that much is known
 
 
 class Answer(Record, frozen=True):
-    """The length of a step under an assumption.
+    """The length of a step under an assumption."""
 
-    Attributes:
-        assume: the assumption as it was written.
-        is_bound: whether that is a limit: no change of a program gains more.
-        step_ns: None if it is refused.
-        low_ns: the least that a step may take; as `step_ns` in bounds.
-        high_ns: the most.
-        change_ns: what a step gains, as a negative number.
-        is_too_small: whether the change is smaller than the error of the replay.
-        refused: why nothing can be said.
-        how_to_collect: what to record for an answer, None if no recording of it would help.
-        note: what the answer leaves out.
-        orders: in which order streams run their sends then, where that is another one.
-        below_floor: by which share of what a step takes at least it lies below that, all of its
-            interval.
-    """
-
-    assume: str
-    is_bound: bool
-    step_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    change_ns: int | None = None
-    is_too_small: bool = False
-    refused: str | None = None
+    assume: str  # the assumption as it was written
+    is_bound: bool  # whether that is a limit: no change of a program gains more
+    step_ns: int | None = None  # None if it is refused
+    low_ns: int | None = None  # the least that a step may take; as `step_ns` in bounds
+    high_ns: int | None = None  # the most
+    change_ns: int | None = None  # what a step gains, as a negative number
+    is_too_small: bool = False  # whether the change is smaller than the error of the replay
+    refused: str | None = None  # why nothing can be said
+    # what to record for an answer, None if no recording of it would help
     how_to_collect: str | None = None
-    note: str = ""
+    note: str = ""  # what the answer leaves out
+    # in which order streams run their sends then, where that is another one
     orders: tuple[StreamOrder, ...] = ()
+    # by which share of what a step takes at least it lies below that, all of its interval
     below_floor: float = 0.0
 
 
 class WhatIf(Record, frozen=True):
-    """Everything that was asked of a run.
+    """Everything that was asked of a run."""
 
-    Attributes:
-        baseline: the step as it is.
-        answers: one for each assumption.
-        critical_path: by rank, which parts the replayed steps run through.
-        refused: why nothing can be said of the run at all, None if it can.
-        how_to_collect: what to record for an answer, None if there is one.
-        blocked_sends: which sends waited behind others of their stream, worst first.
-        unknown_sends: why that is not known, None if it is.
-        schedules: what the stages of a pipeline would take in other orders of their passes.
-    """
-
-    baseline: Baseline | None
-    answers: tuple[Answer, ...]
-    critical_path: tuple[PathPart, ...]
-    refused: str | None
-    how_to_collect: str | None
+    baseline: Baseline | None  # the step as it is
+    answers: tuple[Answer, ...]  # one for each assumption
+    critical_path: tuple[PathPart, ...]  # by rank, which parts the replayed steps run through
+    refused: str | None  # why nothing can be said of the run at all, None if it can
+    how_to_collect: str | None  # what to record for an answer, None if there is one
+    # which sends waited behind others of their stream, worst first
     blocked_sends: tuple[BlockedSend, ...] = ()
-    unknown_sends: str | None = None
+    unknown_sends: str | None = None  # why that is not known, None if it is
+    # what the stages of a pipeline would take in other orders of their passes
     schedules: tuple[ScheduleTime, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class Asked:
-    """The answers to the questions about a run.
+    """The answers to the questions about a run."""
 
-    Attributes:
-        run: the reports and their ranks.
-        whatif: the step as it is, and what it would be.
-        failed: reports that could not be read; the run has none of them.
-        paths: the critical paths of the steps that were asked for.
-        missing: what could not be analysed because a part of traceprof failed.
-    """
-
-    run: RunSummary
-    whatif: WhatIf
-    failed: tuple[FailedReport, ...]
-    paths: tuple[StepPath, ...] = ()
+    run: RunSummary  # the reports and their ranks
+    whatif: WhatIf  # the step as it is, and what it would be
+    failed: tuple[FailedReport, ...]  # reports that could not be read; the run has none of them
+    paths: tuple[StepPath, ...] = ()  # the critical paths of the steps that were asked for
+    # what could not be analysed because a part of traceprof failed
     missing: tuple[NotApplicable, ...] = ()
 
     def __repr__(self) -> str:

@@ -122,12 +122,15 @@ def answers_to(
         return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
     blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
-        with_floor(replay.baseline, answers), tuple(answers), critical_paths(replay.graph),
-        None, None,
+        with_floor(replay.baseline, answers),
+        tuple(answers),
+        critical_paths(replay.graph),
+        None,
+        None,
         blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
         unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
         schedules=_schedules(analysis, replay.graph),
-    )  # fmt: skip
+    )
 
 
 def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
@@ -210,10 +213,16 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     low = max(round(low), 0)
     at = low if is_open else max(round(step + change), 0)
     return Answer(
-        text, is_bound=is_open, step_ns=at, low_ns=low, high_ns=low if is_open else round(high),
-        change_ns=at - round(step), is_too_small=abs(min(changes) if is_open else change) <= misfit,
-        note=_note(condition, under.note, changes, off), orders=under.orders,
-    )  # fmt: skip
+        text,
+        is_bound=is_open,
+        step_ns=at,
+        low_ns=low,
+        high_ns=low if is_open else round(high),
+        change_ns=at - round(step),
+        is_too_small=abs(min(changes) if is_open else change) <= misfit,
+        note=_note(condition, under.note, changes, off),
+        orders=under.orders,
+    )
 
 
 def _below_floor(

@@ -17,8 +17,7 @@ from traceprof.units import between, counted, duration, percent, ranks_text, siz
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult, Measures
-    from traceprof.analyses.breakdown.surroundings import Surroundings
+    from traceprof.analyses.breakdown import BreakdownResult, Measures, Surroundings
     from traceprof.analyses.steps.step_means import StepLengths
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult

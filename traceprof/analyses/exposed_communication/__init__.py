@@ -8,22 +8,23 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.exposed_communication.advice import (
-    PAGE,
-    Remedy,
-    advice,
-    cpu_advice,
-    cpu_remedies,
-    remedies,
-)
 from traceprof.analyses.exposed_communication.reasons import (
+    MIN_SHARE,
+    PAGE,
     ExposedOperations,
     LinkRate,
     Reason,
+    Remedy,
+    advice,
+    costliest,
+    cpu_advice,
+    cpu_remedies,
+    evidence,
     exposed_operations,
     link_rate,
+    remedies,
+    title,
 )
-from traceprof.analyses.exposed_communication.text import MIN_SHARE, costliest, evidence, title
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.messages import num_inside

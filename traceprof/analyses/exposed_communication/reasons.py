@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +11,18 @@ from traceprof import intervals
 from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.latency import LARGE_BYTES
-from traceprof.communication.messages import Names, messages, operation_names
+from traceprof.communication.messages import Names, asynchronous_calls, messages, operation_names
+from traceprof.communication.readiness import FOLLOWS_NS
+from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
+from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
+from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.units import duration, percent, three_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.ranks.transfers import Transfer
@@ -239,3 +245,354 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
     )
+
+
+MIN_SHARE = 0.1
+"""Of the exposed time; a reason with less is neither named in the claim nor gets advice."""
+_SAID = {
+    Reason.WAITING: "waiting for {}",
+    Reason.LATE_LAUNCH: "launched late by the host",
+    Reason.QUEUED: "queued behind other communication",
+    Reason.SAME_STREAM: "on the stream of the compute that follows",
+    Reason.NEEDED_AT_ONCE: "needed at once by the next kernel",
+    Reason.LATE_INPUT: "for input that came late",
+    Reason.TRANSFER: "longer than the compute that could hide it",
+    Reason.UNKNOWN: "for no known reason",
+}
+_NUM_NAMED = 3
+
+
+def main_reasons(operations: ExposedOperations) -> list[tuple[Reason, int]]:
+    """Return the reasons that matter with how much of the exposed time they make, largest first."""
+    totals = operations.by_reason().sum(axis=1).tolist()
+    least = max(MIN_SHARE * sum(totals), 1)
+    reasons = [(reason, totals[reason]) for reason in Reason if totals[reason] >= least]
+    return sorted(reasons, key=lambda pair: -pair[1])
+
+
+def late_ranks(operations: ExposedOperations) -> list[int]:
+    """Return the numbers of the ranks that were waited for, the one that cost most first."""
+    waiting = operations.waiting
+    ranks, which = np.unique(waiting.last, return_inverse=True)
+    cost = np.zeros(len(ranks), np.int64)
+    np.add.at(cost, which.reshape(-1), waiting.ns)
+    order = np.argsort(-cost, kind="stable")
+    return [rank for rank in ranks[order].tolist() if rank >= 0]
+
+
+def costliest(names: Names, ns: Int64) -> str | None:
+    """Return the name with the most time; None if there is none.
+
+    Args:
+        names: n names.
+        ns: int64[n].
+    """
+    cost = np.zeros(len(names.names) + 1, np.int64)
+    np.add.at(cost, names.number, ns)  # what has no name counts as the last
+    most = int(cost[:-1].argmax()) if len(cost) > 1 else 0
+    return names.names[most] if len(cost) > 1 and cost[most] > 0 else None
+
+
+def title(
+    claim: str, operations: ExposedOperations, rate: LinkRate | None, *, has_compute: bool
+) -> str:
+    """Return the claim, with the reasons that matter, and the rate where the transfer is one.
+
+    Args:
+        claim: how much is exposed.
+        operations: of what, and why.
+        rate: of the operations with most of it.
+        has_compute: whether anything could hide it.
+    """
+    parts = []
+    for reason, ns in main_reasons(operations)[:_NUM_NAMED]:
+        if reason is Reason.LATE_INPUT and not has_compute:
+            continue  # earlier or later input would change nothing
+        parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late_ranks(operations)))}")
+    text = f"{claim}: {', '.join(parts)}" if parts else claim
+    return (
+        text
+        if rate is None or not is_rate_of_interest(operations, rate)
+        else f"{text}; {said(rate)}"
+    )
+
+
+def is_rate_of_interest(operations: ExposedOperations, rate: LinkRate) -> bool:
+    """Return whether the rate explains: transfers are too long, or far slower than their link."""
+    return rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations))
+
+
+def said(rate: LinkRate) -> str:
+    """Return a rate in words, with its share of the peak where that tells of the link."""
+    text = f"{rate.operation} moves {three_digits(rate.busbw_gb_per_s)} GB/s"
+    share = rate.utilization
+    return (
+        text
+        if share is None
+        else f"{text}, {percent(share)} of its link's {rate.peak_gb_per_s:g} GB/s"
+    )
+
+
+def _who(ranks: list[int]) -> str:
+    if not ranks:
+        return "other ranks"
+    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"rank {ranks[0]}{others}"
+
+
+def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
+    """Return the most exposed operations, and the main reason of each."""
+    exposed, by_reason = operations.exposure, operations.by_reason()
+    spans = []
+    for at in intervals.largest(exposed.exposed_ns, MAX_EVIDENCE).tolist():
+        first, stop = exposed.first_piece[at : at + 2].tolist()
+        reason = Reason(int(by_reason[:, at].argmax()))
+        kind = operations.kind.of(at)
+        name = operations.name.of(at) if kind == UNKNOWN_OPERATION else kind
+        part, whole = int(by_reason[reason, at]), int(exposed.exposed_ns[at])
+        spans.append(
+            Evidence(
+                int(exposed.piece_start_ns[first]),
+                int(exposed.piece_end_ns[stop - 1]),
+                f"{name}: {duration(part)} of {duration(whole)} {_why(operations, at, reason)}",
+            )
+        )
+    return tuple(spans)
+
+
+def _why(operations: ExposedOperations, at: int, reason: Reason) -> str:
+    """Return the reason of one operation, with its rank or kernel."""
+    source, following = operations.input.of(at), operations.next_compute.of(at)
+    if reason is Reason.WAITING:
+        return f"waiting for rank {int(operations.waiting.last[at])}"
+    if reason is Reason.LATE_LAUNCH:
+        return "launched late by the host" + (f", before {following}" if following else "")
+    if reason is Reason.SAME_STREAM:
+        return f"on the stream of {following}, which follows"
+    if reason is Reason.NEEDED_AT_ONCE:
+        return f"needed at once by {following or 'the next kernel'}"
+    if reason is Reason.LATE_INPUT:
+        return f"for input that came late{f', from {source}' if source else ''}"
+    return _SAID[reason]
+
+
+class Remedy(Enum):
+    """What can be done about exposed communication; the value is the advice."""
+
+    CHECK_LINK = (
+        "Find out why $operation is far slower than its link: NCCL_DEBUG=INFO says which way it"
+        " goes (P2P, not SHM or NET/Socket), nccl-tests what the machine can do alone"
+    )
+    HELP_LATE_RANK = "Fix $who first: overlap cannot hide the time that others wait for a late rank"
+    LAUNCH_EARLIER = (
+        "Launch it before the compute that can hide it: the GPU went on"
+        " computing while the host had not launched it yet. See gpu-idle and"
+        " host-sync for what holds the host up"
+    )
+    OWN_COMMUNICATORS = (
+        "Give operations that do not depend on each other streams and communicators of their own:"
+        " see nccl-serialization"
+    )
+    COMPUTE_MEANWHILE = (
+        "Give the GPU something else to do meanwhile: start the operation earlier, or split the"
+        " batch in two, so that one half computes while the other communicates"
+    )
+    ASYNC = (
+        "Call collectives with async_op=True and wait() where the result is needed: from PyTorch"
+        " 2.8 on, a synchronous collective runs on the current stream, where no kernel of that"
+        " stream can run beside it"
+    )
+    EXCHANGES = (
+        "Send and receive with isend and irecv, or at once to several peers with"
+        " batch_isend_irecv: send and recv run on the current stream from PyTorch 2.8 on, where no"
+        " kernel of that stream can run beside them. Give each pair of pipeline stages, and each"
+        " direction, a process group of its own (torch.distributed.new_group), and call in the"
+        " same order on both ranks"
+    )
+    OWN_STREAM = (
+        "Put communication on a stream of its own, and let the compute stream wait for its event"
+        " only where the result is needed: kernels of one stream never overlap"
+    )
+    LATE_INPUT = (
+        "Nothing is left to compute once its input is ready: move work that"
+        " does not need it behind the launch, send less, or send it in parts as"
+        " they become ready"
+    )
+    SEND_LESS = (
+        "Send less: fewer bytes (half precision), or the same less often; with all compute beside"
+        " it the communication would still be longer"
+    )
+    SMALLER_BUCKETS = (
+        "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
+        " static_graph=True where the graph does not change, and no_sync() on all but the last"
+        " micro-batch when accumulating gradients"
+    )
+    HALF_THE_BYTES = (
+        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+        ".bf16_compress_hook"
+    )
+    FEWER_REDUCTIONS = (
+        "Reduce gradients less often: accumulate those of several micro-batches under DDP's"
+        " no_sync()"
+    )
+    PREFETCH = (
+        "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
+    )
+    MICRO_BATCHES = (
+        "Pipelines: more micro-batches, or an interleaved schedule"
+        " (torch.distributed.pipelining.ScheduleInterleaved1F1B, PyTorch 2.5 and later)"
+    )
+
+    @property
+    def makes_shorter(self) -> bool:
+        """Whether it makes communication shorter, and does not only hide it."""
+        return self in _SHORTER
+
+    def text(self, operation: str = "communication", who: str = "the late rank") -> str:
+        """Return the advice, with an operation that is slow and a rank that is late."""
+        return self.value.replace("$operation", operation).replace("$who", who)
+
+
+_SHORTER = {
+    Remedy.CHECK_LINK,
+    Remedy.LATE_INPUT,
+    Remedy.SEND_LESS,
+    Remedy.SMALLER_BUCKETS,
+    Remedy.HALF_THE_BYTES,
+    Remedy.FEWER_REDUCTIONS,
+}
+_GENERAL = {
+    Reason.WAITING: Remedy.HELP_LATE_RANK,
+    Reason.LATE_LAUNCH: Remedy.LAUNCH_EARLIER,
+    Reason.QUEUED: Remedy.OWN_COMMUNICATORS,
+    Reason.SAME_STREAM: Remedy.OWN_STREAM,
+    Reason.NEEDED_AT_ONCE: Remedy.COMPUTE_MEANWHILE,
+    Reason.LATE_INPUT: Remedy.LATE_INPUT,
+    Reason.TRANSFER: Remedy.SEND_LESS,
+}
+"""Remedies for any program, and operations of any kind."""
+_ALL_REDUCE, _SHARDED = "AllReduce", ("AllGather", "ReduceScatter")
+_EXCHANGE = ("SendRecv", "Send", "Recv")
+_GIVE_ALL = (
+    "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
+    " one rank alone does not show"
+)
+_SYNCHRONIZE_CLOCKS = (
+    "Waiting for a late rank cannot be measured: the clocks of the machines"
+    " cannot be compared precisely enough. Synchronize them (PTP, or chrony"
+    " against one server) before recording again"
+)
+_CLOCKS_DISAGREE = (
+    "The reasons are unknown: operations start before the calls that"
+    " launched them, or end after the host has read their results, so the"
+    " report's clocks of GPU and host disagree."
+    " Record again with a newer profiler or driver"
+)
+_SLOWEST_FIRST = (
+    "Look at the slowest ranks first: an operation ends only after the last"
+    " of its ranks has arrived, so exposed time may be waiting for a"
+    " straggler"
+)
+
+
+def cpu_remedies(operations: Iterable[str]) -> tuple[Remedy, ...]:
+    """Return remedies for ranks without a GPU, for operations of these names."""
+    return (Remedy.SMALLER_BUCKETS, Remedy.HALF_THE_BYTES) if _ALL_REDUCE in operations else ()
+
+
+def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
+    """Return advice for ranks without a GPU, for operations of these names."""
+    start = f"Start {asynchronous_calls(operations)}, compute meanwhile, and wait for them late"
+    return (_SLOWEST_FIRST, start, *(remedy.text() for remedy in cpu_remedies(operations)))
+
+
+def remedies(
+    operations: ExposedOperations, rate: LinkRate | None, *, is_pytorch: bool, has_compute: bool
+) -> tuple[Remedy, ...]:
+    """Return what can be done about the reasons that matter, most promising first.
+
+    Args:
+        operations: what is exposed, and why.
+        rate: of the operations with most of it.
+        is_pytorch: whether the program is known to use PyTorch.
+        has_compute: whether anything could hide it.
+    """
+    by_reason = operations.by_reason()
+    chosen = [Remedy.CHECK_LINK] if rate is not None and rate.is_slow else []
+    for reason, _ in main_reasons(operations):
+        if reason is Reason.LATE_INPUT and not has_compute:
+            continue
+        kind = costliest(operations.kind, by_reason[reason])
+        of_pytorch = _of_pytorch(reason, kind, operations) if is_pytorch else ()
+        chosen += of_pytorch or ([_GENERAL[reason]] if reason in _GENERAL else [])
+    return tuple(dict.fromkeys(chosen))
+
+
+def advice(
+    operations: ExposedOperations,
+    rate: LinkRate | None,
+    chosen: Iterable[Remedy],
+    how_to_collect: HowToCollect,
+) -> tuple[str, ...]:
+    """Return remedies in words, and what to record to know more.
+
+    Args:
+        operations: what is exposed, and why.
+        rate: of the operations with most of it.
+        chosen: the remedies.
+        how_to_collect: what the trace may lack.
+    """
+    ranks, operation = late_ranks(operations), "" if rate is None else rate.operation
+    who = f"rank {ranks[0]}" if ranks else "late ranks"
+    return (
+        *(remedy.text(operation, who) for remedy in chosen),
+        *_what_to_record(operations, how_to_collect),
+    )
+
+
+def _of_pytorch(
+    reason: Reason, kind: str | None, operations: ExposedOperations
+) -> tuple[Remedy, ...]:
+    """Return what fits the operations that make most of a reason; empty if nothing does better."""
+    if reason is Reason.SAME_STREAM and kind != PEER_COPY:
+        return (Remedy.EXCHANGES if kind in _EXCHANGE else Remedy.ASYNC,)
+    if reason in {Reason.QUEUED, Reason.TRANSFER}:
+        # Reductions in line share their links: only fewer bytes make the line shorter.
+        is_of_gradients = kind == _ALL_REDUCE and not operations.is_pipeline
+        return (Remedy.HALF_THE_BYTES, Remedy.FEWER_REDUCTIONS) if is_of_gradients else ()
+    needs_time = reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}
+    if needs_time and kind in _SHARDED:
+        return (Remedy.PREFETCH,)
+    # An all-to-all may be made of sends and receives, too.
+    if needs_time and kind in _EXCHANGE and operations.is_pipeline:
+        return (Remedy.MICRO_BATCHES, Remedy.EXCHANGES)
+    if kind == _ALL_REDUCE and reason is Reason.LATE_INPUT:
+        return (Remedy.SMALLER_BUCKETS, Remedy.HALF_THE_BYTES)
+    return ()
+
+
+def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect) -> list[str]:
+    exposed, texts = operations.exposure, []
+    main = {reason for reason, _ in main_reasons(operations)}
+    if not exposed.is_judged:
+        texts.append(_CLOCKS_DISAGREE)
+    elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & main:
+        how = how_to_collect(Part.EVENT_RECORDS)
+        texts.append(
+            "What operations waited for was inferred from the order of launches alone. Event"
+            f" records show it, and which kernels wait for them: record with {how}"
+        )
+    why = operations.waiting.why_unknown
+    if why == ALONE and operations.has_others:
+        texts.append(_GIVE_ALL)
+    elif why == CLOCKS:
+        texts.append(_SYNCHRONIZE_CLOCKS)
+    return texts
+
+
+PAGE = {
+    "advice": bullets(remedy.text() for remedy in Remedy),
+    "cpu_advice": bullets(cpu_advice(OPERATIONS)),
+    "large": str(LARGE_BYTES >> 20),
+    "follows": f"{FOLLOWS_NS // 1000} µs",
+}

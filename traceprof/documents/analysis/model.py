@@ -6,32 +6,532 @@ own clock, rates 1e9 bytes per second, fractions 0 to 1.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import sys
+from functools import cache
+from inspect import get_annotations
+from operator import attrgetter
+from types import EllipsisType
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, defstruct, field
 
-from traceprof.analyses.compute.compute_parts import StepFlops
-from traceprof.analyses.steps.step_means import StepTotals
+from traceprof.analyses.breakdown import Measures
+from traceprof.analyses.collectives import OperationUse
+from traceprof.analyses.compute.compute_parts import GRAPH, StepFlops
+from traceprof.analyses.gradients.buckets import BucketUse
+from traceprof.analyses.kernels.kernel_table import KernelUse
+from traceprof.analyses.links import link_usage as links
+from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
-from traceprof.documents.analysis.communication import (
-    Bucket,
-    Collective,
-    CommunicationTotals,
-    LinkUse,
+from traceprof.analyses.verdict.savings import Savings
+from traceprof.findings import Count, Finding, Fraction, NotApplicable, Number, Text, one_of
+from traceprof.kernel_names.arithmetic import PRECISIONS
+from traceprof.kernel_names.categories import Category
+from traceprof.ranks import lateness
+from traceprof.ranks.matching import Unmatched
+from traceprof.run import windows
+from traceprof.run.completeness import Losses
+from traceprof.run.concurrency import KindBeside
+from traceprof.run.period_steps import Period
+from traceprof.run.session_clocks import MachineClock
+from traceprof.run.step_ranges import StepsSource
+from traceprof.trace.model.trace import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Record = TypeVar("Record", bound=Struct)
+
+
+def record(
+    *columns: str | EllipsisType, without: Sequence[str] = ()
+) -> Callable[[type[Record]], type[Record]]:
+    """Return a decorator that makes a record of a subclass of a row.
+
+    Args:
+        columns: the order of the fields; `...` stands for those of the row that are not named.
+        without: fields of the row that the document has not.
+
+    Raises:
+        TypeError: a field that the record declares has no place among the columns.
+    """
+
+    def made(declared: type[Record]) -> type[Record]:
+        types = {
+            name: _evaluated(annotation, base.__module__)
+            for base in reversed(declared.__mro__)
+            for name, annotation in get_annotations(base).items()
+        }
+        if unlisted := declared.__annotations__.keys() - set(columns):
+            raise TypeError(f"{declared.__name__} does not list {', '.join(sorted(unlisted))}")
+        rest = [
+            name
+            for name in declared.__struct_fields__
+            if name not in {*columns, *without, *declared.__annotations__}
+        ]
+        names = [
+            name
+            for column in columns
+            for name in (rest if isinstance(column, EllipsisType) else [column])
+        ]
+        return cast(
+            "type[Record]",
+            defstruct(
+                declared.__name__,
+                [(name, types[name]) for name in names],
+                namespace={"__doc__": declared.__doc__},
+                module=declared.__module__,
+                frozen=True,
+                forbid_unknown_fields=True,
+            ),
+        )
+
+    return made
+
+
+@cache
+def _evaluated(annotation: object, module: str) -> object:
+    """Return the type that an annotation names: in a third of the time of `get_type_hints`."""
+    if isinstance(annotation, str):
+        return eval(annotation, vars(sys.modules[module]))  # noqa: S307  (our own)
+    return annotation
+
+
+def maker(kind: type[Record], *own: str) -> Callable[..., Record]:
+    """Return a function that makes a record of a row and what the row lacks: `made(row, 3)`.
+
+    Args:
+        kind: the type of the record.
+        own: the fields whose values are given, in this order; a row has an attribute for each of
+            the others.
+    """
+    names = tuple(name for name in kind.__struct_fields__ if name not in own)
+    values = attrgetter(*names)
+
+    def made(row: object, *given: object) -> Record:
+        return kind(*given, *values(row))
+
+    def made_by_name(row: object, *given: object) -> Record:
+        return kind(**dict(zip((*own, *names), (*given, *values(row)), strict=True)))
+
+    # There are many steps, and names take longer.
+    return made if (*own, *names) == kind.__struct_fields__ else made_by_name
+
+
+@record(
+    "rank",
+    "link",
+    "direction",
+    "peer",
+    "peer_rank",
+    "bytes",
+    "busy_ns",
+    "gb_per_s",
+    "peak_gb_per_s",
+    "is_peak_assumed",
+    "utilization",
+    "source",
+    "name",
 )
-from traceprof.documents.analysis.headline import Headline
-from traceprof.documents.analysis.measures import (
-    Beside,
-    Breakdown,
-    Completeness,
-    Compute,
-    Kernel,
-    Module,
-    Step,
-    Training,
+class LinkUse(links.LinkUse, frozen=True, kw_only=True):
+    """Traffic of a link in one direction."""
+
+    rank: Count
+    peer_rank: Annotated[
+        int | None,
+        "The rank on the other GPU, for p2p; null if that GPU is unknown, or if it is used by"
+        " no rank or by several ranks of the run.",
+    ]
+    gb_per_s: Annotated[Number | None, "bytes / busy_ns; null if no time passed."]
+    utilization: Annotated[Number | None, "gb_per_s / peak_gb_per_s."]
+
+
+@record("rank", ..., "utilization")
+class Collective(OperationUse, frozen=True, kw_only=True):
+    """The operations of one kind on one communicator of a rank."""
+
+    rank: Count
+    utilization: Annotated[Number | None, "busbw / peak."]
+
+
+@record(
+    "rank",
+    "operation",
+    "communicator",
+    "num_steps",
+    "count",
+    "bytes",
+    "total_ns",
+    "num_matched",
+    "wait_ns",
+    "transfer_ns",
 )
-from traceprof.documents.analysis.reports import LostReport, Note, Rank, Report, Run
-from traceprof.findings import Finding, NotApplicable
+class CommunicationTotals(OperationUse, frozen=True, kw_only=True):
+    """The operations of one kind on one communicator of a rank, in the time that findings judge."""
+
+    rank: Count
+    num_steps: Annotated[Count, "Number of training steps; 0 if none are known."]
+
+
+@record("rank", ...)
+class Bucket(BucketUse, frozen=True, kw_only=True):
+    """A gradient bucket of DistributedDataParallel, by index and size.
+
+    DistributedDataParallel makes its buckets anew after the first step.
+    """
+
+    rank: Count
+
+
+@record(
+    "step_ns",
+    "median_step_ns",
+    "step_kinds",
+    "left_out",
+    "steps_source",
+    ...,
+    "findings",
+    "periods",
+    "judged_fraction",
+)
+class Headline(Savings, frozen=True, kw_only=True):
+    """Summary of the run."""
+
+    step_ns: Annotated[
+        Count | None,
+        "Mean of the steady steps, on the rank where it is longest; without steps, the whole"
+        " time that findings judge counts as one step. Null without a rank.",
+    ]
+    median_step_ns: Annotated[Count | None, "Median of the same steps; null without steps."]
+    step_kinds: Annotated[
+        list[StepKind],
+        "Kinds of these steps: two if some take much longer than the others, the shorter kind"
+        " first; if steps are periods of a program with phases, one for each phase. Empty"
+        " without steps.",
+    ]
+    left_out: Annotated[
+        list[LeftOutSteps], "Steps of the training on that rank that do not count toward the mean."
+    ]
+    steps_source: Annotated[
+        StepsSource,
+        one_of(*(source.value for source in StepsSource)),
+        "`ranges`: marked by ranges, or found by optimizer steps. `period`: no range marks"
+        " steps, and a step is one period of the kernels: an iteration, or a layer of one."
+        " `none`: no step is known.",
+    ]
+    findings: Annotated[
+        list[str], "Ids of the findings to act on first, at most three, in the order of `findings`."
+    ]
+    periods: Annotated[
+        list[Period],
+        "If `steps_source` is `period`: one period for each phase of the program, in order of"
+        " time. Otherwise empty.",
+    ] = field(default_factory=list)
+    judged_fraction: Annotated[
+        Fraction | None,
+        "Share of the recorded GPU time, on all ranks, that lies in what findings judge; 1 if steps"
+        " or a time range were chosen. Null without a GPU.",
+    ] = None
+
+
+_COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
+
+
+@record("rank", ...)
+class Breakdown(Measures, frozen=True, kw_only=True):
+    """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns + lost_ns = window_ns."""
+
+    rank: Count
+
+
+@record("rank", "start_ns", "end_ns", "before_ns", "after_ns")
+class Training(windows.Training, frozen=True, kw_only=True):
+    """Training part of a rank's window: findings are about it if nothing else is asked for."""
+
+    rank: Count
+
+
+@record(
+    "rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without=("window_start_ns",)
+)
+class Step(Measures, frozen=True, kw_only=True):
+    """The same for a training step: the four parts and lost_ns sum to window_ns."""
+
+    rank: Count
+    step: Count
+    start_ns: int
+    end_ns: int
+    left_out: Annotated[
+        WhyLeftOut | Literal["not judged"] | None,
+        "Why the step does not count toward the mean step; null if it does. `cut`, `opening`"
+        " and `rare` as in `headline.left_out`; `not judged`: outside the time that findings"
+        " judge, such as warm-up.",
+    ]
+    phase: Annotated[
+        Count,
+        "If steps are periods: index of the program's phase, from 0 in order of time. Otherwise 0.",
+    ] = 0
+
+
+@record("rank", ...)
+class Completeness(Losses, frozen=True, kw_only=True):
+    """Launches of a rank's GPU operations, and how many of these the recording lacks."""
+
+    rank: Annotated[
+        Count | None, "Rank; null for processes of which no operation at all was recorded."
+    ]
+
+
+@record("rank", ...)
+class Beside(KindBeside, frozen=True, kw_only=True):
+    """Time of one kind of GPU operations on a rank, and how much of it overlapped with each kind.
+
+    Only the part of the window that findings judge counts. Overlap within one kind is not shown:
+    its time beside itself is `total_ns`.
+    """
+
+    rank: Count
+
+
+class Compute(Struct, forbid_unknown_fields=True):
+    """Compute of a rank, by what its kernels do: `total_ns` adds up to `compute_ns` of `breakdown`.
+
+    Where kernels overlap, the one that began first counts. Ranks without a GPU have none.
+    """
+
+    rank: Count
+    category: Annotated[
+        str,
+        one_of(*_COMPUTE),
+        "Category as in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
+        " whole.",
+    ]
+    precision: Annotated[
+        str | None, one_of(*PRECISIONS, None), "Number format as in `kernels`; null for graphs."
+    ]
+    tensor_cores: Annotated[bool | None, "Whether it runs on tensor cores; null if unknown."]
+    total_ns: Count
+    num_kernels: Annotated[
+        Count | None, "Number of kernels that run in the window; null for graphs."
+    ]
+    flops: Annotated[
+        Count | None,
+        "Multiplications and additions, from the shapes of operators as in"
+        " `torch.utils.flop_counter`; null unless known for all kernels.",
+    ]
+    flops_per_s: Annotated[Number | None, "`flops` divided by the time."]
+    peak_flops_per_s: Annotated[
+        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
+    ]
+
+
+@record(
+    "rank",
+    "name",
+    "category",
+    "precision",
+    "tensor_cores",
+    ...,
+    "per_steady_step_ns",
+    "steady_error_ns",
+    "place",
+    "operator",
+    "module",
+    "flops",
+    "source",
+    "flops_per_s",
+    "peak_flops_per_s",
+    "moved_bytes",
+    "gb_per_s",
+    "peak_gb_per_s",
+    without=("kind", "in_steady_step"),
+)
+class Kernel(KernelUse, frozen=True, kw_only=True):
+    """The kernels of one name on a rank, including communication kernels."""
+
+    rank: Count
+    category: Annotated[
+        str,
+        one_of(*(str(category) for category in Category)),
+        "What the kernel does, by its name; `other` also if the name is not recognised.",
+    ]
+    precision: Annotated[
+        str | None,
+        one_of(*PRECISIONS, None),
+        "The number format in which it computes; null if its name shows none, or several.",
+    ]
+    tensor_cores: Annotated[bool | None, "Whether it computes on tensor cores; null if unknown."]
+    per_steady_step_ns: Annotated[
+        Count | None,
+        "Time in a steady step, mean over steps; without steps, in the whole time that findings"
+        " judge. Null if none runs there.",
+    ]
+    steady_error_ns: Annotated[
+        Count | None, "Standard error of that mean, from blocks of neighbouring steps."
+    ]
+    place: Annotated[
+        Fraction | None,
+        "Where the first one starts in the first steady step that has one, as a fraction of the"
+        " step.",
+    ]
+    operator: Annotated[
+        str | None, "The innermost operator that launched most of this time; null if unknown."
+    ]
+    module: Annotated[
+        str | None, "The module that launched most of this time, as in `modules`; null if unknown."
+    ]
+    flops: Annotated[
+        Count | None,
+        "Multiplications and additions of all these kernels, from the shapes of operators; null"
+        " unless known for each.",
+    ]
+    source: Annotated[
+        str | None,
+        "The line of Python that launched most of this time, the innermost one outside of the"
+        " framework; null if unknown.",
+    ]
+    flops_per_s: Annotated[Number | None, "`flops` divided by the time of the kernels."]
+    peak_flops_per_s: Annotated[
+        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
+    ]
+    moved_bytes: Annotated[
+        Count | None,
+        "The least number of bytes that all these kernels move, from the shapes of operators:"
+        " each input is read once, each output written once; null unless known for each.",
+    ]
+    gb_per_s: Annotated[
+        Number | None,
+        "`moved_bytes` divided by the time of the kernels; may exceed the peak, because of caches.",
+    ]
+    peak_gb_per_s: Annotated[
+        Number | None, "Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."
+    ]
+
+
+class Module(Struct, forbid_unknown_fields=True):
+    """Kernels that a module of the model launched, in its forward and backward passes.
+
+    Modules come from ranges in the report: Python functions (torch.profiler with stacks or
+    modules), or NVTX ranges that begin with the word module and have its path.
+    """
+
+    rank: Count
+    module: Annotated[str, "Path from the outermost module, with dots."]
+    total_ns: Annotated[Count, "Sum of kernel durations, including the modules inside it."]
+    own_ns: Annotated[Count, "The same without the modules inside it."]
+    backward_ns: Annotated[Count, "The part of `total_ns` in the backward pass."]
+    num_kernels: Annotated[Count, "Number of kernels, including the modules inside it."]
+    per_steady_step_ns: Annotated[Count | None, "As in `kernels`, including the modules inside it."]
+    steady_error_ns: Count | None
+
+
+class Report(Struct, forbid_unknown_fields=True):
+    """A report that was analysed."""
+
+    index: Count
+    path: str
+    format: Annotated[str, one_of(*FORMATS)]
+    product_version: str | None
+    schema_version: str | None
+    command_line: Annotated[list[str], "Command that was recorded; empty if unknown."]
+    recorded: Annotated[list[str], "The optional parts that were recorded."]
+
+
+class Rank(Struct, forbid_unknown_fields=True):
+    """A process on a device, or one without GPU work."""
+
+    rank: Annotated[
+        Count,
+        "The global rank where the export has it (labels of `instrument` first), otherwise a"
+        " running number in (report, pid, device) order.",
+    ]
+    report: Count
+    pid: Annotated[Count, "Process id."]
+    device: Annotated[
+        int | None, "The CUDA ordinal as the process sees it; null for a process without GPU work."
+    ]
+    gpu: str | None
+
+
+class RunRank(Struct, forbid_unknown_fields=True):
+    """Place of a rank: host and GPU."""
+
+    rank: Count
+    host: str
+    gpu_id: Annotated[str | None, "The physical GPU: its UUID, or else its address on the PCI bus."]
+
+
+@record("report", "run", ...)
+class Clock(MachineClock, frozen=True, kw_only=True):
+    """Clock of a report's machine, compared with the reference clock."""
+
+    report: Count
+    run: Annotated[Count, "Index of the run; 0 is the run of the first report."]
+
+
+class Matched(Struct, forbid_unknown_fields=True):
+    """Operations of a communicator that were matched across ranks."""
+
+    communicator: str | None
+    source: Annotated[str, one_of("labels", "communicator", "order", "mpi")]
+    ranks: list[Count]
+    num_ranks: Annotated[
+        Count, "Number of ranks of the communicator, which may be more than were captured."
+    ]
+    num_operations: Count
+
+
+@record("rank", "host", "num_operations", "share_last", "late_ns", "uncertainty_ns")
+class Lateness(lateness.Lateness, frozen=True, kw_only=True):
+    """Lateness of a rank in the operations that it shares with others."""
+
+    rank: Count
+    host: str
+    share_last: Annotated[
+        Fraction, "Share of operations in which it was certainly late, and the last."
+    ]
+
+
+class Wait(Struct, forbid_unknown_fields=True):
+    """Time that a rank waited for another one."""
+
+    rank: Count
+    for_rank: Count
+    wait_ns: Count
+
+
+class Run(Struct, forbid_unknown_fields=True):
+    """Relations between the reports of a run."""
+
+    rank_source: Annotated[
+        str,
+        one_of("labels", "torch", "nccl", "mpi", "environment", "file name", "order"),
+        "Source of the rank numbers.",
+    ]
+    num_runs: Annotated[
+        Count, "Number of runs: 1, unless reports of several runs were given together."
+    ]
+    ranks: list[RunRank]
+    clocks: list[Clock]
+    matched: list[Matched]
+    unmatched: list[Unmatched]
+    lateness: list[Lateness]
+    waits: Annotated[list[Wait], "Waits of one rank for another; pairs without waits are left out."]
+
+
+class Note(Struct, forbid_unknown_fields=True):
+    """Note on the data of a report."""
+
+    report: Count
+    note: Text
+
+
+class LostReport(Struct, forbid_unknown_fields=True):
+    """A report that could not be analysed while others could: nothing else here includes it."""
+
+    path: str
+    reason: str
+
 
 SCHEMA: Literal["traceprof.analysis/1"] = "traceprof.analysis/1"
 

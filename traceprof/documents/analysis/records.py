@@ -12,10 +12,8 @@ from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps.step_means import WHY_LEFT_OUT, StepTotals, judged_steps
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
-from traceprof.documents.analysis import communication, measures, reports
-from traceprof.documents.analysis.headline import Headline
-from traceprof.documents.analysis.model import SCHEMA, Document
-from traceprof.documents.analysis.rows import maker
+from traceprof.documents.analysis import model
+from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.run.step_ranges import StepsSource
@@ -31,20 +29,20 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
 
 
-_breakdown_row = maker(measures.Breakdown, "rank")
-_completeness_row = maker(measures.Completeness, "rank")
-_training_row = maker(measures.Training, "rank")
-_compute_row = maker(measures.Compute, "rank")
-_module_row = maker(measures.Module, "rank", "per_steady_step_ns", "steady_error_ns")
-_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
-_totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
-_collective_row = maker(communication.Collective, "rank")
-_bucket_row = maker(communication.Bucket, "rank")
-_link_row = maker(communication.LinkUse, "rank", "peer_rank")
-_clock_row = maker(reports.Clock, "report", "run")
-_beside_row = maker(measures.Beside, "rank")
+_breakdown_row = maker(model.Breakdown, "rank")
+_completeness_row = maker(model.Completeness, "rank")
+_training_row = maker(model.Training, "rank")
+_compute_row = maker(model.Compute, "rank")
+_module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
+_step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
+_totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
+_collective_row = maker(model.Collective, "rank")
+_bucket_row = maker(model.Bucket, "rank")
+_link_row = maker(model.LinkUse, "rank", "peer_rank")
+_clock_row = maker(model.Clock, "report", "run")
+_beside_row = maker(model.Beside, "rank")
 _kernel_row = maker(
-    measures.Kernel,
+    model.Kernel,
     "rank",
     "name",
     "category",
@@ -74,24 +72,19 @@ _headline_row = maker(
     "periods",
     "judged_fraction",
 )
-_lateness_row = maker(reports.Lateness, "rank", "host")
+_lateness_row = maker(model.Lateness, "rank", "host")
 
 
 class ListField(NamedTuple):
-    """A list of the document.
+    """A list of the document."""
 
-    Attributes:
-        record: the type of its records: a field is a column.
-        records: makes them from a result.
-    """
-
-    record: type[Struct]
-    records: Callable[[RunResult], Iterable[Struct]]
+    record: type[Struct]  # the type of its records: a field is a column
+    records: Callable[[RunResult], Iterable[Struct]]  # makes them from a result
 
 
-def _reports(result: RunResult) -> Iterator[reports.Report]:
+def _reports(result: RunResult) -> Iterator[model.Report]:
     for index, report in enumerate(result.run.reports):
-        yield reports.Report(
+        yield model.Report(
             index=index,
             path=_path(report.path),
             format=report.format,
@@ -102,30 +95,30 @@ def _reports(result: RunResult) -> Iterator[reports.Report]:
         )
 
 
-def _ranks(result: RunResult) -> Iterator[reports.Rank]:
+def _ranks(result: RunResult) -> Iterator[model.Rank]:
     for rank in result.run.ranks:
-        yield reports.Rank(
+        yield model.Rank(
             rank=rank.rank, report=rank.report, pid=rank.pid, device=rank.device, gpu=rank.gpu
         )
 
 
-def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
+def _breakdown(result: RunResult) -> Iterator[model.Breakdown]:
     for measured in result.breakdown:
         yield _breakdown_row(measured.whole, measured.rank)
 
 
-def _completeness(result: RunResult) -> Iterator[measures.Completeness]:
+def _completeness(result: RunResult) -> Iterator[model.Completeness]:
     for rank, losses in result.completeness:
         yield _completeness_row(losses, rank)
 
 
-def _training(result: RunResult) -> Iterator[measures.Training]:
+def _training(result: RunResult) -> Iterator[model.Training]:
     for measured in result.breakdown:
         if measured.training is not None:
             yield _training_row(measured.training, measured.rank)
 
 
-def _steps(result: RunResult) -> Iterator[measures.Step]:
+def _steps(result: RunResult) -> Iterator[model.Step]:
     for measured in result.breakdown:
         for step in measured.steps:
             start = step.measures.window_start_ns
@@ -135,7 +128,7 @@ def _steps(result: RunResult) -> Iterator[measures.Step]:
             yield _step_row(step.measures, *row)
 
 
-def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
+def _communication_totals(result: RunResult) -> Iterator[model.CommunicationTotals]:
     num_steps = {measured.rank: len(judged_steps(measured)) for measured in result.breakdown}
     for measured in result.communication:
         rank, number = measured.rank, num_steps.get(measured.rank, 0)
@@ -143,25 +136,25 @@ def _communication_totals(result: RunResult) -> Iterator[communication.Communica
             yield _totals_row(use, rank, number)
 
 
-def _beside(result: RunResult) -> Iterator[measures.Beside]:
+def _beside(result: RunResult) -> Iterator[model.Beside]:
     for rank, row in result.beside:
         if row.total_ns:
             yield _beside_row(row, rank)
 
 
-def _collectives(result: RunResult) -> Iterator[communication.Collective]:
+def _collectives(result: RunResult) -> Iterator[model.Collective]:
     for measured in result.collectives:
         for use in measured.uses:
             yield _collective_row(use, measured.rank)
 
 
-def _buckets(result: RunResult) -> Iterator[communication.Bucket]:
+def _buckets(result: RunResult) -> Iterator[model.Bucket]:
     for measured in result.buckets:
         for use in measured.uses:
             yield _bucket_row(use, measured.rank)
 
 
-def _compute(result: RunResult) -> Iterator[measures.Compute]:
+def _compute(result: RunResult) -> Iterator[model.Compute]:
     for of_rank in result.compute:
         for part in of_rank.parts:
             yield _compute_row(part, of_rank.rank)
@@ -173,7 +166,7 @@ def _step_flops(result: RunResult) -> Iterator[StepFlops]:
             yield of_rank.in_step
 
 
-def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
+def _kernels(result: RunResult) -> Iterator[model.Kernel]:
     launched = {of_rank.rank: of_rank for of_rank in result.launched}
     gpus = {rank.rank: rank.gpu for rank in result.run.ranks}
     for table in result.kernels:
@@ -182,7 +175,7 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
             yield _kernel(table.rank, gpu, use, of_rank.of(use.name) if of_rank else Launcher())
 
 
-def _modules(result: RunResult) -> Iterator[measures.Module]:
+def _modules(result: RunResult) -> Iterator[model.Module]:
     for of_rank in result.launched:
         for use in of_rank.modules:
             yield _module_row(use, of_rank.rank, *_in_steady_step(use.in_steady_step))
@@ -206,24 +199,24 @@ def _headline(result: RunResult) -> Headline:
     )
 
 
-def _notes(result: RunResult) -> Iterator[reports.Note]:
+def _notes(result: RunResult) -> Iterator[model.Note]:
     for report, note in result.notes:
-        yield reports.Note(report, note)
+        yield model.Note(report, note)
 
 
-def _lost_reports(result: RunResult) -> Iterator[reports.LostReport]:
+def _lost_reports(result: RunResult) -> Iterator[model.LostReport]:
     for report in result.failed:
-        yield reports.LostReport(_path(report.path), str(report.error))
+        yield model.LostReport(_path(report.path), str(report.error))
 
 
-def _run(result: RunResult) -> reports.Run:
+def _run(result: RunResult) -> model.Run:
     """Return how the reports belong together: clocks, matched operations, waits."""
     run, ranks, matrix_ns = result.run, result.ranks, result.ranks.matrix_ns
-    return reports.Run(
+    return model.Run(
         rank_source=run.rank_source,
         num_runs=len(set(run.run_numbers)),
         ranks=[
-            reports.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
+            model.RunRank(rank.rank, ranks.clocks.of(rank.report).host, rank.gpu_id)
             for rank in run.ranks
         ],
         clocks=[
@@ -231,7 +224,7 @@ def _run(result: RunResult) -> reports.Run:
             for report, number in enumerate(run.run_numbers)
         ],
         matched=[
-            reports.Matched(
+            model.Matched(
                 communicator=waits.group.name,
                 source=waits.group.source,
                 ranks=[ranks.ranks[member] for member in waits.group.members],
@@ -246,7 +239,7 @@ def _run(result: RunResult) -> reports.Run:
             for late in ranks.lateness
         ],
         waits=[
-            reports.Wait(
+            model.Wait(
                 rank=ranks.ranks[waiting],
                 for_rank=ranks.ranks[late],
                 wait_ns=int(matrix_ns[waiting, late]),
@@ -256,7 +249,7 @@ def _run(result: RunResult) -> reports.Run:
     )
 
 
-def _links(result: RunResult) -> Iterator[communication.LinkUse]:
+def _links(result: RunResult) -> Iterator[model.LinkUse]:
     """Yield what links carried: by copies, then by counters."""
     for copies in result.links:
         for use in copies.uses:
@@ -269,7 +262,7 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
             yield _link_row(use, counters.rank, None)
 
 
-def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> measures.Kernel:
+def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> model.Kernel:
     steady, gb_per_s = use.in_steady_step, launcher.gb_per_s(use.total_ns)
     return _kernel_row(
         use,
@@ -319,27 +312,27 @@ def _encodable(text: str) -> str:
 
 
 TABLES: Mapping[str, ListField] = {
-    "reports": ListField(reports.Report, _reports),
-    "ranks": ListField(reports.Rank, _ranks),
-    "completeness": ListField(measures.Completeness, _completeness),
-    "breakdown": ListField(measures.Breakdown, _breakdown),
-    "training": ListField(measures.Training, _training),
-    "steps": ListField(measures.Step, _steps),
+    "reports": ListField(model.Report, _reports),
+    "ranks": ListField(model.Rank, _ranks),
+    "completeness": ListField(model.Completeness, _completeness),
+    "breakdown": ListField(model.Breakdown, _breakdown),
+    "training": ListField(model.Training, _training),
+    "steps": ListField(model.Step, _steps),
     "step_totals": ListField(StepTotals, attrgetter("step_totals")),
-    "communication_totals": ListField(communication.CommunicationTotals, _communication_totals),
-    "beside": ListField(measures.Beside, _beside),
-    "links": ListField(communication.LinkUse, _links),
-    "collectives": ListField(communication.Collective, _collectives),
-    "buckets": ListField(communication.Bucket, _buckets),
-    "compute": ListField(measures.Compute, _compute),
+    "communication_totals": ListField(model.CommunicationTotals, _communication_totals),
+    "beside": ListField(model.Beside, _beside),
+    "links": ListField(model.LinkUse, _links),
+    "collectives": ListField(model.Collective, _collectives),
+    "buckets": ListField(model.Bucket, _buckets),
+    "compute": ListField(model.Compute, _compute),
     "step_flops": ListField(StepFlops, _step_flops),
-    "kernels": ListField(measures.Kernel, _kernels),
-    "modules": ListField(measures.Module, _modules),
+    "kernels": ListField(model.Kernel, _kernels),
+    "modules": ListField(model.Module, _modules),
     "findings": ListField(Finding, _findings),
     "owners": ListField(Attribution, attrgetter("attributions")),
     "not_applicable": ListField(NotApplicable, attrgetter("not_applicable")),
-    "notes": ListField(reports.Note, _notes),
-    "lost_reports": ListField(reports.LostReport, _lost_reports),
+    "notes": ListField(model.Note, _notes),
+    "lost_reports": ListField(model.LostReport, _lost_reports),
 }
 """The lists of the document by the names that they have in it."""
 

@@ -45,19 +45,12 @@ _MAX_UNMATCHED = 0.01  # of the training, that such kernels may take
 
 
 class Atom(Record, frozen=True):
-    """An entry of the table with a value.
+    """An entry of the table with a value."""
 
-    Attributes:
-        text: as it was written: `link=4x`.
-        entry: of the table.
-        value: arguments for the entry's functions.
-        of_run: more arguments for its `change`.
-    """
-
-    text: str
-    entry: Entry
-    value: tuple[Any, ...] = ()
-    of_run: tuple[Any, ...] = ()
+    text: str  # as it was written: `link=4x`
+    entry: Entry  # of the table
+    value: tuple[Any, ...] = ()  # arguments for the entry's functions
+    of_run: tuple[Any, ...] = ()  # more arguments for its `change`
 
     def prepared(self, analysis: OpenAnalysis) -> Atom:
         """Return it with the facts about a run that its change needs."""
@@ -71,13 +64,9 @@ class Atom(Record, frozen=True):
 
 
 class Assumption(Record, frozen=True):
-    """One assumption, or several at the same time.
+    """One assumption, or several at the same time."""
 
-    Attributes:
-        atoms: the assumptions that it consists of.
-    """
-
-    atoms: tuple[Atom, ...]
+    atoms: tuple[Atom, ...]  # the assumptions that it consists of
 
     @property
     def text(self) -> str:
@@ -239,31 +228,22 @@ def defaults() -> list[Assumption]:
 
 
 class Variant(Record, frozen=True):
-    """A way to weigh a run.
+    """A way to weigh a run."""
 
-    Attributes:
-        assumption: None for the run as measured.
-        keeps_unexplained: whether delays without a known reason stay.
-        has_gpu_time: whether the GPU takes any time.
-        has_possible_waits: whether streams wait for everything that they may have waited for.
-        has_whole_streams: whether an operation that waits for communication waits for everything
-            before that on its stream.
-        quick_host: the share of the time for launching that is not taken: 0 as it was recorded.
-        has_hidden_waits: whether silences of threads that may be waits for the GPU are.
-        frees_hidden_waits: whether what frees the host of its waits frees it of these, too, and of
-            the calls that wait.
-        is_held_out: whether delays are those of the other half of the steps.
-    """
-
-    assumption: Assumption | None = None
-    keeps_unexplained: bool = True
-    has_gpu_time: bool = True
+    assumption: Assumption | None = None  # None for the run as measured
+    keeps_unexplained: bool = True  # whether delays without a known reason stay
+    has_gpu_time: bool = True  # whether the GPU takes any time
+    # whether streams wait for everything that they may have waited for
     has_possible_waits: bool = True
+    # whether an operation that waits for communication waits for everything before that on its
+    # stream
     has_whole_streams: bool = False
+    # the share of the time for launching that is not taken: 0 as it was recorded
     quick_host: float = 0.0
-    has_hidden_waits: bool = False
+    has_hidden_waits: bool = False  # whether silences of threads that may be waits for the GPU are
+    # whether what frees the host of its waits frees it of these, too, and of the calls that wait
     frees_hidden_waits: bool = False
-    is_held_out: bool = False
+    is_held_out: bool = False  # whether delays are those of the other half of the steps
 
     def on_quick_host(self, process: Process, measured: Durations) -> Durations:
         """Return what was measured of a process, but for this share of the time for launching."""

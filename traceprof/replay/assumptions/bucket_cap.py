@@ -32,23 +32,14 @@ _CUT, _EVEN, _WHOLE = range(3)
 
 
 class _Buckets(Record, frozen=True):
-    """The n gradient buckets of a run, by step, then as they were launched; by r ranks.
+    """The n gradient buckets of a run, by step, then as they were launched; by r ranks."""
 
-    Attributes:
-        bytes: int64[n].
-        first: int64[s], where each step's begin.
-        start: int64[n, r], the nodes at which they begin.
-        release: int64[n], the nodes at which their data begin to move.
-        transfer: int64[n, r], the edges by which they are over.
-        transfer_ns: float64[n], how long their data moved.
-    """
-
-    bytes: Int64
-    first: Int64
-    start: Int64
-    release: Int64
-    transfer: Int64
-    transfer_ns: Float64
+    bytes: Int64  # int64[n]
+    first: Int64  # int64[s], where each step's begin
+    start: Int64  # int64[n, r], the nodes at which they begin
+    release: Int64  # int64[n], the nodes at which their data begin to move
+    transfer: Int64  # int64[n, r], the edges by which they are over
+    transfer_ns: Float64  # float64[n], how long their data moved
 
 
 def with_bucket_cap(
@@ -224,12 +215,15 @@ class _Plan:
             bucket, scale = bucket + 1, float(size[bucket]) / float(size[bucket + 1])
         ready = [
             max(
-                (float(self._by_edge[edge]) for edge in self._into(int(starts[row, column]))
-                 if int(self._edges.kind[edge]) == kind),
+                (
+                    float(self._by_edge[edge])
+                    for edge in self._into(int(starts[row, column]))
+                    if int(self._edges.kind[edge]) == kind
+                ),
                 default=np.nan,
             )
             for row in (bucket - 1, bucket)
-        ]  # fmt: skip
+        ]
         gap = (ready[1] - ready[0]) * scale
         return max(gap, 0.0) if np.isfinite(gap) else 0.0
 

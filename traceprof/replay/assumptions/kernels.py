@@ -221,17 +221,11 @@ def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
 
 
 class StageFactors(Record, frozen=True):
-    """Factors on the times of a stage's kernels that make all stages equal.
+    """Factors on the times of a stage's kernels that make all stages equal."""
 
-    Attributes:
-        passes: the n passes of the stage.
-        factor: float64[n], of the kernels of each pass.
-        otherwise: of kernels of no pass that is known on all stages.
-    """
-
-    passes: RankPasses
-    factor: Float64
-    otherwise: float
+    passes: RankPasses  # the n passes of the stage
+    factor: Float64  # float64[n], of the kernels of each pass
+    otherwise: float  # of kernels of no pass that is known on all stages
 
     def at(self, launch_ns: Int64, end_ns: Int64) -> Float64:
         """Return the factors of k kernels, float64[k].

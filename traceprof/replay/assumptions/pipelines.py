@@ -43,35 +43,21 @@ _DONE_NS = 1e-6  # what is left of a pass by rounding
 
 
 class StageCost(Record, frozen=True):
-    """Time that one stage of a pipeline needs for a micro-batch, without overlap.
+    """Time that one stage of a pipeline needs for a micro-batch, without overlap."""
 
-    Attributes:
-        forward_ns: of the kernels of its forward pass.
-        backward_ns: of the kernels of its backward pass.
-    """
-
-    forward_ns: float
-    backward_ns: float
+    forward_ns: float  # of the kernels of its forward pass
+    backward_ns: float  # of the kernels of its backward pass
 
 
 class PipelineModel(Record, frozen=True):
-    """The stages of a pipeline, and the links between them.
+    """The stages of a pipeline, and the links between them."""
 
-    Attributes:
-        stages: in order.
-        num_micro_batches: of a step.
-        activations_ns: how long those of one micro-batch move to the next stage.
-        gradients_ns: how long the gradients move to the one before.
-        slowdown: how many times as long kernels take while the stage communicates.
-        sends_apart: whether activations and gradients are sent on a stream each.
-    """
-
-    stages: tuple[StageCost, ...]
-    num_micro_batches: int
-    activations_ns: float
-    gradients_ns: float
-    slowdown: float
-    sends_apart: bool = False
+    stages: tuple[StageCost, ...]  # in order
+    num_micro_batches: int  # of a step
+    activations_ns: float  # how long those of one micro-batch move to the next stage
+    gradients_ns: float  # how long the gradients move to the one before
+    slowdown: float  # how many times as long kernels take while the stage communicates
+    sends_apart: bool = False  # whether activations and gradients are sent on a stream each
 
 
 class _Message(Record, frozen=True):
@@ -226,15 +212,10 @@ MAX_OFF = 0.05
 
 
 class StepChange(Record, frozen=True):
-    """The change of a step that a model gives.
+    """The change of a step that a model gives."""
 
-    Attributes:
-        change_ns: of the mean step.
-        off_ns: how far that may be off, to either side.
-    """
-
-    change_ns: float
-    off_ns: float
+    change_ns: float  # of the mean step
+    off_ns: float  # how far that may be off, to either side
 
 
 def with_schedule(analysis: OpenAnalysis, graph: RunGraph, name: str) -> StepChange | CannotChange:
@@ -286,19 +267,12 @@ def with_more_micro_batches(
 
 
 class _Model(Record, frozen=True):
-    """A recorded pipeline, and the model of its step.
+    """A recorded pipeline, and the model of its step."""
 
-    Attributes:
-        pipeline: with its passes as they were.
-        order: that they ran in, of `ORDERS`.
-        step_ns: of the passes, by the model.
-        off_ns: by how much a step was longer or shorter.
-    """
-
-    pipeline: PipelineModel
-    order: str
-    step_ns: float
-    off_ns: float
+    pipeline: PipelineModel  # with its passes as they were
+    order: str  # that they ran in, of `ORDERS`
+    step_ns: float  # of the passes, by the model
+    off_ns: float  # by how much a step was longer or shorter
 
     def changed(self, pipeline: PipelineModel, order: str) -> StepChange | CannotChange:
         """Return the change of a step with another pipeline in an order."""

@@ -30,40 +30,30 @@ _NO_WEIGHTS = np.empty(0)
 
 
 class RunChange(Record, frozen=True):
-    """A change of the graph of a run.
+    """A change of the graph of a run."""
 
-    Attributes:
-        edges: int64[n], indices of edges that hold their target back by another time.
-        weights: float64[n], ns: how long; minus infinity for not at all.
-        source: int64[m], nodes where edges begin that were not there.
-        target: int64[m], where they lead to.
-        added: float64[m], how long they hold back, ns.
-        num_new_nodes: how many nodes there are more than in the graph, numbered after its own.
-        left_out: numbers of ranks whose steps do not count.
-        orders: of the sends on those streams where it is another one.
-        otherwise: other ways to read the assumption, which make the answer's interval wider.
-    """
-
+    # int64[n], indices of edges that hold their target back by another time
     edges: Int64 = field(default_factory=lambda: _NOTHING)
+    # float64[n], ns: how long; minus infinity for not at all
     weights: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
+    # int64[m], nodes where edges begin that were not there
     source: Int64 = field(default_factory=lambda: _NOTHING)
-    target: Int64 = field(default_factory=lambda: _NOTHING)
+    target: Int64 = field(default_factory=lambda: _NOTHING)  # int64[m], where they lead to
+    # float64[m], how long they hold back, ns
     added: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
+    # how many nodes there are more than in the graph, numbered after its own
     num_new_nodes: int = 0
-    left_out: frozenset[int] = frozenset()
-    orders: tuple[StreamOrder, ...] = ()
+    left_out: frozenset[int] = frozenset()  # numbers of ranks whose steps do not count
+    orders: tuple[StreamOrder, ...] = ()  # of the sends on those streams where it is another one
+    # other ways to read the assumption, which make the answer's interval wider
     otherwise: tuple[RunChange, ...] = ()
 
 
 class CannotChange(Record, frozen=True):
-    """The reason for which something cannot be assumed of a run.
+    """The reason for which something cannot be assumed of a run."""
 
-    Attributes:
-        why: in a few words.
-        how_to_collect: what to record so that it can; None if no recording would help.
-    """
-
-    why: str
+    why: str  # in a few words
+    # what to record so that it can; None if no recording would help
     how_to_collect: str | None = None
 
 

@@ -31,35 +31,20 @@ _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
 
 
 class Sends(Record, frozen=True):
-    """Both sides of all matched sends of a run, n of them, by stream and then as launched.
+    """Both sides of all matched sends of a run, n of them, by stream and then as launched."""
 
-    Attributes:
-        node: int64[n], where each begins in the graph.
-        rank: int64[n], indices of the run's ranks.
-        step: int64[n], in which step of its rank each began.
-        start_ns: int64[n], when each began.
-        direction: int64[n], 1 sends, 2 receives, 3 both; -1 if unknown.
-        peer: int64[n], numbers of the other ranks.
-        partner: int64[n], the other side: indices into these.
-        follows: bool[n], whether it comes right after the one before it here, on their stream.
-        edge: int64[n], of the graph, by which it waits for what is before it on its stream; -1.
-        unit: int64[n], numbers those that follow each other in one step.
-        name: of each.
-        turn_around_ns: from the end of one to the start of the next, where only that holds it.
-    """
-
-    node: Int64
-    rank: Int64
-    step: Int64
-    start_ns: Int64
-    direction: Int64
-    peer: Int64
-    partner: Int64
-    follows: Mask
-    edge: Int64
-    unit: Int64
-    name: tuple[SendName, ...]
-    turn_around_ns: float
+    node: Int64  # int64[n], where each begins in the graph
+    rank: Int64  # int64[n], indices of the run's ranks
+    step: Int64  # int64[n], in which step of its rank each began
+    start_ns: Int64  # int64[n], when each began
+    direction: Int64  # int64[n], 1 sends, 2 receives, 3 both; -1 if unknown
+    peer: Int64  # int64[n], numbers of the other ranks
+    partner: Int64  # int64[n], the other side: indices into these
+    follows: Mask  # bool[n], whether it comes right after the one before it here, on their stream
+    edge: Int64  # int64[n], of the graph, by which it waits for what is before it on its stream; -1
+    unit: Int64  # int64[n], numbers those that follow each other in one step
+    name: tuple[SendName, ...]  # of each
+    turn_around_ns: float  # from the end of one to the start of the next, where only that holds it
 
     def __len__(self) -> int:
         return len(self.node)
@@ -104,10 +89,19 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     weights = graph.weights.of(0)[edge[follows]]
     near = weights[np.isfinite(weights)]
     return Sends(
-        node, rank, step, start, direction, peer, partner, follows, edge, np.cumsum(~same) - 1,
+        node,
+        rank,
+        step,
+        start,
+        direction,
+        peer,
+        partner,
+        follows,
+        edge,
+        np.cumsum(~same) - 1,
         _names(rank, step, direction, peer),
         float(median_of(near)) if len(near) else _USUAL_TURN_AROUND_NS,
-    )  # fmt: skip
+    )
 
 
 def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
@@ -188,22 +182,14 @@ def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
 
 
 class _Orders(Record, frozen=True):
-    """The sends of a run, and their order.
+    """The sends of a run, and their order."""
 
-    Attributes:
-        graph: of the run, with one set of weights.
-        edges: of it.
-        sends: of the run.
-        units: rows that follow each other on a stream in one step, as launched.
-        measured: the order of each stream, as it was.
-        pattern_of: for each unit, the stream whose order it has; -1 for one that is another.
-    """
-
-    graph: RunGraph
-    edges: GraphEdges
-    sends: Sends
-    units: tuple[Int64, ...]
-    measured: tuple[StreamOrder, ...]
+    graph: RunGraph  # of the run, with one set of weights
+    edges: GraphEdges  # of it
+    sends: Sends  # of the run
+    units: tuple[Int64, ...]  # rows that follow each other on a stream in one step, as launched
+    measured: tuple[StreamOrder, ...]  # the order of each stream, as it was
+    # for each unit, the stream whose order it has; -1 for one that is another
     pattern_of: tuple[int, ...]
 
     @staticmethod

@@ -88,9 +88,10 @@ def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
     pattern, has_value, _ = text.partition(":")[2].rpartition("=")
     if not has_value or not pattern:
         raise UsageError(
-            f"cannot assume {text!r}", "it needs a regular expression and a factor",
+            f"cannot assume {text!r}",
+            "it needs a regular expression and a factor",
             "write it as kernel:gemm=0.5x",
-        )  # fmt: skip
+        )
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -137,66 +138,56 @@ _ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
 
 
 class Entry(Record, frozen=True, kw_only=True):
-    """An assumption of the table.
+    """An assumption of the table."""
 
-    Attributes:
-        form: how it is written, with an example of the value: `no-sync`, `launch=0`, `link=2x`.
-        meaning: what is assumed, in a few words.
-        details: what the documentation adds, in sentences of Markdown.
-        change: called with a process, its durations, the value and what `of_run` returns; returns
-            the durations under the assumption. None if what one process does stays as it is.
-        of_run: called once with the analysis, before any process is read; returns more arguments
-            for `change`, which may depend on other ranks. None if nothing does.
-        run_change: called with the analysis, the graph and the value; returns what changes between
-            ranks. None if nothing does.
-        step_change: called with the analysis, the graph and the value; returns by what a model says
-            that a step changes, where no change of the graph does. None for most.
-        value: reads the value of a text, as a tuple of arguments for the functions above. None
-            where only `form` can be written.
-        is_bound: whether the answer is a bound, "at most", since nobody can make the change in
-            full; else it is an estimate.
-        is_bound_of: called with the analysis; returns whether it is a bound there. None where
-            `is_bound` holds of every run.
-        condition: under which condition the answer holds, in a few words.
-        condition_of: called with the analysis; returns it, nothing if there is none in that run.
-        is_default: whether it is answered when no assumption is chosen.
-        is_at_least_communication: whether a step takes at least as long as its communication.
-        of_communication: whether it changes nothing where nothing communicates.
-        needs_waits: whether it has to be known how long sends and receives wait for each other.
-        refusal: called with the analysis and the value; returns why it cannot be assumed of the
-            run, None if it can.
-        changed: kinds of what changes: `host` and `gpu` for what these take, `waits` for what the
-            host waits for, `streams` for what they do, `order` for what runs in another order,
-            `ranks` for what these wait for.
-        doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
-        frees_host: whether other work of the host may be faster then: it may have competed with
-            what goes for cores and caches, by as much again at most.
-        comes_last: whether its `change` depends on what others leave of a slowdown.
-        others: `change` by other readings of what is not known, which the interval spans; as many
-            in all entries that have any.
-    """
-
-    form: str
-    meaning: str
-    details: str = ""
+    form: str  # how it is written, with an example of the value: `no-sync`, `launch=0`, `link=2x`
+    meaning: str  # what is assumed, in a few words
+    details: str = ""  # what the documentation adds, in sentences of Markdown
+    # called with a process, its durations, the value and what `of_run` returns; returns the
+    # durations under the assumption. None if what one process does stays as it is
     change: Callable[..., Durations] | None = None
+    # called once with the analysis, before any process is read; returns more arguments for
+    # `change`, which may depend on other ranks. None if nothing does
     of_run: Callable[[OpenAnalysis], tuple[Any, ...]] | None = None
+    # called with the analysis, the graph and the value; returns what changes between ranks. None
+    # if nothing does
     run_change: Callable[..., RunChange | CannotChange] | None = None
+    # called with the analysis, the graph and the value; returns by what a model says that a step
+    # changes, where no change of the graph does. None for most
     step_change: Callable[..., StepChange | CannotChange] | None = None
+    # reads the value of a text, as a tuple of arguments for the functions above. None where only
+    # `form` can be written
     value: Callable[[str], tuple[Any, ...]] | None = None
+    # whether the answer is a bound, "at most", since nobody can make the change in full; else it
+    # is an estimate
     is_bound: bool = False
+    # called with the analysis; returns whether it is a bound there. None where `is_bound` holds of
+    # every run
     is_bound_of: Callable[[OpenAnalysis], bool] | None = None
-    condition: str = ""
+    condition: str = ""  # under which condition the answer holds, in a few words
+    # called with the analysis; returns it, nothing if there is none in that run
     condition_of: Callable[[OpenAnalysis], str] | None = None
-    is_default: bool = True
+    is_default: bool = True  # whether it is answered when no assumption is chosen
+    # whether a step takes at least as long as its communication
     is_at_least_communication: bool = False
-    of_communication: bool = False
+    of_communication: bool = False  # whether it changes nothing where nothing communicates
+    # whether it has to be known how long sends and receives wait for each other
     needs_waits: bool = True
+    # whether other work of the host may be faster then: it may have competed with what goes for
+    # cores and caches, by as much again at most
     frees_host: bool = False
-    comes_last: bool = False
+    comes_last: bool = False  # whether its `change` depends on what others leave of a slowdown
+    # `change` by other readings of what is not known, which the interval spans; as many in all
+    # entries that have any
     others: tuple[Callable[..., Durations], ...] = ()
+    # called with the analysis and the value; returns why it cannot be assumed of the run, None if
+    # it can
     refusal: Callable[..., CannotChange | None] | None = None
+    # kinds of what changes: `host` and `gpu` for what these take, `waits` for what the host waits
+    # for, `streams` for what they do, `order` for what runs in another order, `ranks` for what
+    # these wait for
     changed: frozenset[str] = _GPU
+    # returns why it may gain nothing if it is assumed alone, None if it surely gains
     doubt: Callable[[OpenAnalysis], str | None] | None = None
 
     @property

@@ -25,27 +25,16 @@ COMPUTE, COMMUNICATION, COPY = range(3)
 
 
 class HostCalls(Record, frozen=True):
-    """The API calls of a process by thread, then in the order in which they began.
+    """The API calls of a process by thread, then in the order in which they began."""
 
-    Attributes:
-        index: int64[n], indices into the process's `ApiCalls`.
-        start_ns: int64[n].
-        end_ns: int64[n].
-        thread: int64[n], threads numbered from 0.
-        is_outer: bool[n], whether the call lies in no other one of its thread.
-        outer: int64[n], the call itself, or the one that it lies in; indices into these calls.
-        in_time: int64[n], place of each in the order of all threads' starts.
-        num_all: how many the process made; all are here if not some of its steps are replayed.
-    """
-
-    index: Int64
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    is_outer: Mask
-    outer: Int64
-    in_time: Int64
-    num_all: int
+    index: Int64  # int64[n], indices into the process's `ApiCalls`
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    thread: Int64  # int64[n], threads numbered from 0
+    is_outer: Mask  # bool[n], whether the call lies in no other one of its thread
+    outer: Int64  # int64[n], the call itself, or the one that it lies in; indices into these calls
+    in_time: Int64  # int64[n], place of each in the order of all threads' starts
+    num_all: int  # how many the process made; all are here if not some of its steps are replayed
 
     def __len__(self) -> int:
         return len(self.index)
@@ -61,41 +50,25 @@ class HostCalls(Record, frozen=True):
 
 
 class GpuWork(Record, frozen=True):
-    """The GPU operations of the ranks of a process, by rank and stream, then as launched.
+    """The GPU operations of the ranks of a process, by rank and stream, then as launched."""
 
-    Attributes:
-        rank: int64[n], the index of the rank among those of the run.
-        group: int64[n], kernels, copies, memory sets, graphs as in `RankOperations.groups`.
-        place: int64[n], the index in that group.
-        start_ns: int64[n].
-        end_ns: int64[n].
-        stream: int64[n], the CUDA stream.
-        chain: int64[n], numbers rank and stream.
-        call: int64[n], the call that launched it, an index into `HostCalls`; -1 for none.
-        kind: int64[n], `COMPUTE`, `COMMUNICATION` or `COPY`.
-        blocks: bool[n], whether the launching call returns only when the operation is over.
-        begins_in_call: bool[n], whether it is a copy that began long before its call returned,
-            which did not wait for its end: CUDA stages data of pageable memory, and the last part
-            is still on its way then.
-        is_to_host: bool[n], whether it copies to the host's memory.
-        is_to_device: bool[n], whether it copies from the host's memory to a GPU's.
-        cut: int64[c], operations before which something was left out on their streams: these are
-            taken to begin when they did, as if nobody had launched them.
-    """
-
-    rank: Int64
-    group: Int64
-    place: Int64
-    start_ns: Int64
-    end_ns: Int64
-    stream: Int64
-    chain: Int64
-    call: Int64
-    kind: Int64
-    blocks: Mask
+    rank: Int64  # int64[n], the index of the rank among those of the run
+    group: Int64  # int64[n], kernels, copies, memory sets, graphs as in `RankOperations.groups`
+    place: Int64  # int64[n], the index in that group
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    stream: Int64  # int64[n], the CUDA stream
+    chain: Int64  # int64[n], numbers rank and stream
+    call: Int64  # int64[n], the call that launched it, an index into `HostCalls`; -1 for none
+    kind: Int64  # int64[n], `COMPUTE`, `COMMUNICATION` or `COPY`
+    blocks: Mask  # bool[n], whether the launching call returns only when the operation is over
+    # bool[n], whether it is a copy that began long before its call returned, which did not wait
+    # for its end: CUDA stages data of pageable memory, and the last part is still on its way then
     begins_in_call: Mask
-    is_to_host: Mask
-    is_to_device: Mask
+    is_to_host: Mask  # bool[n], whether it copies to the host's memory
+    is_to_device: Mask  # bool[n], whether it copies from the host's memory to a GPU's
+    # int64[c], operations before which something was left out on their streams: these are taken to
+    # begin when they did, as if nobody had launched them
     cut: Int64
 
     def __len__(self) -> int:
@@ -197,10 +170,21 @@ def gpu_work(
     copies = np.flatnonzero(in_call)
     in_call[copies] = start[copies] < calls.end_ns[call[copies]] - MIN_BLOCKING_NS
     return GpuWork(
-        rank_of[order], group[order], place[order], start, end[order], stream[order],
-        np.cumsum(changes) - 1, call, kind, blocks, in_call, to_host[order], to_device[order],
+        rank_of[order],
+        group[order],
+        place[order],
+        start,
+        end[order],
+        stream[order],
+        np.cumsum(changes) - 1,
+        call,
+        kind,
+        blocks,
+        in_call,
+        to_host[order],
+        to_device[order],
         cut,
-    )  # fmt: skip
+    )
 
 
 def _are_continued(
@@ -250,10 +234,18 @@ def _of_group(
         copied = rank.operations.copies.kind[place]
         to_host, to_device = is_in(copied, _TO_HOST), is_in(copied, _TO_DEVICE)
     return (
-        np.full(len(place), index, np.int64), np.full(len(place), number, np.int64), place,
-        start + shift_ns, group.ends(place) + shift_ns, group.packed_stream.at(place), call, kind,
-        blocks, to_host, to_device,
-    )  # fmt: skip
+        np.full(len(place), index, np.int64),
+        np.full(len(place), number, np.int64),
+        place,
+        start + shift_ns,
+        group.ends(place) + shift_ns,
+        group.packed_stream.at(place),
+        call,
+        kind,
+        blocks,
+        to_host,
+        to_device,
+    )
 
 
 def _blocks(rank: Rank, launched_by: Int64) -> Mask:
@@ -266,9 +258,10 @@ def _blocks(rank: Rank, launched_by: Int64) -> Mask:
     call = launched_by[known]
     names = rank.trace.api_names
     waiting = [
-        key for key, name in names.items()
+        key
+        for key, name in names.items()
         if api_call_kind(name) is ApiCallKind.COPY and "Async" not in name and "Peer" not in name
-    ]  # fmt: skip
+    ]
     is_synchronous = is_in(calls.packed_name.at(call), np.array(waiting, np.int64))
     is_pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
         copies.destination_memory == MemoryKind.PAGEABLE

@@ -44,19 +44,14 @@ _LITTLE = 1e-3  # of the time: what the rest makes together is left out
 
 
 class HiddenWaits(Record, frozen=True):
-    """The m silences of threads that may be waits for the GPU.
+    """The m silences of threads that may be waits for the GPU."""
 
-    Attributes:
-        call: int64[m], the outer calls before which they are, ascending; indices into `HostCalls`.
-        operation: int64[m], what the thread may have waited for, an index into `GpuWork`.
-        waited_ns: int64[m], how long that operation still took.
-        is_seen: bool[m], whether it is at a place that waits by all that its silences show; else
-            they cannot say.
-    """
-
+    # int64[m], the outer calls before which they are, ascending; indices into `HostCalls`
     call: Int64
-    operation: Int64
-    waited_ns: Int64
+    operation: Int64  # int64[m], what the thread may have waited for, an index into `GpuWork`
+    waited_ns: Int64  # int64[m], how long that operation still took
+    # bool[m], whether it is at a place that waits by all that its silences show; else they cannot
+    # say
     is_seen: Mask
 
     def __len__(self) -> int:
@@ -68,32 +63,28 @@ NO_HIDDEN_WAITS = HiddenWaits(_NONE, _NONE, _NONE, np.empty(0, np.bool_))
 
 
 class _Gaps(Record, frozen=True):
-    """The g silences of launching threads.
+    """The g silences of launching threads."""
 
-    Attributes:
-        call: int64[g], the outer calls that end them.
-        since_ns: int64[g], when they began.
-        length_ns: int64[g], y.
-        last: int64[g], what the thread launched last before.
-        all_ns: int64[a], how long all silences of these threads are, also short ones; ascending.
-        sites: int64[g] each, the place by more and by less: by calls and kernels, by calls, by
-            thread.
-    """
-
-    call: Int64
-    since_ns: Int64
-    length_ns: Int64
-    last: Int64
+    call: Int64  # int64[g], the outer calls that end them
+    since_ns: Int64  # int64[g], when they began
+    length_ns: Int64  # int64[g], y
+    last: Int64  # int64[g], what the thread launched last before
+    # int64[a], how long all silences of these threads are, also short ones; ascending
     all_ns: Int64
+    # int64[g] each, the place by more and by less: by calls and kernels, by calls, by thread
     sites: tuple[Int64, Int64, Int64]
 
     def chosen(self, rows: Mask) -> _Gaps:
         """Return some of them."""
         coarse, middle, fine = (of_all[rows] for of_all in self.sites)
         return _Gaps(
-            self.call[rows], self.since_ns[rows], self.length_ns[rows], self.last[rows],
-            self.all_ns, (coarse, middle, fine),
-        )  # fmt: skip
+            self.call[rows],
+            self.since_ns[rows],
+            self.length_ns[rows],
+            self.last[rows],
+            self.all_ns,
+            (coarse, middle, fine),
+        )
 
 
 def hidden_host_waits(
@@ -233,9 +224,13 @@ def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) ->
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
     return _Gaps(
-        call, since, length, before, all_ns,
+        call,
+        since,
+        length,
+        before,
+        all_ns,
         (numbered(*by_calls, *kernels), numbered(*by_calls), numbered(calls.thread[call])),
-    )  # fmt: skip
+    )
 
 
 def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) -> Mask:

@@ -213,23 +213,14 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class HostWaits(Record, frozen=True):
-    """The m waits of calls that return only after an operation is over; some calls have several.
+    """The m waits of calls that return only after an operation is over; some calls have several."""
 
-    Attributes:
-        call: int64[m], outer calls, indices into `HostCalls`.
-        operation: int64[m], indices into `GpuWork`.
-        own_ns: int64[m], what the call takes by itself.
-        tail_ns: int64[m], how long after the operation it returns.
-        is_stall: bool[m], whether the launch queue was full.
-        is_needed: bool[m], whether the host likely uses at once what it waited for, or CUDA waits
-            by itself.
-    """
-
-    call: Int64
-    operation: Int64
-    own_ns: Int64
-    tail_ns: Int64
-    is_stall: Mask
+    call: Int64  # int64[m], outer calls, indices into `HostCalls`
+    operation: Int64  # int64[m], indices into `GpuWork`
+    own_ns: Int64  # int64[m], what the call takes by itself
+    tail_ns: Int64  # int64[m], how long after the operation it returns
+    is_stall: Mask  # bool[m], whether the launch queue was full
+    # bool[m], whether the host likely uses at once what it waited for, or CUDA waits by itself
     is_needed: Mask
 
 
@@ -331,9 +322,10 @@ def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]
     columns = rank.calls
     assert columns is not None  # noqa: S101
     ids = [
-        key for key, name in rank.trace.api_names.items()
+        key
+        for key, name in rank.trace.api_names.items()
         if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
-    ]  # fmt: skip
+    ]
     freeing = distinct_values(calls.outer[columns.packed_name.isin(ids)[calls.index]])
     return _Chains(work, calls).all_before(freeing, calls)
 
@@ -345,9 +337,10 @@ def _synchronized(
     columns = rank.calls
     assert columns is not None  # noqa: S101
     ids = [
-        key for key, name in rank.trace.api_names.items()
+        key
+        for key, name in rank.trace.api_names.items()
         if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
-    ]  # fmt: skip
+    ]
     is_wait = columns.packed_name.isin(ids)[calls.index]
     # A driver's call inside the runtime's one is the same wait.
     waiting = distinct_values(calls.outer[is_wait])

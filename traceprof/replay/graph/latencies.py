@@ -31,24 +31,17 @@ _USUAL_TURN_AROUND_NS, _USUAL_LAUNCH_NS, _USUAL_WAIT_NS = 1_500, 4_000, 3_000
 
 
 class Latencies(Record, frozen=True):
-    """Delays of the n operations of a process, ns.
+    """Delays of the n operations of a process, ns."""
 
-    Attributes:
-        launched_ns: int64[n], when each was handed to the GPU: the call's return; its beginning, of
-            a copy that blocks it; when it began itself, of one that did so within its call.
-        after_launch_ns: int64[n], from then to its start, where only that held it.
-        after_previous_ns: int64[n], from the end of the one before on its stream.
-        after_wait_ns: int64[m], by row of `OperationWaits`.
-        crowded_ns: int64[n], how much later it began while kernels of other streams left no room.
-        unexplained_ns: int64[n], how much later it began for no known reason.
-    """
-
+    # int64[n], when each was handed to the GPU: the call's return; its beginning, of a copy that
+    # blocks it; when it began itself, of one that did so within its call
     launched_ns: Int64
-    after_launch_ns: Int64
-    after_previous_ns: Int64
-    after_wait_ns: Int64
+    after_launch_ns: Int64  # int64[n], from then to its start, where only that held it
+    after_previous_ns: Int64  # int64[n], from the end of the one before on its stream
+    after_wait_ns: Int64  # int64[m], by row of `OperationWaits`
+    # int64[n], how much later it began while kernels of other streams left no room
     crowded_ns: Int64
-    unexplained_ns: Int64
+    unexplained_ns: Int64  # int64[n], how much later it began for no known reason
 
 
 def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits) -> Latencies:

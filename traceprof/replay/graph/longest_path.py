@@ -34,23 +34,14 @@ class CircularError(CannotReplayError):
 
 
 class EdgeLevels(Record, frozen=True):
-    """Edges by the level of the node that they lead to, then by that node.
+    """Edges by the level of the node that they lead to, then by that node."""
 
-    Attributes:
-        num_nodes: how many nodes there are; the first one is the root.
-        order: int32[e], the edges in this order.
-        source: int32[e], the nodes where edges begin, as they were given: there are many.
-        target: int32[t], the nodes that edges lead to, in this order, each once.
-        first_edge: int32[t + 1], where the edges of each of them begin.
-        level_start: int32[l + 1], where the targets of each level begin.
-    """
-
-    num_nodes: int
-    order: Int32
-    source: Int32
-    target: Int32
-    first_edge: Int32
-    level_start: Int32
+    num_nodes: int  # how many nodes there are; the first one is the root
+    order: Int32  # int32[e], the edges in this order
+    source: Int32  # int32[e], the nodes where edges begin, as they were given: there are many
+    target: Int32  # int32[t], the nodes that edges lead to, in this order, each once
+    first_edge: Int32  # int32[t + 1], where the edges of each of them begin
+    level_start: Int32  # int32[l + 1], where the targets of each level begin
 
 
 def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
@@ -200,38 +191,24 @@ class EdgeKind(IntEnum):
 
 
 class Edges(Record, frozen=True):
-    """Edges of one kind and one process; n of them.
+    """Edges of one kind and one process; n of them."""
 
-    Attributes:
-        kind: what they are.
-        process: index of the process; of collectives, of the member.
-        source: int64[n], nodes.
-        target: int64[n], nodes.
-        at: int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
-            `HostWaits` or `OperationWaits`.
-        other: int64[n], the other thread's call of hand-overs, else as `at`.
-    """
-
-    kind: EdgeKind
-    process: int
-    source: Int64
-    target: Int64
+    kind: EdgeKind  # what they are
+    process: int  # index of the process; of collectives, of the member
+    source: Int64  # int64[n], nodes
+    target: Int64  # int64[n], nodes
+    # int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
+    # `HostWaits` or `OperationWaits`
     at: Int64
-    other: Int64
+    other: Int64  # int64[n], the other thread's call of hand-overs, else as `at`
 
 
 class GraphEdges(Record, frozen=True):
-    """The e edges of a graph, in the order of their weights.
+    """The e edges of a graph, in the order of their weights."""
 
-    Attributes:
-        kind: uint8[e], what holds their targets back: `EdgeKind`.
-        source: int32[e], nodes.
-        target: int32[e], nodes.
-    """
-
-    kind: npt.NDArray[np.uint8]
-    source: Int32
-    target: Int32
+    kind: npt.NDArray[np.uint8]  # uint8[e], what holds their targets back: `EdgeKind`
+    source: Int32  # int32[e], nodes
+    target: Int32  # int32[e], nodes
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -281,17 +258,11 @@ SAME: Difference = (b"",)
 
 
 class WeightSets(Record, frozen=True):
-    """Sets of weights of e edges. An assumption changes few of them: the others are kept once.
+    """Sets of weights of e edges. An assumption changes few of them: the others are kept once."""
 
-    Attributes:
-        full: float64[e].
-        other: of each set, what differs.
-        begins: where the parts of the edges begin.
-    """
-
-    full: Float64
-    other: tuple[Difference, ...]
-    begins: tuple[int, ...] = (0,)
+    full: Float64  # float64[e]
+    other: tuple[Difference, ...]  # of each set, what differs
+    begins: tuple[int, ...] = (0,)  # where the parts of the edges begin
 
     @property
     def num(self) -> int:

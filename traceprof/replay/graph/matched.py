@@ -35,17 +35,11 @@ _MAX_UNCERTAINTY = 0.01
 
 
 class Matched(Record, frozen=True):
-    """The m matched operations of a group of r ranks as they were recorded; of one rank, without r.
+    """The m matched operations of a group of r ranks as recorded; of one rank, without r."""
 
-    Attributes:
-        start_ns: int64[m, r], when each rank arrived.
-        end_ns: int64[m, r], when each rank left.
-        node: int64[m, r], the nodes of the graph at which the ranks arrive.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    node: Int64
+    start_ns: Int64  # int64[m, r], when each rank arrived
+    end_ns: Int64  # int64[m, r], when each rank left
+    node: Int64  # int64[m, r], the nodes of the graph at which the ranks arrive
 
     def edges(self, release: int) -> GraphEdges:
         """Return the edges between the ranks: each operation begins when the last rank has come.

@@ -49,60 +49,36 @@ _NO_LIMITS = np.zeros(1, np.int64)
 
 
 class Observed(Record, frozen=True):
-    """Actions and waits of a process, before it is cut into pieces.
+    """Actions and waits of a process, before it is cut into pieces."""
 
-    Attributes:
-        ranks: of the process, each with its index among those of the run.
-        calls: its API calls.
-        work: its operations.
-        host_waits: of its calls.
-        lock_waits: for other threads, within calls.
-        hand_overs: between its threads.
-        stream_waits: between its streams.
-        hidden_waits: silences of its threads that may be waits.
-        lost_records: of the calls that record an event, the share whose record is lost; 0 if no
-            stream waits for any.
-    """
-
+    # of the process, each with its index among those of the run
     ranks: tuple[tuple[int, Rank], ...]
-    calls: HostCalls
-    work: GpuWork
-    host_waits: HostWaits
-    lock_waits: LockWaits
-    hand_overs: HandOvers
-    stream_waits: OperationWaits
-    hidden_waits: HiddenWaits
+    calls: HostCalls  # its API calls
+    work: GpuWork  # its operations
+    host_waits: HostWaits  # of its calls
+    lock_waits: LockWaits  # for other threads, within calls
+    hand_overs: HandOvers  # between its threads
+    stream_waits: OperationWaits  # between its streams
+    hidden_waits: HiddenWaits  # silences of its threads that may be waits
+    # of the calls that record an event, the share whose record is lost; 0 if no stream waits for
+    # any
     lost_records: float
 
 
 class Process(Observed, frozen=True):
-    """A process in pieces, with the data needed to weigh its edges.
+    """A process in pieces, with the data needed to weigh its edges."""
 
-    Attributes:
-        latencies: how long after what held it each operation began.
-        first_call: int64[p], the first call of each piece of the host.
-        piece_of_call: int64[calls].
-        is_held: bool[calls], which wait for something, so that they end their piece.
-        first_operation: int64[q], the first operation of each piece of a stream.
-        piece_of_operation: int64[operations].
-        host_node: the node at which the first piece of the host begins; each has two.
-        gpu_node: the node at which the first piece of a stream begins; each has two.
-        limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if unknown.
-        is_steady: bool[s], which of them are.
-        loading_threads: int64[t], those that bring batches in many of the steps.
-    """
-
-    latencies: Latencies
-    first_call: Int64
-    piece_of_call: Int64
-    is_held: Mask
-    first_operation: Int64
-    piece_of_operation: Int64
-    host_node: int
-    gpu_node: int
-    limits_ns: Int64
-    is_steady: Mask
-    loading_threads: Int64
+    latencies: Latencies  # how long after what held it each operation began
+    first_call: Int64  # int64[p], the first call of each piece of the host
+    piece_of_call: Int64  # int64[calls]
+    is_held: Mask  # bool[calls], which wait for something, so that they end their piece
+    first_operation: Int64  # int64[q], the first operation of each piece of a stream
+    piece_of_operation: Int64  # int64[operations]
+    host_node: int  # the node at which the first piece of the host begins; each has two
+    gpu_node: int  # the node at which the first piece of a stream begins; each has two
+    limits_ns: Int64  # int64[s + 1], when its steps begin, and the last one ends; 0 if unknown
+    is_steady: Mask  # bool[s], which of them are
+    loading_threads: Int64  # int64[t], those that bring batches in many of the steps
 
     @property
     def is_launched_on_return(self) -> Mask:
@@ -207,13 +183,17 @@ def in_pieces(
     return Process(
         **{name: getattr(observed, name) for name in Observed.__struct_fields__},
         latencies=measured_latencies(calls, work, between),
-        first_call=first_call, piece_of_call=piece_of_call, is_held=is_held,
-        first_operation=np.flatnonzero(begins), piece_of_operation=np.cumsum(begins) - 1,
-        host_node=host_node, gpu_node=host_node + 2 * len(first_call),
+        first_call=first_call,
+        piece_of_call=piece_of_call,
+        is_held=is_held,
+        first_operation=np.flatnonzero(begins),
+        piece_of_operation=np.cumsum(begins) - 1,
+        host_node=host_node,
+        gpu_node=host_node + 2 * len(first_call),
         limits_ns=limits_ns,
         is_steady=np.ones(len(limits_ns) - 1, np.bool_) if is_steady is None else is_steady,
         loading_threads=loading_threads(calls, work, limits_ns),
-    )  # fmt: skip
+    )
 
 
 def edges_of(index: int, process: Process, members: Mask) -> list[Edges]:
@@ -287,25 +267,34 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
         _edges(EdgeKind.CAPTURE, index, np.full(len(starts), ROOT), begin[starts], first[starts]),
         _edges(EdgeKind.THREAD, index, begin[rest] - 1, begin[rest], first[rest]),
         Edges(
-            EdgeKind.HAND_OVER, index, _return_node(process, overs.after), begin[over_piece],
-            overs.call, overs.after,
+            EdgeKind.HAND_OVER,
+            index,
+            _return_node(process, overs.after),
+            begin[over_piece],
+            overs.call,
+            overs.after,
         ),
-        _edges(
-            EdgeKind.NOT_HANDED_OVER, index, begin[follows] - 1, begin[follows], first[follows]
-        ),
+        _edges(EdgeKind.NOT_HANDED_OVER, index, begin[follows] - 1, begin[follows], first[follows]),
         _edges(EdgeKind.SILENCE, index, begin[silent] - 1, begin[silent], first[silent]),
         _edges(
-            EdgeKind.HIDDEN_WAIT, index, process.end_node(hidden.operation), begin[silent],
+            EdgeKind.HIDDEN_WAIT,
+            index,
+            process.end_node(hidden.operation),
+            begin[silent],
             hidden.call,
         ),
         _edges(EdgeKind.OWN_TIME, index, begin, begin + 1, np.arange(num)),
         _edges(EdgeKind.HOST_WAIT, index, held[~stall], waiting[~stall], rows[~stall]),
         _edges(EdgeKind.STALL, index, held[stall], waiting[stall], rows[stall]),
         Edges(
-            EdgeKind.LOCK, index, _return_node(process, locks.after),
-            process.host_node + 2 * process.piece_of_call[locks.call] + 1, locks.call, locks.after,
+            EdgeKind.LOCK,
+            index,
+            _return_node(process, locks.after),
+            process.host_node + 2 * process.piece_of_call[locks.call] + 1,
+            locks.call,
+            locks.after,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _return_node(process: Process, call: Int64) -> Int64:
@@ -331,18 +320,27 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
             EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
         ),
         _edges(
-            EdgeKind.LAUNCH, index, process.launch_node(first[launched]), begin[launched],
+            EdgeKind.LAUNCH,
+            index,
+            process.launch_node(first[launched]),
+            begin[launched],
             first[launched],
         ),
         _edges(EdgeKind.STREAM, index, begin[follows] - 1, begin[follows], first[follows]),
         _edges(EdgeKind.WORK, index, begin[inside], begin[inside] + 1, first[inside]),
         _edges(
-            EdgeKind.LAUNCHES, index, process.launch_node(first[within]), begin[within] + 1,
+            EdgeKind.LAUNCHES,
+            index,
+            process.launch_node(first[within]),
+            begin[within] + 1,
             first[within],
         ),
         _edges(
-            EdgeKind.STREAM_WAIT, index, process.end_node(between.producer),
-            process.start_node(between.consumer), np.arange(len(between.producer)),
+            EdgeKind.STREAM_WAIT,
+            index,
+            process.end_node(between.producer),
+            process.start_node(between.consumer),
+            np.arange(len(between.producer)),
         ),
         *(
             _edges(kind, index, node(earlier), other_node(later), later)
@@ -354,7 +352,7 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
                 (EdgeKind.STREAM_END, process.end_node, process.end_node, queued.of_others),
             )
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _edges(kind: EdgeKind, process: int, source: Int64, target: Int64, at: Int64) -> Edges:

@@ -65,58 +65,40 @@ _MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
 
 class ProcessFacts(Record, frozen=True):
-    """Facts about a process.
+    """Facts about a process."""
 
-    Attributes:
-        ranks: the numbers of its ranks.
-        host_node: where its nodes begin.
-        gpu_node: where those of its GPU operations begin.
-        end_node: one past its last.
-        by_kind_ns: int64[pieces, 3], what compute, communication and copies take in each piece of
-            its streams.
-        num_unlaunched: how many operations were launched before the capture began, of those that
-            were not over when the host launched the first step.
-        num_operations: how many were not over then.
-        has_event_records: whether the report shows which streams waited for which.
-        host_waits: when a thread that launches to the busiest stream waited for the GPU, or for
-            room in the launch queue.
-        lost_records: the share of calls that record an event whose record is lost; 0 if no stream
-            waits for one.
-        span_ns: how long the steps of the process take together.
-        hidden_host_ns: how much of that its threads waited for the GPU by no call that is shown.
-        hidden_stream_ns: how much its streams waited for each other by none.
-        paced_ns: how long by itself a thread takes for what it hands over in a step to one that
-            trains, the longest of them; 0 if none is known to.
-        brings_batches: whether other threads than those that train copy batches to the GPU.
-        loader_ns: how long a loader works on the CPU for a batch, as its ranges show, less what it
-            may be ahead: no step takes less in the mean; 0 if that is unknown.
-        late_ns: by rank, how much operations began late for no known reason.
-        unseen_pace_ns: how long its threads slept until one not seen may have woken them.
-        workers_ran: for which share of the time processes that may load its data were on a CPU, the
-            mean; 0 if none are known.
-        may_load: for which share of it a thread without calls may load data, at most.
-    """
-
-    ranks: tuple[int, ...]
-    host_node: int
-    gpu_node: int
-    end_node: int
+    ranks: tuple[int, ...]  # the numbers of its ranks
+    host_node: int  # where its nodes begin
+    gpu_node: int  # where those of its GPU operations begin
+    end_node: int  # one past its last
+    # int64[pieces, 3], what compute, communication and copies take in each piece of its streams
     by_kind_ns: Int64
+    # how many operations were launched before the capture began, of those that were not over when
+    # the host launched the first step
     num_unlaunched: int
-    num_operations: int
-    has_event_records: bool
+    num_operations: int  # how many were not over then
+    has_event_records: bool  # whether the report shows which streams waited for which
+    # when a thread that launches to the busiest stream waited for the GPU, or for room in the
+    # launch queue
     host_waits: Intervals
+    # the share of calls that record an event whose record is lost; 0 if no stream waits for one
     lost_records: float
-    span_ns: int
-    hidden_host_ns: int
-    hidden_stream_ns: int
+    span_ns: int  # how long the steps of the process take together
+    hidden_host_ns: int  # how much of that its threads waited for the GPU by no call that is shown
+    hidden_stream_ns: int  # how much its streams waited for each other by none
+    # how long by itself a thread takes for what it hands over in a step to one that trains, the
+    # longest of them; 0 if none is known to
     paced_ns: float
-    brings_batches: bool
+    brings_batches: bool  # whether other threads than those that train copy batches to the GPU
+    # how long a loader works on the CPU for a batch, as its ranges show, less what it may be
+    # ahead: no step takes less in the mean; 0 if that is unknown
     loader_ns: float
-    late_ns: Mapping[int, int]
-    unseen_pace_ns: int
+    late_ns: Mapping[int, int]  # by rank, how much operations began late for no known reason
+    unseen_pace_ns: int  # how long its threads slept until one not seen may have woken them
+    # for which share of the time processes that may load its data were on a CPU, the mean; 0 if
+    # none are known
     workers_ran: float
-    may_load: float
+    may_load: float  # for which share of it a thread without calls may load data, at most
 
 
 def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
@@ -261,19 +243,13 @@ _MIN_NARROWED_BYTES = 512
 
 
 class Kept(Record, frozen=True):
-    """A process with its edges, to be weighed again: its nodes are those of the part.
+    """A process with its edges, to be weighed again: its nodes are those of the part."""
 
-    Attributes:
-        process: with its pieces.
-        edges: of the process.
-        operations: by group in which the process is matched with others, its operations.
-        places: the group and the member of each of these.
-    """
-
-    process: Process
-    edges: Sequence[Edges]
+    process: Process  # with its pieces
+    edges: Sequence[Edges]  # of the process
+    # by group in which the process is matched with others, its operations
     operations: Sequence[Int64]
-    places: Sequence[tuple[int, int]]
+    places: Sequence[tuple[int, int]]  # the group and the member of each of these
 
     def packed(self) -> PackedProcess:
         """Return the same in fewer bytes, without its ranks."""
@@ -285,15 +261,10 @@ class Kept(Record, frozen=True):
 
 
 class PackedProcess(Record, frozen=True):
-    """A process with its edges, packed.
+    """A process with its edges, packed."""
 
-    Attributes:
-        data: the rest of it, compressed.
-        ranks: of the process, each with its index among those of the run.
-    """
-
-    data: bytes
-    ranks: Sequence[tuple[int, Rank]]
+    data: bytes  # the rest of it, compressed
+    ranks: Sequence[tuple[int, Rank]]  # of the process, each with its index among those of the run
 
     @property
     def unpacked(self) -> Kept:
@@ -318,28 +289,18 @@ def _widened(data: bytes, kind: np.dtype[Any], base: int) -> Int64:
 
 
 class ProcessPart(Record, frozen=True):
-    """The part of a process in the graph, its nodes numbered as if it were the first of the run.
+    """The part of a process in the graph, its nodes numbered as if it were the first of the run."""
 
-    Attributes:
-        edges: of the process.
-        weights: of these edges.
-        places: the groups in which it is matched with others, each with the member that it is.
-        matched: its operations in each of these groups.
-        scales: by what the transfers of each group are multiplied.
-        steps: of its ranks.
-        facts: of the process.
-        remaining: the work that remains in each step.
-        kept: what is needed to weigh its edges again, without its ranks; None if not asked for.
-    """
-
-    edges: GraphEdges
-    weights: WeightSets
+    edges: GraphEdges  # of the process
+    weights: WeightSets  # of these edges
+    # the groups in which it is matched with others, each with the member that it is
     places: Sequence[tuple[int, int]]
-    matched: Sequence[Matched]
-    scales: Sequence[WeightSets]
-    steps: Sequence[RankSteps]
-    facts: ProcessFacts
-    remaining: RemainingWork
+    matched: Sequence[Matched]  # its operations in each of these groups
+    scales: Sequence[WeightSets]  # by what the transfers of each group are multiplied
+    steps: Sequence[RankSteps]  # of its ranks
+    facts: ProcessFacts  # of the process
+    remaining: RemainingWork  # the work that remains in each step
+    # what is needed to weigh its edges again, without its ranks; None if not asked for
     kept: PackedProcess | None
 
     def moved(self, by: int) -> ProcessPart:

@@ -66,26 +66,19 @@ def in_this_process(
 
 
 class RunGraph(Record, frozen=True):
-    """The graph of a run with sets of weights.
+    """The graph of a run with sets of weights."""
 
-    Attributes:
-        edges: all of them, without what they are about, by process; then those between processes.
-        plan: the order in which edges are taken.
-        weights: one set for each variant.
-        steps: of each rank.
-        facts: of each process.
-        matched: by group of ranks, the operations in which its ranks wait for each other.
-        remaining: the work of each process that remains in each step, by variant.
-        kept: what is needed to weigh the edges of each process again; empty if not asked for.
-    """
-
+    # all of them, without what they are about, by process; then those between processes
     edges: GraphEdges
-    plan: EdgeLevels
-    weights: WeightSets
-    steps: tuple[RankSteps, ...]
-    facts: tuple[ProcessFacts, ...]
+    plan: EdgeLevels  # the order in which edges are taken
+    weights: WeightSets  # one set for each variant
+    steps: tuple[RankSteps, ...]  # of each rank
+    facts: tuple[ProcessFacts, ...]  # of each process
+    # by group of ranks, the operations in which its ranks wait for each other
     matched: tuple[Matched, ...]
+    # the work of each process that remains in each step, by variant
     remaining: tuple[RemainingWork, ...] = ()
+    # what is needed to weigh the edges of each process again; empty if not asked for
     kept: tuple[PackedProcess, ...] = ()
 
     @property
@@ -137,9 +130,17 @@ def run_graph(
         stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
         _keep_rates(analysis, ranks)
         part = process_part(
-            ranks, shift, stalls, number, places, members, variants, sample, left_out,
+            ranks,
+            shift,
+            stalls,
+            number,
+            places,
+            members,
+            variants,
+            sample,
+            left_out,
             is_kept=keeps_processes,
-        )  # fmt: skip
+        )
         if is_alone:
             ranks[0][1].trace.unload()
         progress.advance(1)
@@ -177,9 +178,15 @@ def run_graph(
     del weights, scales, edges, part, unmoved  # which are as large
     plan = schedule(node, of_run.source, of_run.target)
     return RunGraph(
-        of_run, plan, joined, tuple(steps_by_rank), tuple(facts), matched, tuple(remaining),
+        of_run,
+        plan,
+        joined,
+        tuple(steps_by_rank),
+        tuple(facts),
+        matched,
+        tuple(remaining),
         tuple(kept),
-    )  # fmt: skip
+    )
 
 
 def _let_go(parts: Iterable[Made]) -> Iterator[Made]:

@@ -33,17 +33,12 @@ MIN_LEAD = 2
 
 
 class Sample(Record, frozen=True):
-    """Steps in a row, and when the host was in them.
+    """Steps in a row, and when the host was in them."""
 
-    Attributes:
-        steps: of each rank, by its number, those that are replayed.
-        compared: the numbers of the first and the last step that are compared.
-        spans: by (report, process), from the beginning of the first step's range to the end of the
-            last one's, in the report's own time.
-    """
-
-    steps: Mapping[int, StepWindows]
-    compared: tuple[int, int]
+    steps: Mapping[int, StepWindows]  # of each rank, by its number, those that are replayed
+    compared: tuple[int, int]  # the numbers of the first and the last step that are compared
+    # by (report, process), from the beginning of the first step's range to the end of the last
+    # one's, in the report's own time
     spans: Mapping[tuple[int, int], tuple[int, int]]
 
     def span_of(self, rank: Rank) -> tuple[int, int]:
@@ -140,29 +135,19 @@ def _spans(run: Run, steps: Mapping[int, StepWindows]) -> dict[tuple[int, int], 
 
 
 class RankSteps(Record, frozen=True):
-    """Begins and ends of the s steps of one rank; without steps, of its training.
+    """Begins and ends of the s steps of one rank; without steps, of its training."""
 
-    Attributes:
-        rank: the rank's number.
-        number: int64[s], the numbers of the steps.
-        nodes: int64[s + 1], where each step begins, and where the last one ends.
-        last: int64[s], where the work that was launched within each step is over.
-        limits_ns: int64[s + 1], when steps began and the last one ended, on the run's clock.
-        launched_ns: int64[s + 1], when the host launched these operations.
-        is_marked: whether the report has steps.
-        others: int64[o], where the work of each stream is over, without steps: the training ends
-            with the last of them, whichever that is then.
-        counts: whether its steps count; what only ranks have whose steps do not is unknown.
-    """
-
-    rank: int
-    number: Int64
-    nodes: Int64
-    last: Int64
-    limits_ns: Int64
-    launched_ns: Int64
-    is_marked: bool
+    rank: int  # the rank's number
+    number: Int64  # int64[s], the numbers of the steps
+    nodes: Int64  # int64[s + 1], where each step begins, and where the last one ends
+    last: Int64  # int64[s], where the work that was launched within each step is over
+    limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
+    launched_ns: Int64  # int64[s + 1], when the host launched these operations
+    is_marked: bool  # whether the report has steps
+    # int64[o], where the work of each stream is over, without steps: the training ends with the
+    # last of them, whichever that is then
     others: Int64
+    # whether its steps count; what only ranks have whose steps do not is unknown
     counts: bool = True
 
     def compared(self, sample: Sample) -> RankSteps:
@@ -170,27 +155,23 @@ class RankSteps(Record, frozen=True):
         inner = sample.compares(self.number)
         limits = slice(inner.start, inner.stop + 1)
         return replace(
-            self, number=self.number[inner], nodes=self.nodes[limits], last=self.last[inner],
-            limits_ns=self.limits_ns[limits], launched_ns=self.launched_ns[limits],
-        )  # fmt: skip
+            self,
+            number=self.number[inner],
+            nodes=self.nodes[limits],
+            last=self.last[inner],
+            limits_ns=self.limits_ns[limits],
+            launched_ns=self.launched_ns[limits],
+        )
 
 
 class StepOperations(Record, frozen=True):
-    """The operations at which the s steps of a rank begin and end, as indices into `GpuWork`.
+    """The operations at which the s steps of a rank begin and end, as indices into `GpuWork`."""
 
-    Attributes:
-        limits: int64[s + 1], where each step begins, and where the last one ends.
-        last: int64[s], the operation that ends last of those launched within each step.
-        limits_ns: int64[s + 1], when steps began and the last one ended, on the run's clock.
-        number: int64[s], the numbers of the steps.
-        others: int64[o], without steps, the last operation of each stream.
-    """
-
-    limits: Int64
-    last: Int64
-    limits_ns: Int64
-    number: Int64
-    others: Int64
+    limits: Int64  # int64[s + 1], where each step begins, and where the last one ends
+    last: Int64  # int64[s], the operation that ends last of those launched within each step
+    limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
+    number: Int64  # int64[s], the numbers of the steps
+    others: Int64  # int64[o], without steps, the last operation of each stream
 
 
 def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSteps:
@@ -217,12 +198,13 @@ def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
     first = min(steps_by_rank, key=lambda rank_steps: int(rank_steps.limits_ns[0]))
     return [
         replace(
-            rank_steps, nodes=np.append(first.nodes[:1], rank_steps.nodes[1:]),
+            rank_steps,
+            nodes=np.append(first.nodes[:1], rank_steps.nodes[1:]),
             limits_ns=np.append(first.limits_ns[:1], rank_steps.limits_ns[1:]),
             launched_ns=np.append(first.launched_ns[:1], rank_steps.launched_ns[1:]),
         )
         for rank_steps in steps_by_rank
-    ]  # fmt: skip
+    ]
 
 
 def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:

@@ -36,33 +36,19 @@ class _Places(Record, frozen=True):
 
 
 class EventWaits(Record, frozen=True):
-    """The operations of a process by stream, and the waits of its streams for events.
+    """The operations of a process by stream, and the waits of its streams for events."""
 
-    Attributes:
-        operation: int64[n], by stream, then in the order in which they were put there.
-        key: int64[n], ascending, stream and place in one number.
-        span: places are less than this.
-        wait_key: int64[m], ascending, of waits whose event was recorded before.
-        record_chain: int64[m], the stream of that record.
-        record_place: int64[m], and where it stands.
-        streams: int64[s], device and stream in one number, by the number of the stream.
-        devices: int64[d], of the process.
-        records: of all events.
-        record_event: int64[r], their ids.
-        record_device: int64[r].
-    """
-
-    operation: Int64
-    key: Int64
-    span: int
-    wait_key: Int64
-    record_chain: Int64
-    record_place: Int64
-    streams: Int64
-    devices: Int64
-    records: _Places
-    record_event: Int64
-    record_device: Int64
+    operation: Int64  # int64[n], by stream, then in the order in which they were put there
+    key: Int64  # int64[n], ascending, stream and place in one number
+    span: int  # places are less than this
+    wait_key: Int64  # int64[m], ascending, of waits whose event was recorded before
+    record_chain: Int64  # int64[m], the stream of that record
+    record_place: Int64  # int64[m], and where it stands
+    streams: Int64  # int64[s], device and stream in one number, by the number of the stream
+    devices: Int64  # int64[d], of the process
+    records: _Places  # of all events
+    record_event: Int64  # int64[r], their ids
+    record_device: Int64  # int64[r]
 
     def behind(self, owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64]:
         """Return the operations that must end before places in streams are reached.
@@ -157,12 +143,18 @@ def event_waits(
         wait_key = (of_wait * span + waits.place)[known][by_key]
         chain, place = of_record[record[known]][by_key], recorded.place[record[known]][by_key]
     return EventWaits(
-        operation=order, key=key[order], span=span, wait_key=wait_key, record_chain=chain,
-        record_place=place, streams=streams,
+        operation=order,
+        key=key[order],
+        span=span,
+        wait_key=wait_key,
+        record_chain=chain,
+        record_place=place,
+        streams=streams,
         devices=distinct_values(devices[[index for index, _ in ranks]]),
         records=_Places(of_record, recorded.place),
-        record_event=recorded.event, record_device=recorded.device,
-    )  # fmt: skip
+        record_event=recorded.event,
+        record_device=recorded.device,
+    )
 
 
 def lost_records(rank: Rank, calls: HostCalls) -> float:
@@ -289,19 +281,12 @@ TOLERANCE_NS = 20_000
 
 
 class OperationWaits(Record, frozen=True):
-    """The m waits of operations for one of another stream.
+    """The m waits of operations for one of another stream."""
 
-    Attributes:
-        producer: int64[m], indices into `GpuWork`.
-        consumer: int64[m], the first operation put on the waiting stream after the wait.
-        is_recorded: whether event records show them; else they are inferred from times.
-        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
-    """
-
-    producer: Int64
-    consumer: Int64
-    is_recorded: bool
-    is_sure: Mask
+    producer: Int64  # int64[m], indices into `GpuWork`
+    consumer: Int64  # int64[m], the first operation put on the waiting stream after the wait
+    is_recorded: bool  # whether event records show them; else they are inferred from times
+    is_sure: Mask  # bool[m]; others are as late as may be: see `possible_waits`
 
 
 Pairs: TypeAlias = "tuple[Int64, Int64]"
@@ -309,21 +294,13 @@ Pairs: TypeAlias = "tuple[Int64, Int64]"
 
 
 class QueuedCommunication(Record, frozen=True):
-    """Communication that stands behind other communication on its stream.
+    """Communication that stands behind other communication on its stream."""
 
-    Attributes:
-        all: each with the one right before it.
-        in_order: each with the last one before it that it has to wait for on any stream.
-        together: with the last one of the same communicator, where it need not: peers differ.
-        unknown: with the one right before it, where communicators are not known.
-        of_others: with the one right before it, where that is of another communicator.
-    """
-
-    all: Pairs
-    in_order: Pairs
-    together: Pairs
-    unknown: Pairs
-    of_others: Pairs
+    all: Pairs  # each with the one right before it
+    in_order: Pairs  # each with the last one before it that it has to wait for on any stream
+    together: Pairs  # with the last one of the same communicator, where it need not: peers differ
+    unknown: Pairs  # with the one right before it, where communicators are not known
+    of_others: Pairs  # with the one right before it, where that is of another communicator
 
 
 NO_STREAM_WAITS = OperationWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))

@@ -41,29 +41,20 @@ _MAX_SLEEPS = 500  # the longest ones
 
 
 class LockWaits(Record, frozen=True):
-    """The m waits of calls for the driver's lock, which a call of another thread holds.
+    """The m waits of calls for the driver's lock, which a call of another thread holds."""
 
-    Attributes:
-        call: int64[m], outer calls, indices into `HostCalls`.
-        after: int64[m], the other thread's call.
-    """
-
-    call: Int64
-    after: Int64
+    call: Int64  # int64[m], outer calls, indices into `HostCalls`
+    after: Int64  # int64[m], the other thread's call
 
 
 class HandOvers(Record, frozen=True):
-    """The m places at which a thread goes on when a call of another thread has returned.
+    """The m places at which a thread goes on when a call of another thread has returned."""
 
-    Attributes:
-        call: int64[m], the call that the thread makes then, an index into `HostCalls`; ascending.
-        after: int64[m], the other thread's call.
-        own: int64[k], calls before which a thread slept or worked by itself: another thread's call
-            returned meanwhile, and was not what it waited for.
-    """
-
+    # int64[m], the call that the thread makes then, an index into `HostCalls`; ascending
     call: Int64
-    after: Int64
+    after: Int64  # int64[m], the other thread's call
+    # int64[k], calls before which a thread slept or worked by itself: another thread's call
+    # returned meanwhile, and was not what it waited for
     own: Int64
 
 

@@ -104,56 +104,42 @@ def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
 
 
 class Durations(Record, frozen=True):
-    """Time that the actions of a process take by themselves; the rest follows.
+    """Time that the actions of a process take by themselves; the rest follows."""
 
-    Attributes:
-        length_ns: float64[operations], of the GPU's work.
-        before_call_ns: float64[calls], how much less the thread spends before each call.
-        in_call_ns: float64[calls], how much less each call takes, waits apart.
-        transfer: float64[operations], by what the transfers of collectives are multiplied.
-        is_free_of_stream: bool[operations], which do not wait for the one before on their stream.
-        waits_for_gpu: whether the host's waits hold it; those for what it uses at once always do.
-        waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
-            may need.
-        is_free_of_wait: bool[calls], which hold the host for no operation; None for none.
-        stalls: whether a full queue holds the host.
-        latency: by what the GPU's own delays are multiplied.
-        unexplained: by what the delays without a known reason are multiplied.
-        possible_waits: whether streams wait for all that they may have waited for, without event
-            records.
-        hidden_waits: whether silences that may be waits for the GPU are.
-        frees_hidden_waits: whether what frees the host of its waits frees it of these, too, and of
-            the calls that wait: else these take what they take without a wait.
-        is_loading: bool[calls], those of threads for which no other waits any more; None for none.
-        held_out: whether delays are those of the other half of the steps.
-        whole_streams: whether operations that wait for communication wait for all before it on its
-            stream, also if the communication itself need not.
-        apart_if_unknown: whether they wait for nothing before it where communicators are unknown.
-        is_gone: bool[operations], which begin without the GPU's own delays, as if nobody launched
-            them; None for none.
-        unslowed_ns: float64[operations], by how much less kernels are slowed down by communication:
-            what several assumptions remove goes once. None for nothing.
-    """
-
-    length_ns: Float64
-    before_call_ns: Float64
-    in_call_ns: Float64
-    transfer: Float64
+    length_ns: Float64  # float64[operations], of the GPU's work
+    before_call_ns: Float64  # float64[calls], how much less the thread spends before each call
+    in_call_ns: Float64  # float64[calls], how much less each call takes, waits apart
+    transfer: Float64  # float64[operations], by what the transfers of collectives are multiplied
+    # bool[operations], which do not wait for the one before on their stream
     is_free_of_stream: Mask
+    # whether the host's waits hold it; those for what it uses at once always do
     waits_for_gpu: bool = True
+    # whether those for kernels do; others are for copies, whose data the host may need
     waits_for_kernels: bool = True
+    # bool[calls], which hold the host for no operation; None for none
     is_free_of_wait: Mask | None = None
-    stalls: bool = True
-    latency: float = 1.0
-    unexplained: float = 1.0
+    stalls: bool = True  # whether a full queue holds the host
+    latency: float = 1.0  # by what the GPU's own delays are multiplied
+    unexplained: float = 1.0  # by what the delays without a known reason are multiplied
+    # whether streams wait for all that they may have waited for, without event records
     possible_waits: bool = True
-    hidden_waits: bool = False
+    hidden_waits: bool = False  # whether silences that may be waits for the GPU are
+    # whether what frees the host of its waits frees it of these, too, and of the calls that wait:
+    # else these take what they take without a wait
     frees_hidden_waits: bool = False
+    # bool[calls], those of threads for which no other waits any more; None for none
     is_loading: Mask | None = None
-    held_out: bool = False
+    held_out: bool = False  # whether delays are those of the other half of the steps
+    # whether operations that wait for communication wait for all before it on its stream, also if
+    # the communication itself need not
     whole_streams: bool = False
+    # whether they wait for nothing before it where communicators are unknown
     apart_if_unknown: bool = False
+    # bool[operations], which begin without the GPU's own delays, as if nobody launched them; None
+    # for none
     is_gone: Mask | None = None
+    # float64[operations], by how much less kernels are slowed down by communication: what several
+    # assumptions remove goes once. None for nothing
     unslowed_ns: Float64 | None = None
 
     @property
@@ -199,12 +185,22 @@ def as_measured(process: Process) -> Durations:
 
 
 _BY_SWITCHES = {
-    EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
-    EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.APART_ORDER, EdgeKind.APART_UNKNOWN,
+    EdgeKind.HOST_WAIT,
+    EdgeKind.STALL,
+    EdgeKind.STREAM,
+    EdgeKind.STREAM_WAIT,
+    EdgeKind.APART_BEGIN,
+    EdgeKind.APART_END,
+    EdgeKind.APART_ORDER,
+    EdgeKind.APART_UNKNOWN,
     EdgeKind.STREAM_END,
-    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
-    EdgeKind.LOCK, EdgeKind.OWN_TIME,
-}  # fmt: skip
+    EdgeKind.SILENCE,
+    EdgeKind.HIDDEN_WAIT,
+    EdgeKind.HAND_OVER,
+    EdgeKind.NOT_HANDED_OVER,
+    EdgeKind.LOCK,
+    EdgeKind.OWN_TIME,
+}
 """The edges whose weights depend on more than the durations of actions."""
 _BY_SWITCH = {
     "possible_waits": {EdgeKind.STREAM_WAIT},
@@ -519,18 +515,13 @@ class Weigher:
 
 
 class RemainingWork(Record, frozen=True):
-    """The work of one process in each step, by variant.
+    """The work of one process in each step, by variant."""
 
-    Attributes:
-        number: int64[s], the numbers of the steps.
-        limits_ns: int64[s + 1], when they began and the last one ended, on the run's clock.
-        stream_ns: float64[s] each, what the compute and the copies of the busiest stream take.
-        removed_ns: float64[s] each, by how much kernels that compute take less than measured.
-    """
-
-    number: Int64
-    limits_ns: Int64
+    number: Int64  # int64[s], the numbers of the steps
+    limits_ns: Int64  # int64[s + 1], when they began and the last one ended, on the run's clock
+    # float64[s] each, what the compute and the copies of the busiest stream take
     stream_ns: tuple[Float64, ...] = ()
+    # float64[s] each, by how much kernels that compute take less than measured
     removed_ns: tuple[Float64, ...] = ()
 
     def under(self, process: Process, measured: Durations, sets: list[Durations]) -> RemainingWork:

@@ -35,17 +35,60 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges
 
 _ITEM_BYTES = {
-    1: ("Byte", "Char", "Bool", "QInt8", "QUInt8", "unsigned char", "signed char", "bool",
-        "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz", "Float8_e8m0fnu",
-        "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "c10::Float8_e5m2fnuz"),
-    2: ("Short", "Half", "BFloat16", "UInt16", "short", "short int", "c10::Half",
-        "c10::BFloat16", "unsigned short"),
-    4: ("Int", "Float", "QInt32", "UInt32", "ComplexHalf", "int", "float", "unsigned int",
-        "c10::complex<c10::Half>"),
-    8: ("Long", "Double", "UInt64", "ComplexFloat", "long", "long int", "double",
-        "unsigned long", "c10::complex<float>"),
+    1: (
+        "Byte",
+        "Char",
+        "Bool",
+        "QInt8",
+        "QUInt8",
+        "unsigned char",
+        "signed char",
+        "bool",
+        "Float8_e4m3fn",
+        "Float8_e5m2",
+        "Float8_e4m3fnuz",
+        "Float8_e5m2fnuz",
+        "Float8_e8m0fnu",
+        "c10::Float8_e4m3fn",
+        "c10::Float8_e5m2",
+        "c10::Float8_e4m3fnuz",
+        "c10::Float8_e5m2fnuz",
+    ),
+    2: (
+        "Short",
+        "Half",
+        "BFloat16",
+        "UInt16",
+        "short",
+        "short int",
+        "c10::Half",
+        "c10::BFloat16",
+        "unsigned short",
+    ),
+    4: (
+        "Int",
+        "Float",
+        "QInt32",
+        "UInt32",
+        "ComplexHalf",
+        "int",
+        "float",
+        "unsigned int",
+        "c10::complex<c10::Half>",
+    ),
+    8: (
+        "Long",
+        "Double",
+        "UInt64",
+        "ComplexFloat",
+        "long",
+        "long int",
+        "double",
+        "unsigned long",
+        "c10::complex<float>",
+    ),
     16: ("ComplexDouble", "c10::complex<double>"),
-}  # fmt: skip
+}
 _BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names}
 _RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data that one rank receives
 
@@ -214,10 +257,12 @@ _OF_GPU = (Kind.KERNEL, Kind.COPY, Kind.MEMORY_SET)
 _PLAIN = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP, labels.DATA_LOADING)
 _LABEL = re.compile(rf"{labels.STEP} \d+|\w+ (?:h2d|d2h|d2d|p2p)|{labels.BUCKET}|{labels.WAIT}")
 _COMPUTES = (
-    (re.compile(r"DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"),
-     labels.FORWARD),
+    (
+        re.compile(r"DistributedDataParallel\.forward|FullyShardedDataParallel\.forward"),
+        labels.FORWARD,
+    ),
     (re.compile(r"Optimizer\.step#\w+\.step"), labels.OPTIMIZER_STEP),
-)  # fmt: skip
+)
 
 
 class _Row(NamedTuple):

@@ -245,9 +245,13 @@ _OPERATORS = {
 }
 # PyTorch's own ranges, which it wrote as operators until 1.10.
 _RANGES = (
-    "ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#",
-    "DistributedDataParallel.forward", "DataParallel.forward",
-)  # fmt: skip
+    "ProfilerStep#",
+    "enumerate(DataLoader)#",
+    "Optimizer.step#",
+    "Optimizer.zero_grad#",
+    "DistributedDataParallel.forward",
+    "DataParallel.forward",
+)
 _PREFIXES = sum(_OPERATORS.values(), _RANGES)
 _MEMORY = "[memory]"  # one of very many allocations: no mark of the program
 # Not strict: ROCm writes sizes as texts.

@@ -107,9 +107,11 @@ def _check(is_usable: bool) -> None:
 
 
 _ATTENTIONS = (
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
-)  # fmt: skip
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
 FLOP_FORMULAS: dict[str, Callable[[Shapes, Values], int]] = {
     "aten::mm": _product(0),
     "aten::bmm": _product(0),
@@ -154,9 +156,10 @@ def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | N
         return None
     try:
         tensors = _tensors(
-            msgspec.json.decode(sizes), msgspec.json.decode(types),
+            msgspec.json.decode(sizes),
+            msgspec.json.decode(types),
             msgspec.json.decode(strides) or (),
-        )  # fmt: skip
+        )
         number = formula(tensors)
         read = tensors[1].bytes if formula is _copied else _read(tensors)
     except (ValueError, TypeError, IndexError, KeyError):  # a shape that is not there, or is none
@@ -166,13 +169,25 @@ def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | N
 
 _MAX_BYTES = 1 << 53
 _FLOATING = {
-    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
-}  # fmt: skip
+    "double": 8,
+    "float": 4,
+    "c10::Half": 2,
+    "c10::BFloat16": 2,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+}
 _WHOLE = {
-    "long int": 8, "long": 8, "int": 4, "short int": 2, "short": 2, "bool": 1, "unsigned char": 1,
+    "long int": 8,
+    "long": 8,
+    "int": 4,
+    "short int": 2,
+    "short": 2,
+    "bool": 1,
+    "unsigned char": 1,
     "signed char": 1,
-}  # fmt: skip
+}
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList"})
 
 
@@ -218,16 +233,53 @@ def _copied(tensors: Sequence[_Tensor]) -> int:
 
 
 _ELEMENTWISE = (
-    "add", "sub", "mul", "div", "neg", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log",
-    "sqrt", "rsqrt", "abs", "sin", "cos", "erf", "reciprocal", "pow", "clamp", "clamp_min",
-    "maximum", "minimum", "addcmul", "addcdiv", "lerp", "masked_fill", "threshold_backward",
-    "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "leaky_relu",
-    "leaky_relu_backward", "hardtanh", "softplus",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "relu",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "abs",
+    "sin",
+    "cos",
+    "erf",
+    "reciprocal",
+    "pow",
+    "clamp",
+    "clamp_min",
+    "maximum",
+    "minimum",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "masked_fill",
+    "threshold_backward",
+    "gelu_backward",
+    "silu_backward",
+    "sigmoid_backward",
+    "tanh_backward",
+    "leaky_relu",
+    "leaky_relu_backward",
+    "hardtanh",
+    "softplus",
+)
 _LIKE_FIRST = (
-    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-    "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
-)  # fmt: skip
+    "_softmax",
+    "_log_softmax",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "native_group_norm",
+)
 BYTE_FORMULAS: dict[str, Callable[[Sequence[_Tensor]], int]] = {
     **{f"aten::{name}": _broadcast for name in _ELEMENTWISE},
     **{f"aten::{name}_": _like_first for name in _ELEMENTWISE},

@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 BARRIER = "Barrier"
 OPERATIONS = (
-    "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll",
-    "Gather", "Scatter", "SendRecv", "Unknown",
-)  # fmt: skip
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "Broadcast",
+    "Reduce",
+    "Send",
+    "Recv",
+    "AlltoAll",
+    "Gather",
+    "Scatter",
+    "SendRecv",
+    "Unknown",
+)
 """Operations of calls; `CommunicationCalls.operation` has indices into them."""
 
 
@@ -134,11 +144,21 @@ _CONTAINERS = {"batch_isend_irecv": "SendRecv", "coalesced": "Unknown"}
 # Beginnings of the names of PyTorch's functions, the longer one first where one begins another:
 # `all_gather_into_tensor`, `reduce_scatter_single` and `broadcast_object_list` among them.
 _FUNCTIONS = (
-    ("all_reduce", "AllReduce"), ("all_gather", "AllGather"), ("reduce_scatter", "ReduceScatter"),
-    ("all_to_all", "AlltoAll"), ("broadcast", "Broadcast"), ("reduce", "Reduce"),
-    ("isend", "Send"), ("send", "Send"), ("irecv", "Recv"), ("recv", "Recv"), ("gather", "Gather"),
-    ("scatter", "Scatter"), ("barrier", BARRIER), ("monitored_barrier", BARRIER),
-)  # fmt: skip
+    ("all_reduce", "AllReduce"),
+    ("all_gather", "AllGather"),
+    ("reduce_scatter", "ReduceScatter"),
+    ("all_to_all", "AlltoAll"),
+    ("broadcast", "Broadcast"),
+    ("reduce", "Reduce"),
+    ("isend", "Send"),
+    ("send", "Send"),
+    ("irecv", "Recv"),
+    ("recv", "Recv"),
+    ("gather", "Gather"),
+    ("scatter", "Scatter"),
+    ("barrier", BARRIER),
+    ("monitored_barrier", BARRIER),
+)
 _UNKNOWN = NOTHING.bytes
 _FACTS = {"bytes", "group", "seq", "dst", "src"}
 

@@ -201,9 +201,11 @@ _NOTHING = np.empty(0, np.int64)
 _NO_NUMBERS = pack(_NOTHING)
 _NO_BASE = (_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 NO_OPERATIONS = RankOperations(
-    Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
-    Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
-)  # fmt: skip
+    Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING),
+    Copies(*_NO_BASE, *[_NOTHING] * 6),
+    Copies(*_NO_BASE, *[_NOTHING] * 6),
+    Operations(*_NO_BASE),
+)
 """The operations of a process without GPU work."""
 
 

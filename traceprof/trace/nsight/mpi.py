@@ -62,9 +62,7 @@ _OTHER_SIZES = tuple(OPERATIONS.index(name) for name in ("AlltoAll", "Gather", "
 _WAITING = lazy(r"P?MPI_Wait", re.IGNORECASE)
 _NO_CALL = -2
 _MPICH_WORLD = 0x44000000  # MPI_COMM_WORLD in the ABI of MPICH, equal in all processes
-_COLUMNS = (
-    "commHandle", "tag", "remoteRank", "rootRank", "size", "recvSize", "requestHandle",
-)  # fmt: skip
+_COLUMNS = ("commHandle", "tag", "remoteRank", "rootRank", "size", "recvSize", "requestHandle")
 
 
 class _Communicator(Record, frozen=True):

@@ -93,10 +93,29 @@ _NOTHING = np.empty(0, np.int64)
 _HEADER = struct.Struct("<IIIIQQ")
 # nvToolsExtPayload.h: type to struct's code. An enumeration's type is the id of its own schema.
 _CODES = {
-    1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "q", 8: "Q", 9: "q", 10: "Q", 11: "b",
-    12: "B", 13: "h", 14: "H", 15: "i", 16: "I", 17: "q", 18: "Q", 19: "f", 20: "d", 22: "Q",
+    1: "b",
+    2: "B",
+    3: "h",
+    4: "H",
+    5: "i",
+    6: "I",
+    7: "q",
+    8: "Q",
+    9: "q",
+    10: "Q",
+    11: "b",
+    12: "B",
+    13: "h",
+    14: "H",
+    15: "i",
+    16: "I",
+    17: "q",
+    18: "Q",
+    19: "f",
+    20: "d",
+    22: "Q",
     23: "Q",
-}  # fmt: skip
+}
 _ENUMERATION = "i"
 
 # Names of fields in lower case, with their meaning.

@@ -222,9 +222,21 @@ def _marks(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> M
 
 # Libraries create these when they are loaded, used or not.
 _OF_LIBRARIES = {
-    "NCCL", "MPI", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "CCCL", "STDPAR",
-    "DALI", "TensorRT", "UCX", "NVSHMEM",
-}  # fmt: skip
+    "NCCL",
+    "MPI",
+    "cuBLAS",
+    "cuBLASLt",
+    "cuDNN",
+    "cuFFT",
+    "cuSOLVER",
+    "cuSPARSE",
+    "CCCL",
+    "STDPAR",
+    "DALI",
+    "TensorRT",
+    "UCX",
+    "NVSHMEM",
+}
 _MPI_RANK = lazy(r"MPI Rank (\d{1,9})")
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 

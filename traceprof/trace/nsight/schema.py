@@ -135,16 +135,32 @@ MEMCPY_KINDS = "ENUM_CUDA_MEMCPY_OPER"
 # Labels of ENUM_CUDA_MEMCPY_OPER by MEMCPY.copyKind, for exports without the enumeration (before
 # 2022). If the export has it, its own labels count.
 COPY_KINDS = {
-    0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host",
-    5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device",
-    9: "Host-to-Host", 10: "Peer-to-Peer", 11: "Unified Host-to-Device",
-    12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
-}  # fmt: skip
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
 # Labels of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind, for the same exports.
 MEMORY_KINDS = {
-    0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static",
-    6: "Managed Static", 7: "Unknown",
-}  # fmt: skip
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+    7: "Unknown",
+}
 
 # Every export has the string table and at least one of these.
 MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")

@@ -279,8 +279,12 @@ class Database:
         raise self.damaged(f"table {table} has no rowid")
 
     def rows(
-        self, table: str, columns: Columns, where: str = "", arguments: Any = ()  # noqa: ANN401
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self,
+        table: str,
+        columns: Columns,
+        where: str = "",
+        arguments: Any = (),  # noqa: ANN401
+    ) -> list[dict[str, Any]]:
         """Return columns of a small table, or no row if the table is absent.
 
         Args:
@@ -307,8 +311,12 @@ class Database:
         return self.query(query, table, columns, arguments)
 
     def query(
-        self, sql: str, table: str, columns: Columns, arguments: Any = ()  # noqa: ANN401
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self,
+        sql: str,
+        table: str,
+        columns: Columns,
+        arguments: Any = (),  # noqa: ANN401
+    ) -> list[dict[str, Any]]:
         """Return the rows of a query with a small result, as `rows` does.
 
         Args:

@@ -143,9 +143,14 @@ def _numbered(
 
 
 def _through_sqlite(
-    database: Database, table: str, columns: Sequence[str], rowid: str, chunk_rows: int,
-    first: int, last: int,
-) -> Iterator[dict[str, Int64]]:  # fmt: skip
+    database: Database,
+    table: str,
+    columns: Sequence[str],
+    rowid: str,
+    chunk_rows: int,
+    first: int,
+    last: int,
+) -> Iterator[dict[str, Int64]]:
     """Yield the rows whose rowids are in [first, last], in chunks."""
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
     # Twice as fast as fetching rows, with only the standard library; and SQLite works without
@@ -166,9 +171,15 @@ def _through_sqlite(
 
 
 def _rows_through_sqlite(
-    database: Database, table: str, columns: Sequence[str], texts: Mapping[str, NumberedTexts],
-    rowid: str, chunk_rows: int, first: int, last: int,
-) -> Iterator[dict[str, Int64]]:  # fmt: skip
+    database: Database,
+    table: str,
+    columns: Sequence[str],
+    texts: Mapping[str, NumberedTexts],
+    rowid: str,
+    chunk_rows: int,
+    first: int,
+    last: int,
+) -> Iterator[dict[str, Int64]]:
     """Yield the rows whose rowids are in [first, last], with numbers of texts."""
     names = ", ".join(map(quote, (*columns, *texts)))
     end = quote(database.columns[table][-1])  # else SQLite would not detect damaged records

@@ -153,9 +153,17 @@ _WIDEST_GATHER = 128
 
 # What a row of each array holds for a format that is not known or cannot be decoded.
 _EMPTY = {
-    "_hash_of_number": 0, "end": _FAR, "payload": 0, "_starts": 0, "_shifts": 0, "_is_stored": 0,
-    "_constants": 0, "_text_starts": 0, "_lengths": _NO_TEXT, "_is_blob": 0,
-}  # fmt: skip
+    "_hash_of_number": 0,
+    "end": _FAR,
+    "payload": 0,
+    "_starts": 0,
+    "_shifts": 0,
+    "_is_stored": 0,
+    "_constants": 0,
+    "_text_starts": 0,
+    "_lengths": _NO_TEXT,
+    "_is_blob": 0,
+}
 
 # For each length of a header, a mask of its own bytes among 128.
 _INSIDE = np.where(np.arange(128) < np.arange(256)[:, None], 255, 0).astype(np.uint8)

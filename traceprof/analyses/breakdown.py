@@ -1,9 +1,4 @@
-"""Breakdown of time into compute, communication, copies and idleness, by rank and by step.
-
-All are measures of unions of intervals clipped to a window, so that
-compute + exposed communication + exposed copy + idle + lost = window, to the nanosecond. Lost is
-the time in which nothing is recorded, and an operation that the recording lacks may have run.
-"""
+"""The time of a rank before or after its training, which no finding is about."""
 
 from __future__ import annotations
 
@@ -13,25 +8,54 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
-from traceprof.run.rank import WindowKind
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.run.rank import Window, WindowKind
 from traceprof.run.steady_steps import StepUse, steady_steps
 from traceprof.run.step_ranges import StepsSource
 from traceprof.run.windows import TrainingBasis, shown_window, training_of
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.period_steps import Period
-    from traceprof.run.rank import Rank, Spans, Window
+    from traceprof.run.rank import Rank, Spans
     from traceprof.run.windows import Training
-    from traceprof.trace.model.parts import Part
+
+
+class Surroundings(Record, frozen=True):
+    """Copies and idle time before or after the training."""
+
+    bytes_to_gpu: int  # what was copied to the GPU in it: the model, if it was uploaded
+    idle_by_cause: Mapping[IdleCause, int]  # why the GPU idled, in ns; empty if that is unknown
+
+
+def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
+    """Return the surroundings of a rank's training; None without any time, and without a GPU.
+
+    Args:
+        rank: the rank.
+        start_ns: when the time begins.
+        end_ns: when it is over.
+    """
+    if end_ns <= start_ns or rank.device is None:
+        return None
+    copies = rank.operations.copies
+    inside = (copies.start_ns >= start_ns) & (copies.start_ns < end_ns)
+    to_gpu = inside & (copies.kind == CopyKind.HOST_TO_DEVICE)
+    causes: dict[IdleCause, int] = {}
+    if rank.trace.holds(Part.API_CALLS):
+        within = idle_causes(rank).within(Window(start_ns, end_ns))
+        causes = {cause: idle_ns for cause, idle_ns in within.items() if idle_ns}
+    return Surroundings(intervals.total(np.maximum(copies.bytes[to_gpu], 0)), causes)
+
 
 MIN_LEAD = 0.03
 """The share of what is judged from which on the host's time before the first launch is named."""
