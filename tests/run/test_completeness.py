@@ -13,6 +13,7 @@ import pytest
 import traceprof
 from tests.reference import completeness as reference
 from tests.support.builders import TraceBuilder
+from tests.support.databases import change
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
 from traceprof.reports.time_text import headline_lines
@@ -217,3 +218,64 @@ def test_captured_launches_lose_nothing(tmp_path: Path) -> None:
     with ranks_of(builder.write(tmp_path / "captured.sqlite")) as (rank,):
         assert rank.completeness.losses.num_lost == 0
         assert rank.completeness.losses.num_launches == 50
+
+
+def _replays(path: Path, taken: Callable[[int], int], *, has_ids: bool) -> Path:
+    """Write 100 launches of a CUDA graph of 10 kernels of 1 us, every 20 us.
+
+    Args:
+        path: where to.
+        taken: returns how many kernels a launch lacks, the last but one and those before it.
+        has_ids: whether the report says of which graph kernels are.
+    """
+    builder = TraceBuilder()
+    for replay in range(100):
+        start, id_ = 20_000 * replay, 1000 + replay
+        for number in range(10):
+            if 9 - taken(replay) <= number < 9:
+                continue
+            begin = start + 5_000 + 1_000 * number
+            builder.kernel(begin, begin + 1_000, f"kernel_{number}", launch=False, correlation=id_)
+        builder.api("cudaGraphLaunch", start, start + 1_000, correlation=id_)
+    builder.write(path)
+    change(path, f"UPDATE {KERNEL} SET graphId = ?", 7 if has_ids else None)
+    return path
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_replays_with_fewer_kernels_than_their_like_lost_some(
+    tmp_path: Path, *, has_ids: bool
+) -> None:
+    path = _replays(
+        tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}), has_ids=has_ids
+    )
+    with ranks_of(path) as (rank,):
+        losses = rank.completeness.losses
+        assert (losses.num_launches, losses.num_lost, losses.num_lost_graphs) == (100, 2, 2)
+        assert sum(part.num_lost for part in losses.stretches) == 2
+        (reason,) = losses.reasons
+        assert reason.startswith("4 launches of CUDA graphs have fewer kernels than others")
+        assert "20 of 40 kernels are missing; counted as 2 lost launches" in reason
+        assert "2 of 100 graph launches have no kernels in the recording or lack some" in (
+            losses.sentence
+        )
+        # 5 us in each, and from its call, or the operation before it, to the next one.
+        assert rank.lost.measure_ns >= 4 * 5_000
+        assert rank.lost.measure_ns <= 4 * 20_000
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_whole_replays_and_a_last_one_that_is_cut_lost_nothing(
+    tmp_path: Path, *, has_ids: bool
+) -> None:
+    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay == 99), has_ids=has_ids)
+    with ranks_of(path) as (rank,):
+        assert rank.completeness.losses.num_lost == 0
+        assert not rank.completeness.losses.reasons
+        assert len(rank.lost) == 0
+
+
+def test_another_graph_that_begins_alike_lost_nothing(tmp_path: Path) -> None:
+    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay % 10 == 9), has_ids=False)
+    with ranks_of(path) as (rank,):
+        assert rank.completeness.losses.num_lost == 0

@@ -21,6 +21,7 @@ bytes: missing ones count only where kernels are missing, too.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
@@ -41,7 +42,7 @@ from traceprof.units import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
@@ -55,6 +56,10 @@ MAX_NEGLIGIBLE = 0.001
 
 _MAX_STRETCHES = 20
 _MANY = 200_000  # launches
+_MIN_REPLAYS = 10
+"""Launches of a CUDA graph from which on some with fewer kernels lack them."""
+_MAX_RARE = 0.05
+"""How often such a launch occurs, of how often the usual one does, where graphs have no ids."""
 _KERNEL, _GRAPH, _COPY, _SET = range(4)
 _KINDS = {ApiCallKind.LAUNCH: _KERNEL, ApiCallKind.COPY: _COPY, ApiCallKind.MEMORY_SET: _SET}
 _KIND_OF_GROUP = (_KERNEL, _COPY, _SET, _KERNEL)  # of `RankOperations.groups`
@@ -85,7 +90,11 @@ class Losses(Struct, frozen=True):
         Count, "Those whose operations lie beyond the end of the recording; not among the lost."
     ] = 0
     num_graphs: Annotated[Count, "Launches of CUDA graphs."] = 0
-    num_lost_graphs: Annotated[Count, "Those of them without operations."] = 0
+    num_lost_graphs: Annotated[
+        Count,
+        "Those of them without operations. Launches that lack some of their kernels count by the"
+        " share that they lack; `reasons` says how many there are.",
+    ] = 0
     num_collectives: Annotated[
         Count, "Collectives of NCCL that were called, where none has a kernel; else 0."
     ] = 0
@@ -93,7 +102,10 @@ class Losses(Struct, frozen=True):
     stretches: Annotated[
         tuple[Stretch, ...], "Where it lost operations: at most 20, in order of time."
     ] = ()
-    reasons: Annotated[tuple[str, ...], "What the recorder itself says it lost."] = ()
+    reasons: Annotated[
+        tuple[str, ...],
+        "What the recorder itself says it lost, and what else cannot be as it is recorded.",
+    ] = ()
 
     @property
     def share(self) -> float:
@@ -116,7 +128,10 @@ class Losses(Struct, frozen=True):
         parts = []
         if self.num_lost_graphs:
             graphs = counted(self.num_graphs, "graph launch")
-            parts.append(f"{self.num_lost_graphs} of {graphs} have no kernels in the recording")
+            some = " or lack some" if any("fewer kernels" in why for why in self.reasons) else ""
+            parts.append(
+                f"{self.num_lost_graphs} of {graphs} have no kernels in the recording{some}"
+            )
         if self.num_collectives:
             calls = counted(self.num_collectives, "collective")
             is_one = self.num_collectives == 1
@@ -186,6 +201,16 @@ class _Stream(Record, frozen=True):
         end = self.begun_ns[np.minimum(place, len(self.launched_ns) - 1)]
         return start, np.where(is_last, start, np.maximum(end, start))
 
+    def around(self, called_ns: Int64) -> tuple[Int64, Int64]:
+        """Return from before the first to after the last of what each of some launches ran."""
+        first = np.searchsorted(self.launched_ns, called_ns, side="left")
+        stop = np.searchsorted(self.launched_ns, called_ns, side="right")
+        before = self.ended_ns[np.maximum(first - 1, 0)]
+        start = np.where(first > 0, np.maximum(before, called_ns), called_ns)
+        last = len(self.launched_ns) - 1
+        end = np.where(stop > last, self.ended_ns[-1], self.begun_ns[np.minimum(stop, last)])
+        return start, np.maximum(end, start)
+
     def is_over(self, called_ns: Int64) -> Mask:
         """Return at which times nothing more was launched, of what is recorded."""
         over: Mask = called_ns > self.launched_ns[-1]
@@ -210,6 +235,26 @@ class _Missing(Record, frozen=True):
 
     def __len__(self) -> int:
         return len(self.called_ns)
+
+
+class _ShortReplays(Record, frozen=True):
+    """Launches of CUDA graphs on one device with fewer kernels than their like."""
+
+    call: Int64  # indices of the calls
+    num_kernels: Int64  # how many each has
+    num_missing: Int64  # how many more it should have
+
+    def chosen(self, rows: Mask | Int64) -> _ShortReplays:
+        return _ShortReplays(self.call[rows], self.num_kernels[rows], self.num_missing[rows])
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+    @property
+    def share(self) -> Float64:
+        """The share of its kernels that each lacks."""
+        share: Float64 = self.num_missing / (self.num_kernels + self.num_missing)
+        return share
 
 
 class _Process:
@@ -376,6 +421,47 @@ class _Process:
         of_none = np.full(len(rows), -1, np.int64)
         return _Missing(calls.start_ns[rows], calls.thread[rows], of_none, of_none)
 
+    def short_replays(self) -> dict[int, _ShortReplays]:
+        """Return the launches of graphs that have fewer kernels than others of the same graph.
+
+        Where the report does not say which graph a launch is of, graphs of the same thread that
+        begin with the same kernel are told apart by their kernels: a launch is short if it is rare,
+        and most others have all of its kernels and more.
+        """
+        if _GRAPH not in self.kind_of.values():
+            return {}
+        is_graph, short = self.of_kinds(_GRAPH), {}
+        for device, number, _, call in self.launched:
+            rows = np.flatnonzero((call >= 0) & is_graph[call]) if number == 0 else _NOTHING
+            if len(rows) < _MIN_REPLAYS:
+                continue
+            launch, first, replay = np.unique(call[rows], return_index=True, return_inverse=True)
+            signature = self.devices[device].kernels.signature[rows]
+            graph = self._graphs(launch)
+            expected = (
+                _expected_of_content(
+                    replay, signature, signature[first], self.calls.packed_thread.at(launch)
+                )
+                if graph is None
+                else _expected_of_graph(np.bincount(replay), graph)
+            )
+            count = np.bincount(replay)
+            found = _ShortReplays(launch, count, expected - count).chosen(expected > count)
+            if len(found):
+                short[device] = found
+        return short
+
+    def _graphs(self, launch: Int64) -> Int64 | None:
+        """Return the id of the graph that each call launched; None if unknown of any."""
+        id_, graph = self.trace.launched_graphs(self.rank.process)
+        if not len(id_):
+            return None
+        order = np.argsort(id_, kind="stable")
+        wanted = self.calls.correlation[launch]
+        place = np.minimum(np.searchsorted(id_[order], wanted), len(id_) - 1)
+        found = order[place]
+        return graph[found] if (id_[found] == wanted).all() else None
+
     def streams(self) -> tuple[list[_Stream], Int64]:
         """Return the streams, and the number of that of each call, int64[calls]; -1 for none."""
         by_stream: dict[tuple[int, int], list[tuple[Int64, Int64, Int64]]] = {}
@@ -398,7 +484,9 @@ class _Process:
             )
         return streams, stream_of
 
-    def lost(self, missing: _Missing) -> Iterator[tuple[int, Completeness]]:
+    def lost(
+        self, missing: _Missing, short: Mapping[int, _ShortReplays]
+    ) -> Iterator[tuple[int, Completeness]]:
         """Yield each device with what it lost."""
         streams, stream_of = self.streams()
         candidates = np.zeros((len(missing), len(streams)), np.bool_)
@@ -451,7 +539,9 @@ class _Process:
                 if stream.device == device
             ]
             spans.append(self._until_waited(called[own & is_lost & ~is_known]))
-            lost = intervals.union(*map(np.concatenate, zip(*spans, strict=True)))
+            replays, around, counted_ns = self._replays(device, short.get(device), streams)
+            lost_ns = np.sort(np.append(called[own & is_lost], counted_ns))
+            lost = intervals.union(*map(np.concatenate, zip(*spans, *around, strict=True)))
             kind = missing.kind[own]
             num_lost, num_cut = (
                 np.bincount(kind[of[own]] + 1, minlength=5) for of in (is_lost, is_cut)
@@ -461,17 +551,31 @@ class _Process:
                 Completeness(
                     Losses(
                         num_launches=num_launched[device] + int(num_lost.sum() + num_cut.sum()),
-                        num_lost=int(num_lost.sum()),
+                        num_lost=len(lost_ns),
                         num_cut=int(num_cut.sum()),
                         num_graphs=self._num_graphs(device)
                         + int(num_lost[1 + _GRAPH] + num_cut[1 + _GRAPH]),
-                        num_lost_graphs=int(num_lost[1 + _GRAPH]),
+                        num_lost_graphs=int(num_lost[1 + _GRAPH]) + len(counted_ns),
                         num_collectives=int(num_lost[0]),
-                        stretches=tuple(_stretches(called[own & is_lost], lost)),
+                        stretches=tuple(_stretches(lost_ns, lost)),
+                        reasons=tuple(_about_replays(replays, len(counted_ns))),
                     ),
                     lost,
                 ),
             )
+
+    def _replays(
+        self, device: int, short: _ShortReplays | None, streams: list[_Stream]
+    ) -> tuple[_ShortReplays, list[tuple[Int64, Int64]], Int64]:
+        """Return the short replays that are not cut, when they ran, and calls to count as lost."""
+        if short is None:
+            return _ShortReplays(*[_NOTHING] * 3), [], _NOTHING
+        own = [stream for stream in streams if stream.device == device]
+        last_ns = max(int(stream.launched_ns[-1]) for stream in own)
+        short = short.chosen(self.start_ns[short.call] < last_ns)
+        called_ns = self.start_ns[short.call]
+        worst = np.argsort(-short.share, kind="stable")[: ceil(short.share.sum())]
+        return short, [stream.around(called_ns) for stream in own], called_ns[worst]
 
     def _has_kernels(self) -> bool:
         return any(number in {0, 3} for _, number, _, _ in self.launched)
@@ -511,7 +615,8 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     collectives = process.without_kernel()
     if np.count_nonzero(missing.kind == _KERNEL) >= len(collectives):
         collectives = collectives.chosen(_NOTHING)  # these launches are theirs
-    if not len(missing) and not len(collectives):
+    short = process.short_replays()
+    if not len(missing) and not len(collectives) and not short:
         is_launch = process.of_kinds(*range(4))
         return {
             device: Completeness(
@@ -527,14 +632,71 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     )
     both = both.chosen(np.argsort(both.called_ns, kind="stable"))
     return {
-        device: replace(lacking, losses=replace(lacking.losses, reasons=reasons))
-        for device, lacking in process.lost(both)
+        device: replace(
+            lacking, losses=replace(lacking.losses, reasons=reasons + lacking.losses.reasons)
+        )
+        for device, lacking in process.lost(both, short)
     }
 
 
 def _kind(name: str) -> int:
     kind = _KINDS.get(api_call_kind(name), -1)
     return _GRAPH if kind == _KERNEL and "Graph" in name else kind
+
+
+def _expected_of_graph(count: Int64, graph: Int64) -> Int64:
+    """Return the largest number of kernels of any launch of the same graph."""
+    _, of = np.unique(graph, return_inverse=True)
+    most = np.zeros(int(of.max()) + 1, np.int64)
+    np.maximum.at(most, of, count)
+    return most[of]
+
+
+def _expected_of_content(
+    replay: Int64, signature: Int64, first_signature: Int64, thread: Int64
+) -> Int64:
+    """Return the number of kernels that each replay should have, judged by its like.
+
+    Args:
+        replay: int64[kernels], the replay of each.
+        signature: int64[kernels].
+        first_signature: int64[replays], that of the first kernel.
+        thread: int64[replays], which launched it.
+    """
+    kinds, kind = np.unique(signature, return_inverse=True)
+    count = np.bincount(replay)
+    # The sum of random numbers, one for each kernel: equal for replays of equal kernels.
+    number = np.random.default_rng(1).integers(1 << 40, size=len(kinds))
+    content = np.zeros(len(count), np.int64)
+    np.add.at(content, replay, number[kind])
+    expected = count.copy()
+    for like in groups(thread, first_signature):
+        _, one, which, times = np.unique(
+            content[like], return_index=True, return_inverse=True, return_counts=True
+        )
+        common = int(np.argmax(times))
+        usual = int(like[one[common]])
+        is_rare = times <= _MAX_RARE * times[common]
+        rare = like[is_rare[which] & (count[like] < count[usual])]
+        if times[common] < _MIN_REPLAYS or 2 * times[common] < len(like) or not len(rare):
+            continue
+        in_usual = np.bincount(kind[replay == usual], minlength=len(kinds))
+        chosen = np.flatnonzero(is_in(replay, rare))
+        pair, num = np.unique(replay[chosen] * len(kinds) + kind[chosen], return_counts=True)
+        others = pair[num > in_usual[pair % len(kinds)]] // len(kinds)
+        expected[rare[~is_in(rare, others)]] = count[usual]
+    return expected
+
+
+def _about_replays(short: _ShortReplays, num_counted: int) -> Iterator[str]:
+    if len(short):
+        whole = int((short.num_kernels + short.num_missing).sum())
+        launches, has = counted(len(short), "launch"), "has" if len(short) == 1 else "have"
+        yield (
+            f"{launches} of CUDA graphs {has} fewer kernels than others of the same graph:"
+            f" {int(short.num_missing.sum())} of {counted(whole, 'kernel')} are missing;"
+            f" counted as {counted(num_counted, 'lost launch')}"
+        )
 
 
 def _latest(end_ns: Int64, group: Int64) -> Int64:

@@ -269,6 +269,19 @@ class NsightTrace(SectionedExport):
         ]
         return np.concatenate([np.empty(0, np.int64), *failed])
 
+    def launched_graphs(self, process: int) -> tuple[Int64, Int64]:
+        """Return them from the kernels' column `graphId`, which new exports have."""
+        table = schema.KERNEL.name
+        ids, graphs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        if self._database.has(table, "graphId"):
+            columns = ("globalPid", "correlationId", "graphId")
+            for chunk in read_columns(self._database, table, columns):
+                chosen = (chunk["globalPid"] == process) & (chunk["graphId"] > 0)
+                ids.append(chunk["correlationId"][chosen])
+                graphs.append(chunk["graphId"][chosen])
+        id_, first = np.unique(np.concatenate(ids), return_index=True)
+        return id_, np.concatenate(graphs)[first]
+
     def synchronizations(self, process: int) -> Synchronizations | None:
         if schema.WAIT.name not in self._database.columns:
             return None
