@@ -279,3 +279,36 @@ def test_another_graph_that_begins_alike_lost_nothing(tmp_path: Path) -> None:
     path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay % 10 == 9), has_ids=False)
     with ranks_of(path) as (rank,):
         assert rank.completeness.losses.num_lost == 0
+
+
+def _overrun(*, stream: int = 7) -> TraceBuilder:
+    """Return a program of 50 kernels, and one before them that lasts 2 s by its record."""
+    builder = _program()
+    return builder.kernel(-20_000, 2_000_000_000, "wrong", stream=stream)
+
+
+def test_a_kernel_cannot_run_while_others_of_its_stream_do(tmp_path: Path) -> None:
+    path = _overrun().write(tmp_path / "overrun.sqlite")
+    with ranks_of(path) as (rank,):
+        assert rank.window.end_ns == 20_000 * 49 + 10_000
+        assert rank.busy.measure_ns == 51 * 10_000 + 10_000
+        (reason,) = rank.losses.reasons
+    assert reason.startswith("wrong at -0.000020 s is recorded with 2.00 s, while 50 kernels of")
+    assert reason.endswith("until the next of them began, for 20 µs")
+    result = traceprof.analyze(path).result
+    assert f"rank 0: {reason}" in [note for _, note in result.notes]
+
+
+def test_kernels_of_another_stream_run_beside_it(tmp_path: Path) -> None:
+    with ranks_of(_overrun(stream=8).write(tmp_path / "beside.sqlite")) as (rank,):
+        assert rank.window.end_ns == 2_000_000_000
+        assert not rank.losses.reasons
+
+
+def test_a_stream_whose_kernels_overlap_keeps_their_durations(tmp_path: Path) -> None:
+    builder = _overrun()
+    for number in range(50):
+        builder.kernel(20_000 * number + 5_000, 20_000 * number + 15_000)
+    with ranks_of(builder.write(tmp_path / "overlapping.sqlite")) as (rank,):
+        assert rank.window.end_ns == 2_000_000_000
+        assert not rank.losses.reasons

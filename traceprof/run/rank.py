@@ -34,9 +34,10 @@ from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.special_values import NULL
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from traceprof.intervals import Int32, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _KERNELS, _COPIES, _MEMSETS = range(3)  # in `RankOperations.groups`; CUDA graphs come last
 _NUM_TRIED_FIRST = 256
+_MAX_OVERRUNS = 5
 
 
 class WindowKind(str, Enum):
@@ -251,7 +253,9 @@ class Rank(RankInfo, frozen=True, eq=False):
     @property
     def losses(self) -> Losses:
         """The same in numbers, for readers of results."""
-        return structs.replace(self.completeness.losses, lost_ns=self.lost.measure_ns)
+        losses = self.completeness.losses
+        reasons = (*losses.reasons, *_on_overruns(self))
+        return structs.replace(losses, lost_ns=self.lost.measure_ns, reasons=reasons)
 
     @derived
     def lost(self) -> Intervals:
@@ -412,6 +416,20 @@ class CpuRank(Rank, frozen=True, eq=False):
     def name_at(self, time_ns: int) -> str | None:
         """Return the communication in progress at a time, of several the last to begin, or None."""
         return text_at(self.trace.label_ranges[self.process], self.work, time_ns)
+
+
+def _on_overruns(rank: Rank) -> Iterator[str]:
+    """Yield which kernels cannot have run as long as recorded, the longest first."""
+    overruns = sorted(rank.operations.overruns, key=lambda one: -one.recorded_ns)
+    for one in overruns[:_MAX_OVERRUNS]:
+        yield (
+            f"{function_name(rank.kernel_names[one.name])} at {one.start_ns / 1e9:.6f} s is"
+            f" recorded with {duration(one.recorded_ns)}, while"
+            f" {counted(one.num_covered, 'kernel')} of its own stream ran: it is counted until the"
+            f" next of them began, for {duration(one.believed_ns)}"
+        )
+    if len(overruns) > _MAX_OVERRUNS:
+        yield f"{len(overruns) - _MAX_OVERRUNS} more kernels are recorded with such durations"
 
 
 def _calls(rank: Rank) -> ApiCalls | None:

@@ -84,6 +84,7 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
             *notes_of(measured.run),
             *_parts_of_periods(measured.run, breakdowns),
             *_rotation(measured, findings),
+            *_what_cannot_be(measured),
         ),
         headline=None if head is None else head.updated(findings),
         attributions=_attributions(measured, findings, missing, asked),
@@ -141,6 +142,15 @@ def _judged(
     if not measured.run.ranks:
         return _nothing_to_judge(measured.run)
     return [claim for analysis in analyses for claim in analysis.judge(measured)]
+
+
+def _what_cannot_be(measured: MeasuredRun) -> Iterator[tuple[int, str]]:
+    """Yield what speaks of loss in a rank's records, beside what its recorder says itself."""
+    for rank in measured.run.ranks:
+        losses, notes = measured.losses.get(rank.rank), measured.run.reports[rank.report].notes
+        for reason in () if losses is None else losses.reasons:
+            if not any(reason in note for note in notes):
+                yield rank.report, f"rank {rank.rank}: {reason}"
 
 
 @optional("periods", otherwise=lambda *_: [])

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from traceprof.trace.columns import Column
 
 _SOME = 1024  # operations that are searched first for the last end
+_NUM_LONGEST = 64  # kernels that are searched for those that overrun others
+_MIN_COVERED = 3
+_MANY_TIMES = 20  # the median of its signature
+_MAX_OVERLAPPING = 0.01  # of the kernels of a stream that runs one after the other
 
 
 class RankKey(Record, frozen=True, order=True):
@@ -127,6 +131,16 @@ class KernelsOnDemand(Record, frozen=True):
         return self.num_kernels
 
 
+class Overrun(Record, frozen=True):
+    """A kernel that cannot have run as long as recorded: others of its stream ran meanwhile."""
+
+    name: int  # a key of `Trace.kernel_names`
+    start_ns: int
+    recorded_ns: int  # its duration as recorded
+    believed_ns: int  # that until the next kernel of its stream began
+    num_covered: int  # how many kernels of its stream ran from start to end meanwhile
+
+
 class RankOperations:
     """All GPU operations of one rank.
 
@@ -134,6 +148,8 @@ class RankOperations:
         copies: memory copies, including peer copies.
         memsets: memory sets.
         graphs: CUDA graphs traced as a whole; the kernels inside are not recorded.
+        overruns: kernels that end with the start of the next of their stream, not as recorded;
+            known once `kernels` was used.
     """
 
     def __init__(
@@ -145,7 +161,8 @@ class RankOperations:
     ) -> None:
         """Combine the operations."""
         self._source = kernels
-        self._kernels = kernels if isinstance(kernels, Kernels) else None
+        self._kernels: Kernels | None = None
+        self.overruns: tuple[Overrun, ...] = ()
         self.copies, self.memsets, self.graphs = copies, memsets, graphs
 
     def __len__(self) -> int:
@@ -156,8 +173,10 @@ class RankOperations:
     def kernels(self) -> Kernels:
         """Every kernel, communication or not: the same objects until `release`."""
         if self._kernels is None:
-            assert isinstance(self._source, KernelsOnDemand)  # noqa: S101
-            self._kernels = self._source.pick()
+            source = self._source
+            recorded = source if isinstance(source, Kernels) else source.pick()
+            self._kernels, overruns = _without_overruns(recorded)
+            self.overruns = overruns or self.overruns
         return self._kernels
 
     @property
@@ -189,12 +208,70 @@ class RankOperations:
         kernels, copies, memsets, graphs = (
             replace(group, starts=pack(group.start_ns + by_ns)) for group in self.groups
         )
-        return RankOperations(kernels, copies, memsets, graphs)  # type: ignore[arg-type]
+        moved = RankOperations(kernels, copies, memsets, graphs)  # type: ignore[arg-type]
+        moved.overruns = self.overruns
+        return moved
 
     @property
     def _summaries(self) -> tuple[Operations | KernelsOnDemand, ...]:
         """The groups; kernels only as a summary, without selecting them."""
-        return (self._source, self.copies, self.memsets, self.graphs)
+        is_read = isinstance(self._source, Kernels) or self._kernels is not None
+        kernels = self.kernels if is_read else self._source
+        return (kernels, self.copies, self.memsets, self.graphs)
+
+
+def _without_overruns(kernels: Kernels) -> tuple[Kernels, tuple[Overrun, ...]]:
+    """Return kernels of which none covers several later ones of its own stream, and those that did.
+
+    Kernels of a stream run one after the other. Where nearly all do, one that lasts while three
+    others begin and end has a wrong end. Those of one launch, a graph, may run side by side.
+    """
+    length, stream = kernels.packed_length.kept, kernels.packed_stream.kept
+    if len(kernels) <= _MIN_COVERED:
+        return kernels, ()
+    num = min(_NUM_LONGEST, len(kernels))
+    longest = np.sort(np.argpartition(length, -num)[-num:])
+    start = kernels.start_ns
+    ends = kernels.ends(longest)
+    found: list[tuple[int, int, int]] = []
+    for index, end_ns, stop in zip(
+        longest.tolist(), ends.tolist(), np.searchsorted(start, ends).tolist(), strict=True
+    ):
+        if stop - index <= _MIN_COVERED:
+            continue
+        later = np.flatnonzero(stream[index + 1 : stop] == stream[index]) + index + 1
+        num_covered = int(np.count_nonzero(kernels.ends(later) <= end_ns))
+        if num_covered >= _MIN_COVERED:
+            found.append((index, int(start[later[0]]), num_covered))
+    overruns = {}
+    for index, next_ns, num_covered in found:
+        if _is_wrong(kernels, index, [one for one, *_ in found]):
+            recorded_ns = int(kernels.packed_length.at(np.array([index]))[0])
+            begun_ns = int(start[index])
+            overruns[index] = Overrun(
+                kernels.name_id(index), begun_ns, recorded_ns, next_ns - begun_ns, num_covered
+            )
+    if not overruns:
+        return kernels, ()
+    believed = kernels.length_ns.copy()
+    believed[list(overruns)] = [overrun.believed_ns for overrun in overruns.values()]
+    return replace(kernels, packed_length=pack(believed)), tuple(overruns.values())
+
+
+def _is_wrong(kernels: Kernels, index: int, covering: list[int]) -> bool:
+    """Return whether a kernel that covers others is an exception on its stream and of its kind."""
+    correlation, stream = kernels.correlation, kernels.packed_stream.kept
+    alike = np.flatnonzero(kernels.packed_signature.kept == kernels.packed_signature.kept[index])
+    length = kernels.packed_length.at(alike)
+    own_ns = int(kernels.packed_length.at(np.array([index]))[0])
+    if len(alike) >= _MIN_COVERED and own_ns <= _MANY_TIMES * np.median(length):
+        return False
+    others = np.flatnonzero(stream == stream[index])
+    if np.count_nonzero(correlation[others] == correlation[index]) > 1:  # a graph, or no ids
+        return False
+    others = others[~is_in(others, np.array(covering))]
+    overlaps = kernels.start_ns[others[1:]] < kernels.ends(others[:-1])
+    return bool(np.count_nonzero(overlaps) <= _MAX_OVERLAPPING * len(others))
 
 
 _NOTHING = np.empty(0, np.int64)
