@@ -69,6 +69,7 @@ def test_json(tmp_path: Path) -> None:
             "window_start": 0, "window": 190, "compute": 2 * (80 - 1 - 16), "idle": 20,
             "communication": 2 * (17 + 5), "overlapped_communication": 0,
             "exposed_communication": 2 * (17 + 5), "copy": 0, "exposed_copy": 0,
+            "lost": 0,
         }  # fmt: skip
         assert (row["num_kernels"], row["num_communication"], row["num_copies"]) == (0, 4, 0)
     assert [(row["rank"], row["step"], row["window_ns"] // MS) for row in found["steps"]] == [

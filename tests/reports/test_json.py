@@ -61,8 +61,10 @@ def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
 def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:
     found = document(SAMPLE)
     truth = json.loads(SAMPLE.with_suffix(".truth.json").read_text())
+    assert [row.pop("lost_ns") for row in found["breakdown"]] == [0, 0]
     assert found["breakdown"] == truth["breakdown"]
     for step in found["steps"]:
+        assert step.pop("lost_ns") == 0
         del step["left_out"], step["phase"]
     assert found["steps"] == truth["steps"]
 

@@ -166,7 +166,7 @@ def close_reports(opened: Sequence[Trace | FailedReport]) -> None:
 def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:
     """Yield the breakdown, without steps, of the first rank by number, of the first two, ….
 
-    It needs GPU operations only; steps need the API calls, which are read later.
+    It needs GPU operations only: steps and lost operations need the API calls, read later.
 
     Args:
         ranks: the ranks of one run.
@@ -180,7 +180,7 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
     results: tuple[BreakdownResult, ...] = ()
     for rank in sorted(ranks, key=lambda rank: rank.rank):
         without_steps = structs.replace(
-            rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False
+            rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False, reads_calls=False
         )
         time_range = options.time_range
         chosen = rank.window if time_range is None else time_window(rank, time_range)
