@@ -75,7 +75,7 @@ from pathlib import Path
 from traceprof.cli import main, output
 from traceprof.reports import table_files
 from traceprof.reports.perfetto import trace
-def write(*_):
+def write(*_, **__):
     assert any(Path({os.fspath(tmp_path)!r}).iterdir())
     os.kill(os.getpid(), signal.SIGHUP)
 table_files.write = trace.write = write
