@@ -90,9 +90,10 @@ def add_stalls(trace: TraceBuilder, chooser: random.Random) -> None:
     for number in range(40):
         start = number * 500 * US
         length = 2 * US if chooser.random() < 0.95 else chooser.randrange(500, 4000) * US
-        trace.api("cudaLaunchKernel", start, start + length, tid=1000)
+        trace.api("cudaLaunchKernel", start, start + length, tid=1000, returned=1)
         if chooser.random() < 0.1:
-            trace.api("cuLaunchKernel", start + US, start + length // 2 + US, tid=1000)
+            end = start + length // 2 + US
+            trace.api("cuLaunchKernel", start + US, end, tid=1000, returned=1)
     trace.nesting()
 
 

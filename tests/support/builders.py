@@ -133,12 +133,13 @@ class TraceBuilder:
 
     def api(
         self, name: str, start: int, end: int, *, correlation: int | None = None, pid: int = 1000,
-        tid: int | None = None,
+        tid: int | None = None, returned: int | None = None,
     ) -> Self:  # fmt: skip
-        """Add a CUDA API call."""
+        """Add a CUDA API call; one that returned an error launched nothing."""
         self._correlations[pid] += correlation is None
         correlation = self._correlations[pid] if correlation is None else correlation
         row: Row = {"start": start, "end": end, "correlationId": correlation, "nameId": name}
+        row |= {} if returned is None else {"returnValue": returned}
         return self._row(schema.API_CALL.name, {**row, "globalTid": global_tid(pid, tid)})
 
     def nvtx(
