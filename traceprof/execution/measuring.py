@@ -98,7 +98,7 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
         results=results,
         missing=missing,
         hidden=_hidden(rank, window),
-        losses=None if rank.device is None else rank.losses,
+        losses=rank.losses if rank.device is not None or rank.losses.num_launches else None,
         shown=of_all,
         **taken,
     )

@@ -11,6 +11,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.blocks import LOST, MAX_NAME, PARTS, bar_of, section, table
 from traceprof.reports.detail import MAX_RANKS, WHOLE
+from traceprof.run.completeness import is_doubtful
 from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
@@ -258,12 +259,13 @@ _NEARLY_ALL = 0.95  # of the recorded GPU time
 def headline_lines(analysis: RunResult) -> list[str]:
     """Return the headline: one line of what a step takes, one of what to act on first."""
     headline, lost = analysis.headline, lost_lines(analysis.completeness)
+    silent = _silent_lines(analysis)
     if headline is None:
-        return lost
+        return [*silent, *lost]
     kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
     # Steps that are left out may be made of something else.
     made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
-    lines = [*lost, f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
+    lines = [*silent, *lost, f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
     if headline.breakdown.periods:
         lines[-1] += f" {about_periods(headline.breakdown.periods)}"
     if headline.causes:
@@ -279,6 +281,26 @@ def headline_lines(analysis: RunResult) -> list[str]:
         beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
         lines.append(could_take + beyond)
     return lines
+
+
+def _silent_lines(analysis: RunResult) -> list[str]:
+    """Say which processes launched much and have no operation; those that are no ranks."""
+    are_ranks = {(rank.report, rank.pid) for rank in analysis.run.ranks}
+    silent = {
+        pid: num
+        for index, report in enumerate(analysis.run.reports)
+        for pid, num in report.launches_in_vain.items()
+        if (index, pid) not in are_ranks
+    }
+    num = sum(silent.values())
+    num_all = num + sum(losses.num_launches for _, losses in analysis.completeness)
+    if not is_doubtful(num, num_all):
+        return []
+    pids = ", ".join(map(str, silent))
+    processes = f"process {pids}" if len(silent) == 1 else f"processes {pids}"
+    have = "has no operation" if len(silent) == 1 else "have no operation"
+    made = f"made {num} of {counted(num_all, 'launch')}"
+    return [f"The recording is incomplete: {processes} {made} and {have} in it."]
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:

@@ -639,6 +639,35 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     }
 
 
+@optional("completeness", otherwise=lambda *_: {})
+def launches_in_vain(trace: Trace) -> Mapping[int, int]:
+    """Return how many launches each process without any operation made, where others have some."""
+    working = {key.process for key in trace.operations}
+    if not working:
+        return {}
+    silent = set(trace.calling_processes) - working
+    counts = {process: _num_launches(trace, process) for process in sorted(silent)}
+    return {process: count for process, count in counts.items() if count}
+
+
+def _num_launches(trace: Trace, process: int) -> int:
+    """Return how many launches of kernels and graphs by a process succeeded."""
+    calls, names = trace.api_calls(process), trace.api_names
+    if calls is None:
+        return 0
+    captures = calls.packed_name.isin([key for key in names if BEGIN_CAPTURE.match(names[key])])
+    kinds = {_GRAPH} if captures.any() else {_KERNEL, _GRAPH}  # captured kernels do not run
+    wanted = [key for key in names if _kind(names[key]) in kinds]
+    rows = np.flatnonzero(calls.packed_name.isin(wanted))
+    if len({names[key].startswith("cuda") for key in wanted}) > 1:
+        # The driver's calls inside those of the runtime are no launches of their own.
+        of_runtime = [key for key in wanted if names[key].startswith("cuda")]
+        own = np.flatnonzero(calls.packed_name.isin(of_runtime))
+        rows = own if len(own) else rows
+    failed = trace.failed_calls(process) if len(rows) else _NOTHING
+    return int(np.count_nonzero(~is_in(calls.correlation[rows], failed)))
+
+
 def _kind(name: str) -> int:
     kind = _KINDS.get(api_call_kind(name), -1)
     return _GRAPH if kind == _KERNEL and "Graph" in name else kind

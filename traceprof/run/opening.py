@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof.errors import TraceFormatError
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
+from traceprof.run.completeness import launches_in_vain
 from traceprof.run.cpu_rank import is_rank
 from traceprof.run.host_clock import aligned
 from traceprof.run.machines import NO_LINKS, known_links
@@ -183,6 +184,9 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         },
         recorded=tuple(part for part in _COSTLY_PARTS if _is_recorded(trace, part)),
         gpus=tuple(trace.gpus),
+        launches_in_vain={
+            trace.pid(process): count for process, count in launches_in_vain(trace).items()
+        },
     )
 
 
@@ -343,6 +347,9 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     for index, report in enumerate(run.reports):
         for note in report.notes:
             yield index, note
+        for pid, num in report.launches_in_vain.items():
+            note = f"process {pid}: {counted(num, 'launch')}, and no operation in the recording:"
+            yield index, f"{note} {report.how_to_collect(Part.EVERY_OPERATION)}"
         if index not in with_ranks:
             held = [counted(table.num_rows, table.what) for table in report.contents]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"

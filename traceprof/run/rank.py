@@ -13,7 +13,13 @@ from traceprof import intervals
 from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
-from traceprof.run.completeness import COMPLETE, Completeness, Losses, completeness_by_device
+from traceprof.run.completeness import (
+    COMPLETE,
+    Completeness,
+    Losses,
+    completeness_by_device,
+    launches_in_vain,
+)
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.machines import NO_LINKS, KnownLinks
@@ -369,6 +375,12 @@ class CpuRank(Rank, frozen=True, eq=False):
 
     The work of its threads takes the place of a GPU's work; see `cpu_work`.
     """
+
+    @property
+    def losses(self) -> Losses:
+        """Its launches, where other processes have operations and it has none."""
+        num = launches_in_vain(self.trace).get(self.process, 0)
+        return Losses(num_launches=num, num_lost=num)
 
     @derived
     def work(self) -> CpuWork:

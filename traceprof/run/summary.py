@@ -148,6 +148,8 @@ class ReportSummary(Record, frozen=True):
     open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
     recorded: tuple[Part, ...] = ()  # the parts that it holds, of those that distinguish recordings
     gpus: tuple[str, ...] = ()  # the names of the GPUs that its processes see
+    # how many launches a process made that has no operation, by pid, where others have some
+    launches_in_vain: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def session(self) -> Session:

@@ -11,7 +11,7 @@ from traceprof.trace.model.host import NO_SWITCHES
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -140,6 +140,11 @@ class Trace(Protocol):
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None if the report has no API calls."""
+
+    @property
+    def calling_processes(self) -> Collection[int]:
+        """The processes with API calls, as far as these are read anyway."""
+        return ()
 
     def failed_calls(self, process: int) -> Int64:
         """Return the correlation ids of a process's API calls that failed, as far as known."""

@@ -253,6 +253,10 @@ class NsightTrace(SectionedExport):
             return None
         return self._api_calls.get(process, NO_API_CALLS)
 
+    @property
+    def calling_processes(self) -> Collection[int]:
+        return [*self._api_calls] if API_CALLS in self._kept else []
+
     def failed_calls(self, process: int) -> Int64:
         """Return the correlation ids of a process's API calls that did not return success."""
         table = schema.API_CALL.name
