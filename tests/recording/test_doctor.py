@@ -108,6 +108,9 @@ def test_text() -> None:
         " GPUs wait: give the job more cores, or each rank fewer threads (OMP_NUM_THREADS)\n"
         "→ the control group was stopped for having used up its CPU quota: raise cpu.max, or a"
         " pod's limits.cpu\n"
+        "→ that no record is lost: record few steps; nsys profile --cuda-flush-interval=10000 for"
+        " over 30 s; CUDA graphs whole (--cuda-graph-trace=graph: one record each, =node: one for"
+        " each kernel inside)\n"
         "→ record a training: traceprof record --steps 10:20 -- torchrun … train.py"
         " (with Nsight Systems)\n"
     )

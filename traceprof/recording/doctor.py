@@ -459,13 +459,25 @@ def render(diagnosis: Diagnosis) -> str:
             lines += [one_line(title), *aligned, ""]
     sentences = (*diagnosis.misfits, *findings(diagnosis), *_lacking(diagnosis))
     lines += [f"→ {one_line(misfit)}" for misfit in sentences]
-    lines.append(f"→ {_next(diagnosis)}")
+    lines += [f"→ {one}" for one in (*_against_loss(diagnosis.versions), _next(diagnosis))]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     for item in diagnosis.recordable:
         yield "yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}"
+
+
+def _against_loss(versions: Versions) -> Iterator[str]:
+    """Yield how recordings stay complete."""
+    if versions.nsys:
+        yield (
+            "that no record is lost: record few steps; nsys profile --cuda-flush-interval=10000 for"
+            " over 30 s; CUDA graphs whole (--cuda-graph-trace=graph: one record each, =node: one"
+            " for each kernel inside)"
+        )
+    elif versions.torch:
+        yield "that no record is lost: record few steps"
 
 
 def _next(diagnosis: Diagnosis) -> str:
