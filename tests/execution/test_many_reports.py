@@ -22,7 +22,7 @@ from tests.support.workers import (
     until,
     written,
 )
-from traceprof.analyses.measurements.measured import RankMeasurements
+from traceprof.analyses.measurements.measured import RankMeasurements, Wanted
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError
@@ -98,10 +98,10 @@ def test_processes_that_are_left_over_share_ranks(
 ) -> None:
     noted, measure = tmp_path / "noted", runner.measure_rank
 
-    def note(rank: Rank, window: Window) -> RankMeasurements:
+    def note(rank: Rank, window: Window, wanted: Wanted | None = None) -> RankMeasurements:
         with noted.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        return measure(rank, window)
+        return measure(rank, window, wanted)
 
     monkeypatch.setattr(children, "MIN_OPERATIONS_OF_A_PROCESS", 1)
     monkeypatch.setattr(measuring, "measure_rank", note)
