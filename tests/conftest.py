@@ -27,8 +27,8 @@ from tests.support.traces import (
     real_turn,
 )
 from tests.support.workers import Crashes, reports_of_run
-from traceprof import guard
 from traceprof.__main__ import OBJECTS_BETWEEN_COLLECTIONS
+from traceprof.run import guard
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}

@@ -13,16 +13,16 @@ import traceprof
 from dashboards.questions import PathQuestion, WhatIfQuestion, answered
 from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof import guard
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analysis import RunResult, analyze
 from traceprof.documents.analysis.records import document
-from traceprof.errors import UsageError
+from traceprof.errors import REPORT_IT, UsageError
 from traceprof.findings import NotApplicable
-from traceprof.guard import REMEDY, OptionalPart, collected_failures, optional
 from traceprof.progress import UNHEARD
 from traceprof.replay.results import WhatIf
 from traceprof.reports import text
+from traceprof.run import guard
+from traceprof.run.guard import OptionalPart, collected_failures, optional
 
 for _module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
     if not _module.name.endswith("__main__"):
@@ -70,7 +70,7 @@ def test_an_analysis_says_in_one_line_what_failed(
     assert found.breakdown == whole.breakdown or "period" in part.ids or "steps" in part.ids
     assert len(found.ranks) == 2
     if calls and part.ids[0] != "pictures":
-        gaps = [gap for gap in found.not_applicable if gap.how_to_collect == REMEDY]
+        gaps = [gap for gap in found.not_applicable if gap.how_to_collect == REPORT_IT]
         assert {*part.ids} <= {gap.id for gap in gaps}
         assert all("IndexError: planted" in gap.reason for gap in gaps if gap.id in part.ids)
         assert f"{', '.join(part.ids)}" in written
@@ -127,7 +127,7 @@ def test_the_command_shows_what_failed(
         {
             "id": "placed",
             "reason": "internal error: IndexError: planted",
-            "how_to_collect": REMEDY,
+            "how_to_collect": REPORT_IT,
             "rank": rank,
         }
         for rank in (0, 1)
@@ -163,7 +163,7 @@ def test_a_part_that_fails_again_and_again_is_named_once(
         with collected_failures(rank=3) as failures:
             assert [broken(1), broken(2)] == [-1, -2]
         why = "internal error: ValueError: always"
-        assert [*failures] == [NotApplicable("some", why, REMEDY, 3)]
+        assert [*failures] == [NotApplicable("some", why, REPORT_IT, 3)]
         assert capsys.readouterr().err.count("ValueError: always") == 1
     finally:
         guard.PARTS.pop()

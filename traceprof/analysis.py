@@ -11,11 +11,11 @@ from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.errors import TraceFormatError, TraceprofError
+from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, check_listener, checked
-from traceprof.guard import REMEDY, collected_failures, optional
+from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.recognition import has_changed
 from traceprof.run.summary import FailedReport, all_failed
@@ -354,7 +354,7 @@ def _concluded(
 def _not_replayed(verdict: Verdict, _: object) -> Verdict:
     from traceprof.replay.savings import not_replayed
 
-    return not_replayed(verdict, "the replay failed", REMEDY)
+    return not_replayed(verdict, "the replay failed", REPORT_IT)
 
 
 @optional("replay", otherwise=_not_replayed)

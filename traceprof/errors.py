@@ -91,3 +91,12 @@ class MissingExtraError(TraceprofError):
 
 class WorkerError(TraceprofError):
     """A process or machine that analysed a report is gone, or is not what it should be."""
+
+
+REPORT_IT = "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows"
+"""What to do about an internal error."""
+
+
+def internal_error(error: Exception) -> str:
+    """Say what went wrong inside of traceprof, in one line."""
+    return f"internal error: {type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from traceprof.cli.groups import SuggestingGroup
-from traceprof.errors import TraceprofError, one_line
+from traceprof.errors import REPORT_IT, TraceprofError, internal_error, one_line
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -161,10 +161,5 @@ def _line(error: Exception) -> str:
         return str(TraceprofError(what, why, "check the disk and the permissions"))
     if os.environ.get("TRACEPROF_TRACEBACK"):
         raise error
-    return str(
-        TraceprofError(
-            "internal error",
-            f"{type(error).__name__}: {error}",
-            "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows",
-        )
-    )
+    what, _, why = internal_error(error).partition(": ")
+    return str(TraceprofError(what, why, REPORT_IT))

@@ -60,16 +60,16 @@ def print_failures(reports: Iterable[FailedReport]) -> None:
 
 def print_internal_errors(missing: Iterable[NotApplicable]) -> None:
     """Name on stderr what could not be analysed since a part of traceprof failed."""
+    from traceprof.errors import REPORT_IT
     from traceprof.findings import by_reason
-    from traceprof.guard import REMEDY
     from traceprof.units import ranks_text
 
-    for group in by_reason(gap for gap in missing if gap.how_to_collect == REMEDY):
+    for group in by_reason(gap for gap in missing if gap.how_to_collect == REPORT_IT):
         ranks = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(ranks)}" if ranks else ""
         names = ", ".join(dict.fromkeys(gap.id for gap in group))
         reason = one_line(group[0].reason)
-        line = f"could not be analysed: {names}{where}: {reason}; {REMEDY}"
+        line = f"could not be analysed: {names}{where}: {reason}; {REPORT_IT}"
         click.echo(f"traceprof: {line}", err=True)
 
 

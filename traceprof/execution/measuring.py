@@ -20,8 +20,8 @@ from traceprof.errors import WorkerError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.sections import SectionReader
 from traceprof.findings import Finding, NotApplicable
-from traceprof.guard import collected_failures, optional
 from traceprof.host.host_code import read_host_ranges
+from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
 from traceprof.run.windows import captured_span, choose_window, shown_window

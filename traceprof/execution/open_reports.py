@@ -17,7 +17,7 @@ from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measure, read_shared
 from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
-from traceprof.guard import collected_failures
+from traceprof.run.guard import collected_failures
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
 from traceprof.run.rank import WindowKind

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import breakdown
-from traceprof.guard import optional
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.checked_replay import refused_periods
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
@@ -17,6 +16,7 @@ from traceprof.replay.graph.run_graph import clock_shift, run_graph
 from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.replay.results import PartKind, PathPart, StepPath, StepPathPart
+from traceprof.run.guard import optional
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
-from traceprof.errors import UsageError
+from traceprof.errors import REPORT_IT, UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.execution.options import checked, listed
-from traceprof.guard import REMEDY, collected_failures, optional
 from traceprof.progress import UNHEARD
 from traceprof.replay.assumptions.assumption import (
     Assumption,
@@ -32,6 +31,7 @@ from traceprof.replay.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.results import Answer, Asked, Refusal, ScheduleTime, WhatIf
+from traceprof.run.guard import collected_failures, optional
 from traceprof.trace.folder import report_paths
 from traceprof.trace.grouping import quantiles_of
 from traceprof.units import duration
@@ -75,10 +75,10 @@ def _no_answers(analysis: OpenAnalysis, assume: Iterable[str] = (), _: object = 
     del analysis
     why = "the replay failed"
     refused = tuple(
-        Answer(one.text, is_bound=True, refused=why, how_to_collect=REMEDY)
+        Answer(one.text, is_bound=True, refused=why, how_to_collect=REPORT_IT)
         for one in _chosen(assume)
     )
-    return WhatIf(None, refused, (), why, REMEDY)
+    return WhatIf(None, refused, (), why, REPORT_IT)
 
 
 @optional("replay", otherwise=_no_answers)

@@ -9,11 +9,11 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import pipeline_bubble
 from traceprof.errors import one_line
-from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.blocks import PARTS
 from traceprof.reports.tracks import EventKind
+from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import duration

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
-from traceprof.guard import optional
 from traceprof.reports import lanes
+from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
 from traceprof.trace.grouping import groups

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import Count
-from traceprof.guard import optional
 from traceprof.patterns import lazy
+from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, groups, is_in

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.guard import optional
+from traceprof.run.guard import optional
 from traceprof.trace.model.kinds import MemoryKind
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.guard import optional
 from traceprof.hardware import PCIE_X16
 from traceprof.patterns import lazy
+from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
 

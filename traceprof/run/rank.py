@@ -10,7 +10,6 @@ from msgspec import field, structs
 from msgspec.structs import force_setattr
 
 from traceprof import intervals
-from traceprof.guard import optional
 from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
 from traceprof.run.completeness import (
@@ -21,6 +20,7 @@ from traceprof.run.completeness import (
     launches_in_vain,
 )
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
+from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.machines import NO_LINKS, KnownLinks
 from traceprof.run.period_steps import PeriodSteps, period_steps

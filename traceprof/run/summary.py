@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from msgspec import field
 
-from traceprof.errors import TraceprofError, UsageError
-from traceprof.guard import optional
+from traceprof.errors import REPORT_IT, TraceprofError, UsageError, internal_error
+from traceprof.run.guard import optional
 from traceprof.run.session_clocks import UNNAMED_MACHINES
 from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -281,10 +281,7 @@ def failure(path: Path, error: Exception) -> TraceprofError:
     elif os.environ.get("TRACEPROF_TRACEBACK"):
         raise error
     else:
-        why = f"internal error: {type(error).__name__}: {error}"
-        remedy = (
-            "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows"
-        )
+        why, remedy = internal_error(error), REPORT_IT
     return TraceprofError(f"cannot analyse {path}", why, remedy)
 
 

@@ -20,8 +20,8 @@ from tests.support.commands import EVENTS, attempt, tried
 from tests.support.fuzz import commands, profiler_traces
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
-from traceprof import guard
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.run import guard
 from traceprof.trace.nsight.schema import API_CALL
 from traceprof.trace.open import START_BYTES, is_database
 from traceprof.trace.sqlite import read_columns, records

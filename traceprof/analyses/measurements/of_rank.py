@@ -9,10 +9,10 @@ from traceprof.analyses.gradients import buckets
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.steps import step_means
-from traceprof.guard import optional
 from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
 from traceprof.ranks.passes import rank_passes
+from traceprof.run.guard import optional
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

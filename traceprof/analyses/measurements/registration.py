@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.measurements.hidden import not_ruled_out, that_hold
 from traceprof.analyses.shape.results import Judge, RankResult, Results
-from traceprof.guard import optional
+from traceprof.run.guard import optional
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from traceprof.analyses.verdict.headline import as_parts, headline, in_order
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id
-from traceprof.guard import collected_failures, optional
+from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import notes_of
 from traceprof.run.period_steps import about_part
 from traceprof.trace.model.parts import Part

@@ -14,8 +14,8 @@ from traceprof.analyses.measurements.of_rank import MEASUREMENTS
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.shape.results import Results
 from traceprof.errors import UsageError
-from traceprof.guard import collected_failures, optional
 from traceprof.ranks.comparison import compare_ranks
+from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import summarize_run
 from traceprof.run.recognition import SOURCES_OF_RANKS
 from traceprof.run.summary import FailedReport, all_failed

@@ -17,9 +17,8 @@ from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.analyses.steps.step_means import counted_steps, slowest_rank
-from traceprof.errors import one_line
+from traceprof.errors import REPORT_IT, one_line
 from traceprof.findings import by_id
-from traceprof.guard import REMEDY, optional
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
 from traceprof.replay.critical_path import step_path
 from traceprof.replay.results import Refusal
@@ -36,6 +35,7 @@ from traceprof.reports.tracks import (
     mark_tracks,
     operator_tracks,
 )
+from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.operations import PERCENT
 
@@ -271,7 +271,7 @@ def _events(
     )
 
 
-@optional("critical-path", otherwise=lambda _: Refusal("the replay failed", REMEDY))
+@optional("critical-path", otherwise=lambda _: Refusal("the replay failed", REPORT_IT))
 def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
     """Return the critical paths of a step of median length and of the slowest one.
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from traceprof.errors import TraceprofError
+from traceprof.errors import REPORT_IT, TraceprofError, internal_error
 from traceprof.findings import NotApplicable
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
-REMEDY = "report it with the traceback, which TRACEPROF_TRACEBACK=1 in the environment shows"
-"""What to do about an internal error."""
 PARTS: list[OptionalPart] = []
 """All optional parts of the modules that were imported."""
 raises = False
@@ -97,19 +95,14 @@ def collected_failures(rank: int | None = None) -> Iterator[dict[NotApplicable, 
     finally:
         _failures.reset(token)
         if rank is not None:
-            numbered = [NotApplicable(gap.id, gap.reason, REMEDY, rank) for gap in failures]
+            numbered = [NotApplicable(gap.id, gap.reason, REPORT_IT, rank) for gap in failures]
             failures.clear()
             failures.update(dict.fromkeys(numbered))
 
 
-def internal_error(error: Exception) -> str:
-    """Say what went wrong inside of traceprof, in one line."""
-    return f"internal error: {type(error).__name__}: {error}"
-
-
 def _report(ids: tuple[str, ...], error: Exception) -> None:
     failures = _failures.get()
-    missing = [NotApplicable(id_, internal_error(error), REMEDY) for id_ in ids]
+    missing = [NotApplicable(id_, internal_error(error), REPORT_IT) for id_ in ids]
     if failures is None:  # nobody lists them: a page of the dashboard, or a script
         _log.warning("could not be analysed: %s: %s", ", ".join(ids), internal_error(error))
         is_new = True
