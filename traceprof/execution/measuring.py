@@ -247,7 +247,7 @@ def measure(
         work, ranks, trace.reopen, num_operations, num_processes=num_processes
     )
     for rank in ranks:
-        rank.process_cache.release()
+        rank.release_process()
     trace.release()
     is_chosen = options.time_range is not None and ranks
     with collected_failures() as failures:

@@ -65,6 +65,12 @@ class Cache:
         else:
             self._results.pop((derive, ()), None)
 
+    def release_but(self, derive: Callable[..., Any]) -> None:
+        """Release all results but what a function derived, which is small and took long."""
+        kept = [item for item in [*self._results.items()] if item[0][0] is derive]
+        self._results.clear()
+        self._results.update(kept)
+
 
 class HasCache(Protocol):
     """An object with a cache."""

@@ -55,7 +55,6 @@ MAX_NEGLIGIBLE = 0.001
 """The share of lost launches up to which a recording is taken as whole."""
 
 _MAX_STRETCHES = 20
-_MANY = 200_000  # launches
 _MIN_REPLAYS = 10
 """Launches of a CUDA graph from which on some with fewer kernels lack them."""
 _MAX_RARE = 0.05
@@ -305,26 +304,12 @@ class _Process:
             captured = np.zeros(len(self.calls), np.bool_)
             captured[self._captured()] = True
             rows = rows[~(captured | self._are_done())[rows]]
-        # Those after all others can only be cut: whether they failed, which takes time, is no
-        # matter.
-        last_ns = self.start_ns[self.has_operation].max(initial=-intervals.BEYOND_NS)
-        is_last = self.start_ns[rows] > last_ns
-        if not is_last.all():
-            rows = np.concatenate((rows[is_last], self._that_succeeded(rows[~is_last])))
+        rows = rows[self.calls.packed_result.at(rows) <= 0]
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
         name = self.calls.packed_name.at(rows)
         kind = np.array([self.kind_of[key] for key in name.tolist()], np.int64)
         some = _Missing(self.start_ns[rows], self.calls.packed_thread.at(rows), name, kind)
         return some.chosen(self._are_recorded(some))
-
-    def _that_succeeded(self, rows: Int64) -> Int64:
-        """Return the calls that did not fail; of few among many launches all."""
-        # To look for calls that failed takes as long as to read all of them.
-        num_launches = np.count_nonzero(self.has_operation)
-        if len(rows) <= MAX_NEGLIGIBLE * num_launches and num_launches > _MANY:
-            return rows
-        failed = self.trace.failed_calls(self.rank.process)
-        return rows[~is_in(self.calls.correlation[rows], failed)]
 
     def _are_done(self) -> Mask:
         """Return the calls that are a part of a launch, or of which a part has an operation.
@@ -664,8 +649,7 @@ def _num_launches(trace: Trace, process: int) -> int:
         of_runtime = [key for key in wanted if names[key].startswith("cuda")]
         own = np.flatnonzero(calls.packed_name.isin(of_runtime))
         rows = own if len(own) else rows
-    failed = trace.failed_calls(process) if len(rows) else _NOTHING
-    return int(np.count_nonzero(~is_in(calls.correlation[rows], failed)))
+    return int(np.count_nonzero(calls.packed_result.at(rows) <= 0))
 
 
 def _kind(name: str) -> int:

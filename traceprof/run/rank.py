@@ -337,14 +337,18 @@ class Rank(RankInfo, frozen=True, eq=False):
     def release(self) -> None:
         """Release data derived from the operations; it is derived again when needed.
 
-        What the ranks of a process share stays: `process_cache.release` releases it.
+        What the ranks of a process share stays: `release_process` releases it.
         """
         if self.num_devices <= 1:
-            self.process_cache.release()
+            self.release_process()
         if _calls in self.cache and self.calls is not None:
             self.calls.starts.release()
         self.cache.release()
         self.operations.release()
+
+    def release_process(self) -> None:
+        """Release what the ranks of its process share, but for what its recording lacks."""
+        self.process_cache.release_but(completeness_by_device)
 
     def name_at(self, time_ns: int) -> str | None:
         """Return the operation that ran at a time, of several the last to start, or None."""

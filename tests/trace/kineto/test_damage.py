@@ -106,6 +106,7 @@ def test_many_unescaped_names_in_a_long_trace(tmp_path: Path) -> None:
 AMBIGUOUS = {
     "the name may end at two places": r'x", "pid": 7, "tid": 1, "ts": 1, "dur": 99, "y": "\q',
     "it may be an event": '"}, {"ph": "X", "dur": 9}, {"',
+    "it may be an event of another order": 'x]}}, {"ph": "f", "id": 7, "bp": "e"}, {"name": "y',
     "another order": 'x", "ph": "X", "y": "z" "',
 }
 

@@ -121,6 +121,8 @@ def _with_escaped_name(event: str) -> str:
     if len(ends) != 1:
         return event
     name = event[begin.end() + 1 : ends[0]]
+    if has_end(name, 0):  # the name of another event, whose begin is lost
+        return event
     try:
         json.loads(f'"{name}"', strict=False)
     except json.JSONDecodeError:

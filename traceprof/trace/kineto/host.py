@@ -58,6 +58,7 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
             pack_ahead(correlation[order]),
             columns[table.THREAD].taken(in_order),
             columns[table.NAME].taken(in_order),
+            pack(np.full(len(rows), NULL)),
         )
     return calls
 

@@ -27,6 +27,7 @@ class ApiCalls(PackedSpans, frozen=True):
     packed_ahead: Column
     packed_thread: Column  # n calling threads
     packed_name: Column  # n keys of `Trace.api_names`
+    packed_result: Column  # n numbers of errors of CUDA, 0 for success; NULL if unknown
 
     @property
     def correlation(self) -> Int64:
@@ -87,7 +88,7 @@ class LaunchStalls(Record, frozen=True):
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_API_CALLS = ApiCalls(*[pack(_NOTHING)] * 5)
+NO_API_CALLS = ApiCalls(*[pack(_NOTHING)] * 6)
 NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 8)
 NO_EVENT_RECORDS = EventRecords(*[_NOTHING] * 6)
 NO_LAUNCH_STALLS = LaunchStalls(*[_NOTHING] * 4)

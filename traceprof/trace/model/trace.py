@@ -146,11 +146,6 @@ class Trace(Protocol):
         """The processes with API calls, as far as these are read anyway."""
         return ()
 
-    def failed_calls(self, process: int) -> Int64:
-        """Return the correlation ids of a process's API calls that failed, as far as known."""
-        del process
-        return np.empty(0, np.int64)
-
     def launched_graphs(self, process: int) -> tuple[Int64, Int64]:
         """Return correlation ids of launches of CUDA graphs, and the id of the graph of each.
 

@@ -257,22 +257,6 @@ class NsightTrace(SectionedExport):
     def calling_processes(self) -> Collection[int]:
         return [*self._api_calls] if API_CALLS in self._kept else []
 
-    def failed_calls(self, process: int) -> Int64:
-        """Return the correlation ids of a process's API calls that did not return success."""
-        table = schema.API_CALL.name
-        if not self._database.has(table, "returnValue"):
-            return np.empty(0, np.int64)
-        failed = [
-            chunk["correlationId"][
-                (chunk["returnValue"] > 0)
-                & (schema.process_of_thread(chunk["globalTid"]) == process)
-            ]
-            for chunk in read_columns(
-                self._database, table, ("globalTid", "correlationId", "returnValue")
-            )
-        ]
-        return np.concatenate([np.empty(0, np.int64), *failed])
-
     def launched_graphs(self, process: int) -> tuple[Int64, Int64]:
         """Return them from the kernels' column `graphId`, which new exports have."""
         table = schema.KERNEL.name

@@ -49,13 +49,14 @@ def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
 
 def _in_order(columns: dict[str, Column]) -> ApiCalls:
     start = columns.pop("start").values
-    length, thread, name = (columns[column] for column in ("length", "globalTid", "nameId"))
+    others = [columns[name] for name in ("globalTid", "nameId", "returnValue")]
+    length = columns["length"]
     correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
         order = np.lexsort((start, correlation))
         start, correlation = start.take(order), correlation.take(order)
-        length, thread, name = (column.taken(order) for column in (length, thread, name))
-    return ApiCalls(pack(start), length, pack_ahead(correlation), thread, name)
+        length, *others = (column.taken(order) for column in (length, *others))
+    return ApiCalls(pack(start), length, pack_ahead(correlation), *others)
 
 
 def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:

@@ -48,7 +48,7 @@ GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION, (), "--cuda-gra
 API_CALL = Table(
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     ("start", "end", "globalTid", "correlationId"),
-    ("nameId",),
+    ("nameId", "returnValue"),
     "--trace=cuda",
 )
 # Waits of the host and of streams. A stream's wait is recorded at the call. Only the name of the
