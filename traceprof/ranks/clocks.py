@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import intervals
+from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.matching import spread
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
@@ -25,7 +27,7 @@ from traceprof.trace.grouping import distinct_values, median_of, quantiles_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Float64, Int64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
     from traceprof.run.session_clocks import Clocks
@@ -39,6 +41,7 @@ _PAIRS = 4096
 _MAX_TIMES_BEST = 3.0  # what residuals may be of those of the best group
 _QUANTILE = 0.95
 _UNSURE = ("order", "mpi")  # sources of groups
+_MIN_UNBUFFERED = 1 << 20  # bytes of a message whose sides end together: NCCL buffers less
 
 
 class _Ends(NamedTuple):
@@ -100,22 +103,33 @@ def _ends_by_machine(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
 ) -> list[_Ends]:
     """Return for each group when the members on each machine left, and how far apart."""
-    # Groups known by their order alone may mix several communicators, and hosts leave calls of MPI
-    # far apart. They are used only for machines that no better group connects, longest first.
+    # The two sides of a message end together if it is too large to be buffered. Groups known by
+    # their order alone may mix several communicators, and hosts leave calls of MPI far apart. Each
+    # is used only for machines that nothing better connects, longest first.
     ends: list[_Ends] = []
-    known: set[int] = set()
-    for group in sorted(groups, key=lambda group: (group.source in _UNSURE, -len(group))):
-        together = group.chosen(group.leaves_together & group.is_whole)
+    connected = [*range(len(clocks.hosts))]  # for each machine, the first one it is connected with
+    ordered = sorted(
+        groups,
+        key=lambda group: (group.source in _UNSURE, bool(_messages(group).any()), -len(group)),
+    )
+    for group in ordered:
+        of_messages = _messages(group)
+        are_messages = bool(of_messages.any()) and all(
+            arrivals[member].device is not None for member in group.members
+        )
+        shared = of_messages if are_messages else group.leaves_together
+        together = group.chosen(shared & group.is_whole)
         members = [arrivals[member] for member in group.members]
         machine_of = [clocks.host_of[member.report] for member in members]
         column = {machine: index for index, machine in enumerate(dict.fromkeys(machine_of))}
-        is_superfluous = group.source in _UNSURE and column.keys() <= known
+        first_of = {connected[machine] for machine in column}
+        is_superfluous = (group.source in _UNSURE or are_messages) and len(first_of) == 1
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
         duration = together.times([member.end_ns - member.start_ns for member in members])
         middle, apart, latest, first = [], [], [], []
-        known.update(column)
+        connected = [min(first_of) if one in first_of else one for one in connected]
         of_machine: dict[int, list[int]] = {machine: [] for machine in column}
         for index, machine in enumerate(machine_of):
             of_machine[machine].append(index)
@@ -125,11 +139,20 @@ def _ends_by_machine(
             # With a single member, only the time that it was inside limits when it left.
             alone = duration[:, indices].min(axis=1)
             apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
-            latest.append((left - duration[:, indices]).max(axis=1))
-            first.append(left.min(axis=1))
+            # A sender may leave before the receiver has come: the message may be buffered.
+            latest.append(
+                (left - duration[:, indices]).max(axis=1) - are_messages * intervals.BEYOND_NS
+            )
+            first.append(left.min(axis=1) + are_messages * intervals.BEYOND_NS)
         columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
         ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
     return ends
+
+
+def _messages(group: Group) -> Mask:
+    """Return which operations are messages between two ranks that no buffer holds, bool[m]."""
+    large: Mask = group.is_one_of(BETWEEN_TWO) & (group.bytes >= _MIN_UNBUFFERED)
+    return large if len(group.members) == 2 else large & False
 
 
 def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:

@@ -199,21 +199,24 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
     is_exchange = is_in(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
-    # A group of which one operation has no number is counted by NCCL's order, if by any.
+    # A group of which one operation has no number is counted: in NCCL's order, if that is known.
     partly = distinct_values(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
     labelled &= ~is_in(arrivals.group, partly)
     in_communicator = (arrivals.communicator >= 0) & is_kernel & ~is_exchange & ~labelled
+    counted = (arrivals.group >= 0) & (arrivals.communicator < 0) & ~is_exchange & ~labelled
     for name, at in _by(arrivals.group, labelled, arrivals.groups):
         # One call may have launched two kernels: the first stands for it.
         sequence, first = np.unique(arrivals.sequence[at], return_index=True)
         yield SortKey("labels", f"group {name}"), at[first], sequence
+    for name, at in _by(arrivals.group, counted, arrivals.groups):
+        yield SortKey("communicator", f"group {name}"), at, None
     for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
         yield SortKey("communicator", name), at, None
     paired = peers_of(arrivals, members)
     directed = is_exchange & is_in(arrivals.direction, (1, 2)) & (paired >= 0)
     yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
     yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
-    if labelled.any() or in_communicator.any() or directed.any():
+    if labelled.any() or counted.any() or in_communicator.any() or directed.any():
         return  # what is left was launched before the capture began
     kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
     for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
