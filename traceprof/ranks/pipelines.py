@@ -34,6 +34,7 @@ ROUNDED_NS = 1_000
 MAX_UNSURE_NS = 200_000
 """Of clocks that are known less well, the difference is taken from the messages: a pass takes
 milliseconds."""
+_ROUNDED = 100  # the part of a pass by which it may seem to begin before its input has come
 _AGREE = 0.99  # of the passes of a rank must have one message in and one out
 _NOTHING = np.empty(0, np.int64)
 
@@ -235,7 +236,11 @@ def _linked(
         clocks.clocks.to_run(receiver.report, times)
         for times in (receiver.start_ns, receiver.end_ns)
     )
-    own_start = clocks.clocks.to_run(sender.report, sender.start_ns)
+    # Profilers round, and stamps of the host are less exact: a hundredth of a pass is no overlap.
+    start, end = start + (end - start) // _ROUNDED, end - (end - start) // _ROUNDED
+    own_start = clocks.clocks.to_run(
+        sender.report, sender.start_ns + (sender.end_ns - sender.start_ns) // _ROUNDED
+    )
     producer = _producers(sender, sent.called_ns)
     after = np.searchsorted(receiver.launched_ns, received.called_ns)
     kind = np.where(sent.is_both > 0, 0, np.append(sender.kind, 0)[producer])
