@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import arrivals, session
 from traceprof.ranks.arrivals import Arrivals
@@ -179,3 +180,52 @@ def test_threads_that_leave_far_apart_bound_clocks_by_who_was_there(seed: int) -
     # Within the bounds, and by how much clocks may drift in 2 s.
     assert found.uncertainty_ns < (high - low) + 2 * 400_000 + 2 * ONE_MACHINE_NS + MS
     assert found.drift == 0.0  # which so much noise would not tell
+
+
+@pytest.mark.parametrize("size", [8, 1 << 26])
+def test_large_messages_join_the_clocks_of_machines_that_nothing_else_joins(size: int) -> None:
+    """Ranks 0 and 1 reduce together, so do 2 and 3; rank 2 gets what rank 0 sends."""
+    ahead = {0: 0, 1: 3 * MS, 2: -8 * MS, 3: 5 * MS}
+    later = np.random.default_rng(7).integers(2 * MS, 4 * MS, 40).tolist()
+    sent = tuple(
+        [time + by for time, by in zip(times, later, strict=True)] for times in (STARTS, ENDS)
+    )
+
+    def rank(number: int, group: str, peer: int, direction: int) -> Arrivals:
+        of_group = [shown(times, ahead[number]) for times in (STARTS, ENDS)]
+        if peer < 0:
+            return arrivals(number, *of_group, group=group, sequence=range(40))
+        starts, ends = (
+            [*own, *shown(list(of_messages), ahead[number])]
+            for own, of_messages in zip(of_group, sent, strict=True)
+        )
+        order = np.argsort(starts, kind="stable")
+        is_message = order >= 40
+
+        def column(of_collective: int, of_message: int) -> list[int]:
+            return [of_message if which else of_collective for which in is_message.tolist()]
+
+        one = arrivals(
+            number,
+            np.array(starts)[order].tolist(),
+            np.array(ends)[order].tolist(),
+            group=group,
+            sequence=np.where(is_message, -1, order).tolist(),
+            bytes=column(8, size),
+            peer=column(-1, peer),
+            direction=column(-1, direction),
+        )
+        names = one.operations
+        kinds = column(names.index("AllReduce"), names.index("SendRecv"))
+        groups = column(0, 1)
+        return replace(one, operation=np.array(kinds), group=np.array(groups), groups=(group, "pp"))
+
+    ranks = [rank(0, "a", 2, 1), rank(1, "a", -1, 0), rank(2, "b", 0, 2), rank(3, "b", -1, 0)]
+    clocks = clocks_of(ranks, ["a", "b", "c", "d"], [0] * 4)
+    offsets = [clocks.of(index).offset_ns for index in range(4)]
+    is_joined = size > 1 << 20
+    assert [clock.source == "session start" for clock in clocks.hosts] == [
+        False, False, not is_joined, not is_joined,
+    ]  # fmt: skip
+    if is_joined:
+        assert offsets == [-ahead[index] for index in range(4)]

@@ -332,3 +332,17 @@ def test_spread_is_about_a_line() -> None:
     line[7] += 100
     assert spread(line) < 5
     assert spread(np.array([0.0, 50.0])) == 0
+
+
+def test_groups_without_numbers_are_counted() -> None:
+    first = arrivals(0, STARTS[:25], ENDS[:25], group="dp", bytes=8, world_size=3)
+    second = arrivals(1, STARTS[3:], ENDS[3:], group="dp", bytes=8, world_size=3)
+    third = arrivals(2, STARTS, ENDS, group="dp", bytes=8, world_size=3)
+    other = arrivals(3, STARTS, ENDS, group="tp", bytes=8)
+    (group,) = found(first, second, third, other)
+    assert isinstance(group, Group)
+    assert (group.name, group.num_ranks) == ("group dp", 3)
+    of = dict(zip(group.members, group.place.T.tolist(), strict=True))
+    assert set(of) == {0, 1, 2}
+    both = [(a, b) for a, b in zip(of[0], of[1], strict=True) if a >= 0 and b >= 0]
+    assert both == [(index, index - 3) for index in range(3, 25)]

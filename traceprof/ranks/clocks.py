@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.matching import spread
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
@@ -41,6 +40,7 @@ _PAIRS = 4096
 _MAX_TIMES_BEST = 3.0  # what residuals may be of those of the best group
 _QUANTILE = 0.95
 _UNSURE = ("order", "mpi")  # sources of groups
+_NO_BOUND_NS = 1 << 60  # later or earlier than any time
 _MIN_UNBUFFERED = 1 << 20  # bytes of a message whose sides end together: NCCL buffers less
 
 
@@ -140,10 +140,8 @@ def _ends_by_machine(
             alone = duration[:, indices].min(axis=1)
             apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
             # A sender may leave before the receiver has come: the message may be buffered.
-            latest.append(
-                (left - duration[:, indices]).max(axis=1) - are_messages * intervals.BEYOND_NS
-            )
-            first.append(left.min(axis=1) + are_messages * intervals.BEYOND_NS)
+            latest.append((left - duration[:, indices]).max(axis=1) - are_messages * _NO_BOUND_NS)
+            first.append(left.min(axis=1) + are_messages * _NO_BOUND_NS)
         columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
         ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
     return ends
