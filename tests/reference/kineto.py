@@ -48,10 +48,20 @@ def events(facts: dict[str, Any], *categories: str) -> list[dict[str, Any]]:
     result = []
     for event in facts["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in categories:
-            start = base + int(Decimal(event["ts"]) * 1000)
-            end = start + int(Decimal(event["dur"]) * 1000)
+            start = base + nanoseconds(event["ts"])
+            end = start + nanoseconds(event["dur"])
             result.append({**event, "start": start, "end": end, "args": event.get("args", {})})
     return sorted(result, key=lambda event: (event["start"], event["end"]))
+
+
+def first_start(facts: dict[str, Any]) -> int:
+    """The start of the first complete event, in ns."""
+    return min(nanoseconds(event["ts"]) for event in facts["traceEvents"] if event["ph"] == "X")
+
+
+def nanoseconds(time: Any) -> int:
+    """The nearest ns: converters write more digits than there are ns."""
+    return int((Decimal(time) * 1000).to_integral_value())
 
 
 def kernels(facts: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -305,11 +305,25 @@ class _Process:
             captured[self._captured()] = True
             rows = rows[~(captured | self._are_done())[rows]]
         rows = rows[self.calls.packed_result.at(rows) <= 0]
+        rows = rows[~self._are_of_reused_ids(rows)]
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
         name = self.calls.packed_name.at(rows)
         kind = np.array([self.kind_of[key] for key in name.tolist()], np.int64)
         some = _Missing(self.start_ns[rows], self.calls.packed_thread.at(rows), name, kind)
         return some.chosen(self._are_recorded(some))
+
+    def _are_of_reused_ids(self, rows: Int64) -> Mask:
+        """Return the launches whose id has as many operations as launches: each has one of them."""
+        ids = self.calls.correlation
+        reused = distinct_values(ids[rows])
+
+        def count(some: Int64) -> Int64:
+            known = np.searchsorted(reused, some[is_in(some, reused)])
+            return np.bincount(known, minlength=len(reused))
+
+        operations = sum(count(group.correlation) for *_, group, _ in self.launched)
+        has_enough = operations >= count(ids[self.of_kinds(*range(4))])
+        return is_in(ids[rows], reused[has_enough])
 
     def _are_done(self) -> Mask:
         """Return the calls that are a part of a launch, or of which a part has an operation.

@@ -19,12 +19,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 
-# Those of a converter begin at 0: no time of theirs can be compared with that of the file.
-TRACES = [
-    path
-    for path in sorted(REAL_FOLDER.glob("kineto/**/*.json.gz") if REAL_FOLDER else ())
-    if not path.parent.name.startswith("bytedance")
-]
+TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
 LONG_BYTES = 500_000  # packed
 KINDS = {
     CopyKind.HOST_TO_DEVICE: "htod", CopyKind.DEVICE_TO_HOST: "dtoh",
@@ -56,9 +51,10 @@ def columns(operations: Operations, origin_ns: int) -> list[Any]:
     return [start, end, operations.stream, operations.correlation]
 
 
-def origin_of(trace: Trace) -> int:
-    assert trace.session.start_utc_ns is not None
-    return trace.session.start_utc_ns
+def origin_of(trace: Trace, facts: dict[str, Any]) -> int:
+    start_ns = trace.session.start_utc_ns
+    # Those of a converter begin at 0, which is no date: then only what follows is held.
+    return kineto.first_start(facts) if start_ns is None else start_ns
 
 
 def rows(device: int, *columns: Any) -> list[tuple[Any, ...]]:
@@ -74,7 +70,7 @@ def memory(kind: int) -> str:
 def test_every_event_is_read_to_the_nanosecond(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
     trace = open_trace(path)
-    origin = origin_of(trace)
+    origin = origin_of(trace, facts)
     kernels, copies = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for key, operations in trace.operations.items():
         of_rank = operations.kernels
@@ -135,7 +131,7 @@ def test_flows_join_nothing_that_correlation_ids_do_not(real: tuple[Path, dict[s
 @pytest.mark.traces
 def test_the_breakdown_is_the_references(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
-    ranks = kineto.ranks(facts, origin_of(open_trace(path)))
+    ranks = kineto.ranks(facts, origin_of(open_trace(path), facts))
     found = analyzed(path)
     if not any(rank.steps for rank in ranks):  # the reference knows no steps by the optimizer's
         found = [(*row[:3], []) for row in found]
@@ -147,7 +143,7 @@ def test_the_breakdown_is_the_references(real: tuple[Path, dict[str, Any]]) -> N
 def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
     trace = open_trace(path)
-    origin = origin_of(trace)
+    origin = origin_of(trace, facts)
     calls = trace.communication_calls(kineto.main_process(facts)).labelled
     found = [
         (start + origin, OPERATIONS[operation], size, calls.communicators[group], world)
@@ -194,7 +190,7 @@ def test_eight_ranks_of_one_step_are_brought_together() -> None:
 def test_every_operator_and_function_of_the_host_is_read(real: tuple[Path, dict[str, Any]]) -> None:
     path, facts = real
     trace = open_trace(path)
-    origin = origin_of(trace)
+    origin = origin_of(trace, facts)
     (process,) = {key.process for key in trace.operations}
     for categories, table in (
         (("cpu_op", "Operator"), trace.operators(process)),
