@@ -6,13 +6,16 @@ import re
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.reference import kineto
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _LAUNCH = re.compile(
-    r"(cuda|cu)((Graph)?Launch(?!HostFunc)|Mem(cpy|set)(?!.*(Alloc|Free)))\w*?(_v\d+)?(_ptsz)?"
+    r"(cuda|cu|hip)((Ext)?(Module)?(Graph)?Launch(?!HostFunc)|Mem(cpy|set)(?!.*(Alloc|Free)))\w*?(_v\d+)?(_ptsz)?"
 )
 _WAIT = re.compile(
     r"cuda(Device|Thread|Stream|Event)Synchronize.*|cu(Ctx|Stream|Event)Synchronize.*"
@@ -27,6 +30,15 @@ class Launch(NamedTuple):
     thread: int
     name: str
     id: int
+
+
+class Row(NamedTuple):
+    """A recorded operation with the id of its call."""
+
+    id: int
+    stream: int
+    start: int
+    end: int
 
 
 class Operation(NamedTuple):
@@ -47,10 +59,7 @@ class Losses(NamedTuple):
 
 
 def losses(path: Path, pid: int) -> Losses:
-    """Return what a process lacks, whose launches have distinct ids, none in the other's call.
-
-    Less than all kernels are missing, and no collective.
-    """
+    """Return what a process of an Nsight export lacks; as `losses_among` does."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         names = dict(database.execute("SELECT id, value FROM StringIds"))
         calls = [
@@ -63,7 +72,7 @@ def losses(path: Path, pid: int) -> Losses:
         ]
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
         rows = [
-            (id_, stream, start, end)
+            Row(id_, stream, start, end)
             for table in ("KERNEL", "MEMCPY", "MEMSET")
             if f"CUPTI_ACTIVITY_KIND_{table}" in tables
             for id_, stream, start, end, process in database.execute(
@@ -72,6 +81,39 @@ def losses(path: Path, pid: int) -> Losses:
             )
             if process >> 24 & 0xFFFFFF == pid
         ]
+    return losses_among(calls, rows)
+
+
+def losses_of_profiler(facts: dict[str, Any]) -> Losses:
+    """Return what a trace of torch.profiler lacks, read by `kineto.document`."""
+    rows, uncertain = list[Row](), set[str]()
+    for category, word in (
+        ("kernel", "Launch"),
+        ("gpu_memcpy", "Memcpy"),
+        ("gpu_memset", "Memset"),
+    ):
+        some = kineto.events(facts, category)
+        if not some or any(one["args"]["correlation"] <= 0 for one in some):
+            uncertain.add(word)  # no call can be held against records without ids
+        rows += [
+            Row(one["args"]["correlation"], one["args"]["stream"], one["start"], one["end"])
+            for one in some
+        ]
+    ids = {row.id for row in rows}
+    calls = [
+        Launch(call["start"], call["end"], call["tid"], call["name"], call["args"]["correlation"])
+        for call in kineto.events(facts, "cuda_runtime", "cuda_driver")
+        if call["args"].get("correlation", 0) in ids
+        or not any(word in call["name"] for word in uncertain)
+    ]
+    return losses_among(calls, rows)
+
+
+def losses_among(calls: Sequence[Launch], rows: Sequence[Row]) -> Losses:
+    """Return what a process lacks, whose launches have distinct ids, none in the other's call.
+
+    Less than all kernels are missing, and no collective.
+    """
     launches = [call for call in calls if _LAUNCH.fullmatch(call.name)]
     waits = sorted(call for call in calls if _WAIT.fullmatch(call.name))
     of_id = {call.id: call for call in launches}
@@ -84,6 +126,8 @@ def losses(path: Path, pid: int) -> Losses:
             used[call.thread, call.name].append((call.start, stream))
     present = {row[0] for row in rows}
     missing = [call for call in launches if call.id not in present]
+    if not any("Launch" in call.name for call in missing):  # copies and sets may be of 0 bytes
+        launches, missing = [call for call in launches if call.id in present], []
     cut, maybe, lost = _sorted_out(missing, streams, used)
     lost, cut = (lost + maybe, cut) if len(lost) > len(launches) / 1000 else (lost, cut + maybe)
     spans = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -191,6 +192,23 @@ def test_the_reference_finds_the_same(
             expected = reference.losses(path, rank.pid)
             losses = rank.completeness.losses
             assert (losses.num_launches, losses.num_lost, losses.num_cut) == expected[:3]
+            assert rank.lost.measure_ns == expected.lost_ns
+
+
+@pytest.mark.slow
+def test_real_exports_lack_what_the_reference_says(real_trace: Path) -> None:
+    with ranks_of(real_trace) as ranks:
+        found = Counter[int]()
+        for rank in ranks:
+            found[rank.pid] += rank.completeness.losses.num_launches
+        for rank in ranks:
+            if rank.calls is None or rank.device is None:
+                assert rank.completeness.losses.num_launches == 0
+                continue
+            expected = reference.losses(real_trace, rank.pid)
+            losses = rank.completeness.losses
+            assert found[rank.pid] == expected.num_launches
+            assert (losses.num_lost, losses.num_cut) == expected[1:3]
             assert rank.lost.measure_ns == expected.lost_ns
 
 
