@@ -22,7 +22,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 KINDS = COMPUTE, COMMUNICATION, COPY = 0, 1, 2
@@ -175,12 +177,13 @@ def read_operations(
     """All GPU operations of the file, by rank."""
     peers = peer_kinds(db)
     ranks: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+    kernels: dict[tuple[int, int], list[tuple[Operation, Any]]] = defaultdict(list)
     columns = ("correlationId", "streamId", "shortName", "demangledName", "copyKind",
-               "srcDeviceId", "dstDeviceId")  # fmt: skip
+               "srcDeviceId", "dstDeviceId", *SHAPE)  # fmt: skip
     for table, start, end, process, device, correlation, stream, *more in operation_rows(
         db, *columns
     ):
-        short, demangled, copy_kind, source, target = more
+        short, demangled, copy_kind, source, target, *shape = more
         kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
         if table == "KERNEL" and default_is_communication(
             strings.get(short), strings.get(demangled)
@@ -191,8 +194,44 @@ def read_operations(
         is_copy = table in {"MEMCPY", "MEMSET"}
         is_counted = table != "GRAPH_TRACE"
         operation = Operation(start, end, kind, is_counted, correlation, is_copy, stream)
-        ranks[process, device].append(operation)
+        if table == "KERNEL":
+            kernels[process, device].append((operation, (demangled, *shape)))
+        else:
+            ranks[process, device].append(operation)
+    for key, some in kernels.items():
+        ranks[key] += believed(some)
     return ranks
+
+
+def believed(kernels: list[tuple[Operation, Any]]) -> Iterator[Operation]:
+    """Kernels of a rank; one with a wrong end ends with the start of the next of its stream.
+
+    It lasts while three others of its stream, which runs one kernel after the other, begin and
+    end; it has a launch of its own; and it takes over 20 times as long as its like.
+    """
+    kernels = sorted(kernels, key=lambda one: one[0][:2])
+    streams, alike = defaultdict[Any, list[Operation]](list), defaultdict[Any, list[int]](list)
+    for kernel, signature in kernels:
+        streams[kernel.stream].append(kernel)
+        alike[signature].append(kernel.end - kernel.start)
+    followers = dict[Operation, tuple[list[Operation], list[int]]]()
+    for kernel, signature in sorted(kernels, key=lambda one: one[0].start - one[0].end)[:64]:
+        stream = streams[kernel.stream]
+        later = stream[stream.index(kernel) + 1 :]
+        if sum(one.start < one.end <= kernel.end for one in later) >= 3:
+            followers[kernel] = later, alike[signature]
+    for kernel, _ in kernels:
+        later, lengths = followers.get(kernel, ([], []))
+        is_usual = len(lengths) >= 3 and kernel.end - kernel.start <= 20 * median(lengths)
+        if not later or is_usual:
+            yield kernel
+            continue
+        stream = streams[kernel.stream]
+        rest = [one for one in stream if one not in followers]
+        num_overlaps = sum(next_.start < one.end for one, next_ in pairwise(rest))
+        is_serial = num_overlaps <= len(rest) / 100
+        is_alone = sum(one.correlation == kernel.correlation for one in stream) == 1
+        yield kernel._replace(end=later[0].start) if is_serial and is_alone else kernel
 
 
 def read_launches(db: sqlite3.Connection) -> Launches:

@@ -240,7 +240,9 @@ def _without_overruns(kernels: Kernels) -> tuple[Kernels, tuple[Overrun, ...]]:
         if stop - index <= _MIN_COVERED:
             continue
         later = np.flatnonzero(stream[index + 1 : stop] == stream[index]) + index + 1
-        num_covered = int(np.count_nonzero(kernels.ends(later) <= end_ns))
+        later_ns = kernels.packed_length.at(later)
+        is_covered = (later_ns > 0) & (start[later] + later_ns <= end_ns)
+        num_covered = int(np.count_nonzero(is_covered))
         if num_covered >= _MIN_COVERED:
             found.append((index, int(start[later[0]]), num_covered))
     overruns = {}
