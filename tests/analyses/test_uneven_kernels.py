@@ -151,10 +151,15 @@ def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
     assert measured.coverage == 1
 
 
-def test_one_rank_is_compared_with_none() -> None:
-    found, missing, measured, _ = judged(SAMPLE_FOLDER / "p2p-slower-than-copy.sqlite")
-    assert (found, len(missing) < 2) == ([], True)
+def test_ranks_without_kernels_at_one_place_are_compared_as_a_whole() -> None:
+    (finding,), missing, measured, _ = judged(SAMPLE_FOLDER / "p2p-slower-than-copy.sqlite")
+    assert missing == []
     assert measured is None or not measured.is_uneven
+    values: Any = finding.metrics
+    assert (finding.rank, values["is_constant"], values["num_peers"]) == (0, True, 1)
+    assert values["slower"] == pytest.approx(2, rel=0.01)
+    assert "more work: 2.00 × the thread blocks" in finding.title
+    assert finding.advice == ADVICE[WORK]
 
 
 # -- noise ----------------------------------------------------------------------------------------
@@ -336,6 +341,7 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
     values: dict[str, Any] = {
         "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
         "category_fraction": 0.9, "slower": 1.1, "share_longest": 1.0, "others_wait_ns": MS,
+        "compute_ns": 2 * MS, "least_ns": MS, "most_ns": MS, "num_peers": 3, "stage": None,
         "clock": None, "work": None, "all_to_all": None, "coverage": 1.0,
     }  # fmt: skip
     return UnevenKernelsMetrics(**values | changes)

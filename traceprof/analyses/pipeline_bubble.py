@@ -24,8 +24,10 @@ from traceprof.findings import (
     share,
 )
 from traceprof.ranks.bubbles import bubbles_of
+from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.ranks.pipelines import pipelines
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -88,10 +90,19 @@ class PipelineBubbleMetrics(Metrics):
         " compute time: (stages - 1) / (micro-batches x chunks); null if"
         " unknown, and for zero-bubble",
     ]
+    forward_ns: Annotated[Ns | None, "the median forward pass of the stage; null if unknown"]
+    backward_ns: Annotated[Ns | None, "its median backward pass; null if unknown"]
+    longest_stage: Annotated[
+        Count | None,
+        "the stage whose passes take longest in a step, from 0; null where stages are as good as"
+        " equal",
+    ]
+    longest_rank: Annotated[Count | None, "the rank of that stage"]
     actual_fraction: Annotated[Number, "`bubble_ns` as a share of the time of the stage's passes"]
     coverage: Annotated[Fraction, "1: every pass of a detected pipeline is judged"]
 
 
+_MIN_LONGER = 0.05  # by which a stage must be longer than the others to be named
 _MIN_PART = 0.1  # of the bubble, from which on a part is worth advice, and a replay
 
 
@@ -183,7 +194,11 @@ def without_pipelines(ranks: RankComparison) -> PipelineBubbleResult:
 
 
 def run(measured: MeasuredRun) -> PipelineBubbleResult:
-    """Find the pipelines of a run, and measure their bubbles."""
+    """Find the pipelines of a run, and measure their bubbles, once."""
+    return measured.cache.get(_run, measured)
+
+
+def _run(measured: MeasuredRun) -> PipelineBubbleResult:
     passes, ranks = measured.passes, measured.ranks
     windows = tuple(rank.window_ns for rank in passes)
     if not any(len(rank) for rank in passes):
@@ -198,12 +213,13 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
             missing.append(NotApplicable(ID, _UNORDERED, HOW_TO_COLLECT))
             continue
         by_pipeline.append(bubbles)
-    metrics = tuple(tuple(_metrics(result)) for result in by_pipeline)
+    metrics = tuple(tuple(_metrics(result, ranks.ranks)) for result in by_pipeline)
     return PipelineBubbleResult(ranks, tuple(by_pipeline), metrics, windows, tuple(missing))
 
 
-def _metrics(pipeline: PipelineBubbles) -> list[PipelineBubbleMetrics]:
+def _metrics(pipeline: PipelineBubbles, ranks: Sequence[int]) -> list[PipelineBubbleMetrics]:
     schedule, num = pipeline.schedule, len(pipeline.stages)
+    longest = _longest(pipeline.stages)
     return [
         PipelineBubbleMetrics(
             bubble_ns=stage.bubble_ns,
@@ -215,11 +231,32 @@ def _metrics(pipeline: PipelineBubbles) -> list[PipelineBubbleMetrics]:
             num_chunks=schedule.num_chunks,
             schedule=schedule.name,
             ideal_fraction=schedule.ideal_fraction,
+            forward_ns=_median_pass(stage, FORWARD),
+            backward_ns=_median_pass(stage, BACKWARD),
+            longest_stage=longest,
+            longest_rank=None if longest is None else ranks[pipeline.stages[longest].member],
             actual_fraction=share(stage.bubble_ns, int((stage.end_ns - stage.start_ns).sum())),
             coverage=1.0,
         )
         for place, stage in enumerate(pipeline.stages)
     ]
+
+
+def _median_pass(stage: StageGaps, kind: int) -> int | None:
+    chosen = stage.kind == kind
+    return int(median_of((stage.end_ns - stage.start_ns)[chosen])) if chosen.any() else None
+
+
+def _longest(stages: Sequence[StageGaps]) -> int | None:
+    """Return the stage whose forwards and backwards take longest; None if no other is far off."""
+    took = []
+    for stage in stages:
+        named = (stage.kind == FORWARD) | (stage.kind == BACKWARD)
+        chosen = named if named.any() else np.ones(len(named), np.bool_)
+        took.append(int((stage.end_ns - stage.start_ns)[chosen].sum()))
+    longest = int(np.argmax(took))
+    others = float(median_of(np.delete(took, longest)))
+    return longest if took[longest] > (1 + _MIN_LONGER) * others else None
 
 
 def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
@@ -241,7 +278,7 @@ def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
                     ID,
                     severity,
                     result.ranks.ranks[stage.member],
-                    _title(numbers),
+                    _title(numbers, metrics),
                     impact,
                     fraction,
                     numbers.by_name(),
@@ -259,7 +296,7 @@ def parts_of(metrics: PipelineBubbleMetrics) -> dict[str, int]:
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
-def _title(metrics: PipelineBubbleMetrics) -> str:
+def _title(metrics: PipelineBubbleMetrics, stages: Sequence[PipelineBubbleMetrics]) -> str:
     parts = [
         f"{duration(value)} by {_WORDS[name]}"
         for name, value in parts_of(metrics).items()
@@ -272,9 +309,29 @@ def _title(metrics: PipelineBubbleMetrics) -> str:
             f" transfer would leave {percent(metrics.ideal_fraction)}"
         )
     return (
-        f"Stage {metrics.stage} of {metrics.num_stages} waits {duration(metrics.bubble_ns)} for"
-        f" other stages: {', '.join(parts)}{ideal}{_in_both(metrics)}"
+        f"{_longest_first(stages)}Stage {metrics.stage} of {metrics.num_stages} waits"
+        f" {duration(metrics.bubble_ns)} for other stages: {', '.join(parts)}{ideal}"
+        f"{_in_both(metrics)}"
     )
+
+
+def _longest_first(stages: Sequence[PipelineBubbleMetrics]) -> str:
+    """Name the stage for which the others wait, with what it takes; empty if none stands out."""
+    longest = stages[0].longest_stage
+    if longest is None:
+        return ""
+    times = []
+    for name in ("forward", "backward"):
+        took = [getattr(stage, f"{name}_ns") for stage in stages]
+        if None not in took:
+            others = sorted(ns for place, ns in enumerate(took) if place != longest)
+            low, high = duration(others[0]), duration(others[-1])
+            to = "" if low == high else f" to {high}"
+            times.append(f"{name} {duration(took[longest])}, {low}{to} elsewhere")
+    ends = {0: "The first stage", len(stages) - 1: "The last stage"}
+    which = ends.get(longest, f"Stage {longest}")
+    known = f" ({'; '.join(times)})" if times else ""
+    return f"{which} (rank {stages[0].longest_rank}) computes longest{known}, the others wait. "
 
 
 def _in_both(metrics: PipelineBubbleMetrics) -> str:
@@ -288,7 +345,10 @@ def _in_both(metrics: PipelineBubbleMetrics) -> str:
 def _advice(metrics: PipelineBubbleMetrics) -> tuple[str, ...]:
     return tuple(
         line
-        for name, value in parts_of(metrics).items()
+        for name, value in sorted(
+            parts_of(metrics).items(),
+            key=lambda part: metrics.longest_stage is None or part[0] != "imbalance_ns",
+        )
         if value >= _MIN_PART * metrics.bubble_ns
         for line in _ADVICE[name]
         if not (name == "warm_up_ns" and metrics.schedule == "zero-bubble")

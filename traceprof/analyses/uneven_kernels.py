@@ -1,13 +1,19 @@
-"""Advice on uneven kernels, by what makes them uneven."""
+"""Ranks whose kernels take longer than those of other ranks, and what makes them do so.
+
+Kernels at the same place of a step show small differences (`unevenness`), whole ranks against their
+peers show large ones in any recording (`rank_work`).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from traceprof.analyses.kernels import rank_work
 from traceprof.analyses.kernels import unevenness as limits
 from traceprof.analyses.kernels.matched_kernels import shared_steps
+from traceprof.errors import one_line
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -29,14 +35,16 @@ from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.analyses.kernels.rank_work import Excess, RunWork
     from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.intervals import Float64
 
 CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (
     "a lower clock",
@@ -107,7 +115,9 @@ def page_advice() -> str:
 
 
 ID = "uneven-kernels"
-READS: tuple[str, ...] = ("arrivals", "placed")
+READS: tuple[str, ...] = rank_work.READS
+MAX_KERNEL = 60
+"""Characters of a kernel's name in a title."""
 MIN_LOWER_CLOCK = 0.01
 """The share by which a clock must be lower than the others' to be a reason."""
 MIN_MORE_WORK = 0.02
@@ -150,6 +160,18 @@ class UnevenKernelsMetrics(Metrics):
         " (their median): for this rank if it is always the same one, otherwise"
         " for the last one; null where no clock or matched operation shows it",
     ]
+    compute_ns: Annotated[
+        Ns | None,
+        "what the rank computes in a step, all kernels added, or only the kernel that is uneven",
+    ]
+    least_ns: Annotated[Ns | None, "the same of its peers, the least; null without peers"]
+    most_ns: Annotated[Ns | None, "the same of its peers, the most"]
+    num_peers: Annotated[
+        Count,
+        "the number of the other ranks that should do the same: they reduce gradients together, or"
+        " run the same kernels equally often, and are of one pipeline stage",
+    ]
+    stage: Annotated[Count | None, "the pipeline stage of the rank, from 0; null without any"]
     clock: Annotated[
         Positive | None,
         "the mean clock of its GPU while it computed, as a multiple of the others' mean; null where"
@@ -157,9 +179,10 @@ class UnevenKernelsMetrics(Metrics):
     ]
     work: Annotated[
         Positive | None,
-        "the number of thread blocks of the slowest rank's kernels, as a"
+        "the number of thread blocks of the slowest rank's kernels (of kernels,"
+        " where whole ranks are compared and grids are unknown), as a"
         " multiple of the others' mean: 1 where all do the same work; null if"
-        " grids are unknown",
+        " unknown",
     ]
     all_to_all: Annotated[
         Positive | None,
@@ -181,23 +204,48 @@ FINDINGS = {
 }
 
 
+class UnevenRank(Record, frozen=True):
+    """What is uneven, by the rank that is named for it."""
+
+    metrics: UnevenKernelsMetrics
+    step_ns: float  # the excess in the mean step
+    window_ns: int  # the length of what is judged, on the rank
+    evidence: tuple[Evidence, ...]  # the steps in which the rank was furthest beyond the others
+    by_work: bool  # whether whole ranks were compared, and not kernel by kernel
+    kernel: str | None = None  # the only kernel that is uneven
+
+
 class UnevenKernelsResult(Record, frozen=True):
     """The uneven kernels of a run."""
 
     uneven: Unevenness | None  # how uneven kernels are; None if no two ranks can be compared
-    metrics: UnevenKernelsMetrics | None  # the numbers of the finding; None if kernels are even
-    window_ns: int  # the length of what is judged, on the rank
-    evidence: tuple[Evidence, ...]  # the steps in which the rank was furthest beyond the others
+    work: RunWork  # of the ranks
+    ranks: tuple[UnevenRank, ...]  # worst first; none if kernels are even
     num_ranks: int  # with a GPU
     how_to_sample: str  # how to record clocks
+
+    @property
+    def metrics(self) -> UnevenKernelsMetrics | None:
+        """The numbers of the worst; None if kernels are even."""
+        return self.ranks[0].metrics if self.ranks else None
 
 
 def run(measured: MeasuredRun) -> UnevenKernelsResult:
     """Measure what uneven kernels cost a run."""
-    uneven, placed = measured.uneven, measured.placed
+    uneven, placed, work = measured.uneven, measured.placed, rank_work.run(measured)
     how_to_sample = measured.run.how_to_collect(Part.LINK_COUNTERS)
-    if uneven is None or not uneven.is_uneven:
-        return UnevenKernelsResult(uneven, None, 0, (), len(placed), how_to_sample)
+    has_stages = any(rank.stage is not None for rank in work.ranks)
+    if uneven is not None and uneven.is_uneven and not has_stages:
+        # Of kernels at the same place, ranks of a pipeline's stages are no peers.
+        ranks: tuple[UnevenRank, ...] = (_by_place(measured, work, uneven),)
+    else:
+        ranks = tuple(_by_work(measured, work, excess) for excess in work.excesses)
+    return UnevenKernelsResult(uneven, work, ranks, len(placed), how_to_sample)
+
+
+def _by_place(measured: MeasuredRun, work: RunWork, uneven: Unevenness) -> UnevenRank:
+    """Return what is uneven at the same places of steps."""
+    placed = measured.placed
     rank = placed[uneven.member]
     num_steps = max(rank.num_steps, 1)
     metrics = UnevenKernelsMetrics(
@@ -210,23 +258,77 @@ def run(measured: MeasuredRun) -> UnevenKernelsResult:
         slower=uneven.slower,
         share_longest=uneven.share_longest,
         others_wait_ns=_others_wait_ns(measured, rank.rank, is_one=bool(uneven.is_constant)),
-        clock=_clock(placed, uneven.member),
+        **_compute(work, uneven.member),
+        clock=_clock(placed, uneven.member, range(len(placed))),
         work=uneven.work,
         all_to_all=uneven.all_to_all,
         coverage=uneven.coverage,
     )
-    evidence = _evidence(measured, uneven)
-    return UnevenKernelsResult(
-        uneven, metrics, rank.window_ns, evidence, len(placed), how_to_sample
+    evidence = _evidence(measured, uneven.member, uneven.by_step_ns[:, uneven.member])
+    return UnevenRank(metrics, uneven.excess_ns, rank.window_ns, evidence, by_work=False)
+
+
+def _by_work(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank:
+    """Return what is uneven among peers."""
+    rank = measured.placed[excess.member]
+    num_steps = max(rank.num_steps, 1)
+    by_category = {name: max(ns, 0.0) for name, ns in excess.by_category_ns.items()}
+    category = max(by_category, key=lambda name: by_category[name])
+    peers = {
+        index
+        for index, row in enumerate(work.ranks)
+        if row.peers == excess.peers and index != excess.member
+    }
+    metrics = UnevenKernelsMetrics(
+        excess_ns=round(excess.excess_ns * num_steps),
+        rank=rank.rank,
+        num_kernels=round(excess.num_kernels.get(category, 0.0) * num_steps),
+        is_constant=excess.is_constant,
+        category=category,
+        category_fraction=by_category[category] / max(sum(by_category.values()), 1.0),
+        slower=excess.slower,
+        share_longest=excess.share_longest,
+        others_wait_ns=_others_wait_ns(measured, rank.rank, is_one=bool(excess.is_constant)),
+        compute_ns=round(excess.own_ns),
+        least_ns=round(excess.least_ns),
+        most_ns=round(excess.most_ns),
+        num_peers=len(peers),
+        stage=work.ranks[excess.member].stage,
+        clock=_clock(measured.placed, excess.member, peers),
+        work=excess.work if excess.is_constant is not False and excess.name is None else None,
+        all_to_all=None,
+        coverage=1.0,
     )
+    evidence = _evidence(measured, excess.member, excess.by_step_ns)
+    return UnevenRank(
+        metrics, excess.excess_ns, rank.window_ns, evidence, by_work=True, kernel=excess.name
+    )
+
+
+def _compute(work: RunWork, member: int) -> dict[str, Any]:
+    """Return what a rank computes in a step, and what its peers do."""
+    row = work.ranks[member] if work.ranks else None
+    peers = (
+        []
+        if row is None or row.peers is None
+        else [one for one in work.ranks if one.peers == row.peers and one.rank != row.rank]
+    )
+    return {
+        "compute_ns": None if row is None else row.compute_ns,
+        "least_ns": min((peer.compute_ns for peer in peers), default=None),
+        "most_ns": max((peer.compute_ns for peer in peers), default=None),
+        "num_peers": len(peers),
+        "stage": None if row is None else row.stage,
+    }
 
 
 def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
     """Judge the excess by its share of the training, as far as others waited for it."""
-    metrics, uneven = result.metrics, result.uneven
+    uneven = result.uneven
     if result.num_ranks < 2:
         return []
-    if uneven is None:
+    is_compared = any(row.peers is not None for row in result.work.ranks)
+    if uneven is None and not is_compared:
         return [
             NotApplicable(
                 ID,
@@ -234,28 +336,32 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
                 "give reports of several ranks of one run, with steps marked",
             )
         ]
-    if metrics is None:
-        return [] if uneven.is_judged else [_too_few(len(uneven.numbers))]
-    impact = min(metrics.excess_ns, result.window_ns)
-    if metrics.others_wait_ns is not None:
-        impact = min(impact, metrics.others_wait_ns)
-    fraction = share(impact, result.window_ns)
-    severity = severity_of_cost(fraction)
-    if severity is None:
-        return []
-    return [
-        Finding(
-            ID,
-            severity,
-            metrics.rank,
-            _title(metrics, uneven),
-            impact,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            advice(cause_of(metrics), result.how_to_sample if metrics.clock is None else None),
+    if not result.ranks:
+        return [] if uneven is None or uneven.is_judged else [_too_few(len(uneven.numbers))]
+    claims: list[Finding | NotApplicable] = []
+    for rank in result.ranks:
+        metrics = rank.metrics
+        impact = min(metrics.excess_ns, rank.window_ns)
+        if metrics.others_wait_ns is not None:
+            impact = min(impact, metrics.others_wait_ns)
+        fraction = share(impact, rank.window_ns)
+        severity = severity_of_cost(fraction)
+        if severity is None:
+            continue
+        claims.append(
+            Finding(
+                ID,
+                severity,
+                metrics.rank,
+                _title(rank),
+                impact,
+                fraction,
+                metrics.by_name(),
+                rank.evidence,
+                advice(cause_of(metrics), result.how_to_sample if metrics.clock is None else None),
+            )
         )
-    ]
+    return claims
 
 
 def cause_of(metrics: UnevenKernelsMetrics) -> str:
@@ -312,22 +418,20 @@ def _others_wait_ns(measured: MeasuredRun, rank: int, *, is_one: bool) -> int | 
     return int(waited[member] if is_one else waited.sum())
 
 
-def _clock(placed: Sequence[PlacedKernels], member: int) -> float | None:
-    """Return the clock of one rank as a multiple of the mean of the others."""
+def _clock(placed: Sequence[PlacedKernels], member: int, peers: Iterable[int]) -> float | None:
+    """Return the clock of one rank as a multiple of the mean of its peers."""
     own = placed[member].clock_hz
     others = [
-        rank.clock_hz
-        for index, rank in enumerate(placed)
-        if index != member and rank.clock_hz is not None
+        hz for index in peers if index != member and (hz := placed[index].clock_hz) is not None
     ]
     return None if own is None or not others else own / float(np.mean(others))
 
 
-def _evidence(measured: MeasuredRun, uneven: Unevenness) -> tuple[Evidence, ...]:
-    placed = measured.placed[uneven.member]
-    own = shared_steps(measured.placed, measured.ranks.clocks).of_rank[uneven.member]
+def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[Evidence, ...]:
+    placed = measured.placed[member]
+    own = shared_steps(measured.placed, measured.ranks.clocks).of_rank[member]
     known = np.flatnonzero(own >= 0)
-    beyond = uneven.by_step_ns[own[known], uneven.member]
+    beyond = by_step_ns[own[known]]
     worst = known[np.argsort(-beyond, kind="stable")[:MAX_EVIDENCE]]
     beyond = np.sort(-beyond, kind="stable")[:MAX_EVIDENCE]
     return tuple(
@@ -353,9 +457,12 @@ def _too_few(num_steps: int) -> NotApplicable:
     )
 
 
-def _title(metrics: UnevenKernelsMetrics, uneven: Unevenness) -> str:
-    step = f"{duration(round(uneven.excess_ns))} in the mean step"
+def _title(rank: UnevenRank) -> str:
+    metrics = rank.metrics
+    step = f"{duration(round(rank.step_ns))} in the mean step"
     of_category = f"{percent(metrics.category_fraction)} of it {metrics.category}"
+    if rank.by_work:
+        return _title_of_work(rank, step, of_category)
     if metrics.is_constant:
         return (
             f"The same kernels take {percent(metrics.slower - 1)} longer than on the other ranks:"
@@ -368,8 +475,38 @@ def _title(metrics: UnevenKernelsMetrics, uneven: Unevenness) -> str:
     )
 
 
+def _title_of_work(rank: UnevenRank, step: str, of_category: str) -> str:
+    metrics = rank.metrics
+    of_stage = "" if metrics.stage is None else f" of stage {metrics.stage}"
+    peers = f"{counted(metrics.num_peers, 'peer')}{of_stage}"
+    low, high = (duration(value or 0) for value in (metrics.least_ns, metrics.most_ns))
+    others = f"{peers} {'take' if metrics.num_peers > 1 else 'takes'} {low}" + (
+        f" to {high}" if low != high else ""
+    )
+    if metrics.is_constant is False:
+        return (
+            f"Another rank{of_stage} computes longest each time (this one in"
+            f" {percent(metrics.share_longest)} of the parts of steps): {step} beyond the mean,"
+            f" {of_category}; {because(metrics)}"
+        )
+    what = (
+        "It computes"
+        if rank.kernel is None
+        else f"The kernel {one_line(rank.kernel, MAX_KERNEL)} takes"
+    )
+    return (
+        f"{what} {duration(metrics.compute_ns or 0)} in a step, where its {others}:"
+        f" {metrics.slower:.2f} times as long, {of_category}; {because(metrics)}"
+    )
+
+
 PAGE = {
     "advice": page_advice(),
+    "same_work": percent(rank_work.SAME_WORK),
+    "min_noise": percent(rank_work.MIN_NOISE),
+    "num_noise": f"{rank_work.NUM_NOISE:.0f}",
+    "min_cost": percent(rank_work.MIN_COST),
+    "certain": percent(rank_work.CERTAIN),
     "min_standard_errors": f"{limits.MIN_STANDARD_ERRORS:.0f}",
     "min_excess": percent(limits.MIN_EXCESS),
     "min_constant": percent(limits.MIN_CONSTANT),

@@ -119,7 +119,7 @@ def matched_kernels(
     ]
     categories = categories_of(placed)
     category_of = np.array([categories.index(category) for _, category in names], np.int64)
-    meets = np.append(0, np.cumsum(_meeting(placed)))
+    meets = np.append(0, np.cumsum(meeting(placed)))
     for number in distinct_values(chunk).tolist():
         columns: list[tuple[Int64, ...]] = []
         for index, (rank, step) in enumerate(zip(placed, step_of, strict=True)):
@@ -183,7 +183,7 @@ def _matched(
     )
 
 
-def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
+def meeting(placed: Sequence[PlacedKernels]) -> Int64:
     """Return after which communication of a step ranks meet, 0 or 1 by its number in the step."""
     num = max(len(rank.num_communicating) for rank in placed)
     blocking, communicating = np.zeros(num, np.int64), np.zeros(num, np.int64)

@@ -20,6 +20,7 @@ from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.compute.compute_parts import GRAPH, StepFlops
 from traceprof.analyses.gradients.buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
+from traceprof.analyses.kernels.rank_work import PeerSet, RankWork
 from traceprof.analyses.links import link_usage as links
 from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
@@ -517,6 +518,13 @@ class Run(Struct, forbid_unknown_fields=True):
     unmatched: list[Unmatched]
     lateness: list[Lateness]
     waits: Annotated[list[Wait], "Waits of one rank for another; pairs without waits are left out."]
+    peers: Annotated[
+        list[PeerSet], "Ranks that should do the same work; empty where that was not compared."
+    ]
+    work: Annotated[
+        list[RankWork],
+        "What each rank with a GPU computes, against its peers; empty where that was not compared.",
+    ]
 
 
 class Note(Struct, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from traceprof.analyses.compute.compute_parts import StepFlops, peak_of_kind
+from traceprof.analyses.kernels import rank_work
 from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps.step_means import WHY_LEFT_OUT, StepTotals, judged_steps
 from traceprof.analyses.verdict.attribution import Attribution
@@ -212,6 +213,7 @@ def _lost_reports(result: RunResult) -> Iterator[model.LostReport]:
 def _run(result: RunResult) -> model.Run:
     """Return how the reports belong together: clocks, matched operations, waits."""
     run, ranks, matrix_ns = result.run, result.ranks, result.ranks.matrix_ns
+    work = rank_work.run(result.measured)
     return model.Run(
         rank_source=run.rank_source,
         num_runs=len(set(run.run_numbers)),
@@ -246,6 +248,8 @@ def _run(result: RunResult) -> model.Run:
             )
             for waiting, late in zip(*matrix_ns.nonzero(), strict=True)
         ],
+        peers=list(work.peers),
+        work=list(work.ranks),
     )
 
 

@@ -1,0 +1,567 @@
+"""Ranks by their work: which rank computes longer than those that should do the same.
+
+Needs neither clocks nor event records. *Peers* are ranks of one pipeline stage that reduce
+gradients together, or, where no process group is known, that run the same kernels equally often.
+A rank's *excess* is its compute in a step less the median of its peers. *Noise* is how much peers
+differ from each other and from step to step, at least 1 % of the compute.
+
+An excess is *constant* where the median over the steps is beyond three times the noise; beyond
+20 % neither noise nor several steps are needed. It *changes* where in most parts of steps (between
+two meetings of the ranks) some rank is 20 % beyond the others. Smaller changes are known only where
+a part has many kernels (`unevenness`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traceprof.analyses import pipeline_bubble
+from traceprof.analyses.kernels.matched_kernels import meeting, shared_steps
+from traceprof.findings import Count, Ns, one_of
+from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, mean_of, middle_of_others
+from traceprof.ranks.passes import BACKWARD, FORWARD
+from traceprof.run.guard import optional
+from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from traceprof.analyses.kernels.matched_kernels import SharedSteps
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.intervals import Float64, Int64, Mask
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.session_clocks import Clocks
+
+READS = ("arrivals", "placed", "passes")
+MIN_NOISE = 0.01
+"""The share of its compute by which a rank differs from its peers in any run."""
+NUM_NOISE = 3.0
+"""How many times the noise an excess must be."""
+MIN_COST = 0.01
+"""The share of a step that an excess must be."""
+CERTAIN = 0.2
+"""The share of the compute from which on an excess needs no estimate of noise."""
+MIN_STEPS = 3
+"""The number of steps that show noise."""
+SAME_WORK = 0.05
+"""The share by which the numbers of kernels of peers may differ."""
+_MIN_PEERS = 4  # from which on the spread of the peers is known beside one that is different
+_MOSTLY = 0.5  # of the compute in parts, from which on an excess changes; of a cost, is constant
+_REDUCE = ("AllReduce", "ReduceScatter", "AllGather")
+_NAMED = ("labels", "communicator")
+_MAX_PARTS = 256  # of a step: neighbours of more are taken together
+_FEW = 6  # ranks of which none is further off by chance
+_ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
+
+
+class PeerSet(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ranks that should do the same work."""
+
+    ranks: tuple[Count, ...]
+    source: Annotated[
+        str,
+        one_of("groups", "work"),
+        "`groups`: they reduce or gather tensors together; `work`: they run the same kernels"
+        " equally often.",
+    ]
+    num_ranks: Annotated[Count, "Number of ranks of the group, perhaps more than were recorded."]
+    stage: Annotated[Count | None, "Their pipeline stage, from 0; null without a pipeline."]
+
+
+class RankWork(Struct, frozen=True, forbid_unknown_fields=True):
+    """Compute of a rank, and its excess over its peers; per step, or in the training without."""
+
+    rank: Count
+    stage: Annotated[Count | None, "Its pipeline stage, from 0; null without a pipeline."]
+    peers: Annotated[Count | None, "Index into `peers`; null for a rank without peers."]
+    num_steps: Annotated[Count, "Number of steps that were compared; 1 without steps."]
+    compute_ns: Annotated[Ns, "Compute of a step, all kernels added: mean of these steps."]
+    forward_ns: Annotated[Ns | None, "Median compute of a forward pass; null if unknown."]
+    backward_ns: Annotated[Ns | None, "Median compute of a backward pass; null if unknown."]
+    excess_ns: Annotated[int | None, "Mean of what a step's compute is beyond the peers' median."]
+    noise_ns: Annotated[Ns | None, "How much peers differ from each other and between steps."]
+    is_outlier: Annotated[bool, "Whether the excess is constant, and more than noise."]
+
+
+class Excess(Record, frozen=True):
+    """Work of peers that is uneven: on one rank always, or on another one each time."""
+
+    member: int  # index of the rank among those with kernels, or of the one that costs most
+    is_constant: bool | None  # None where one step cannot show it
+    peers: int  # index of the peer set
+    excess_ns: float  # in a step, on average: what the longest takes beyond the mean of the peers
+    slower: float  # its compute, as a multiple of the others' mean
+    share_longest: float  # in which share of the parts it was the longest
+    own_ns: float  # its compute in a step, or that of the kernel that is uneven
+    least_ns: float  # the same of its peers: the least
+    most_ns: float
+    by_step_ns: Float64  # float64[s], what it is beyond the mean of the peers in each shared step
+    by_category_ns: Mapping[str, float]  # the excess of a step, by category of kernels
+    num_kernels: Mapping[str, float]  # how many kernels of a category it has in a step
+    # its thread blocks as a multiple of the others' mean, or its kernels where grids are unknown
+    work: float
+    name: str | None = None  # of the only kernel that is uneven
+
+
+class RunWork(Record, frozen=True):
+    """The work of the ranks of a run, compared."""
+
+    peers: tuple[PeerSet, ...] = ()
+    ranks: tuple[RankWork, ...] = ()  # in order of the ranks with a GPU
+    excesses: tuple[Excess, ...] = ()  # largest first
+
+
+def run(measured: MeasuredRun) -> RunWork:
+    """Compare the work of the ranks of a run, once."""
+    return measured.cache.get(_guarded, measured)
+
+
+@optional("uneven-kernels", otherwise=lambda *_: RunWork())
+def _guarded(measured: MeasuredRun) -> RunWork:
+    if len(measured.placed) < 2:
+        return RunWork()
+    numbers = {rank: place for place, rank in enumerate(measured.ranks.ranks)}
+    stage_of: dict[int, int] = {}
+    for pipeline in pipeline_bubble.run(measured).pipelines:
+        for stage, gaps in enumerate(pipeline.stages):
+            stage_of[gaps.member] = stage
+    stages = [stage_of.get(numbers.get(rank.rank, -1)) for rank in measured.placed]
+    passes = {of_rank.rank: of_rank for of_rank in measured.passes}
+    forward, backward = (
+        [
+            None
+            if of_rank is None or not (chosen := of_rank.kind == kind).any()
+            else int(median_of(of_rank.compute_ns[chosen]))
+            for of_rank in (passes.get(rank.rank) for rank in measured.placed)
+        ]
+        for kind in (FORWARD, BACKWARD)
+    )
+    return work_of(
+        measured.placed,
+        measured.ranks.clocks,
+        stages,
+        _groups(measured.ranks, [rank.rank for rank in measured.placed]),
+        list(zip(forward, backward, strict=True)),
+    )
+
+
+def _groups(ranks: RankComparison, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
+    """Return the groups that reduce or gather together: places in `numbers`, and their sizes."""
+    place = {number: index for index, number in enumerate(numbers)}
+    groups = []
+    for group in (waits.group for waits in ranks.waits):
+        if group.source in _NAMED and group.is_one_of(_REDUCE).any():
+            known = (place.get(ranks.ranks[member], -1) for member in group.members)
+            members = tuple(member for member in known if member >= 0)
+            groups.append((members, max(group.num_ranks, len(members))))
+    return groups
+
+
+def work_of(
+    placed: Sequence[PlacedKernels],
+    clocks: Clocks,
+    stages: Sequence[int | None],
+    groups: Sequence[tuple[tuple[int, ...], int]],
+    passes: Sequence[tuple[int | None, int | None]],
+) -> RunWork:
+    """Compare the work of ranks.
+
+    Args:
+        placed: the kernels of each rank.
+        clocks: of the run.
+        stages: by rank, its pipeline stage.
+        groups: ranks that reduce together, and how many they are with those not recorded.
+        passes: by rank, the median compute of a forward and of a backward, ns.
+    """
+    tables = _tables(placed, clocks)
+    peers = _peers(tables.num_kernels, stages, groups)
+    known: dict[int, tuple[int, _Spread]] = {}
+    excesses: list[Excess] = []
+    for number, (members, _, _) in enumerate(peers):
+        own = tables.of(members, placed)
+        if own is None:
+            continue
+        spread = _spread(own.total_ns)
+        outliers = _outliers(spread, own.total_ns, own.step_ns)
+        known |= {
+            member: (number, spread._replace(column=column, is_outlier=bool(outliers[column])))
+            for column, member in enumerate(members)
+        }
+        excesses += _excesses(number, members, own, outliers)
+    rows = []
+    for index, rank in enumerate(placed):
+        compared = known.get(index)
+        mean = tables.total_ns[index][tables.has_step[index]]
+        rows.append(
+            RankWork(
+                rank=rank.rank,
+                stage=stages[index],
+                peers=None if compared is None else compared[0],
+                num_steps=len(mean),
+                compute_ns=round(float(mean.mean())) if len(mean) else 0,
+                forward_ns=passes[index][0],
+                backward_ns=passes[index][1],
+                excess_ns=None if compared is None else compared[1].excess_ns,
+                noise_ns=None if compared is None else round(compared[1].noise_ns),
+                is_outlier=compared is not None and compared[1].is_outlier,
+            )
+        )
+    sets = (
+        PeerSet(
+            tuple(placed[member].rank for member in members),
+            "work" if size is None else "groups",
+            len(members) if size is None else max(size, len(members)),
+            stage,
+        )
+        for members, size, stage in peers
+    )
+    return RunWork(
+        tuple(sets), tuple(rows), tuple(sorted(excesses, key=lambda excess: -excess.excess_ns))
+    )
+
+
+class _Spread(NamedTuple):
+    """How far peers are apart."""
+
+    beyond_ns: Float64  # float64[s, r], compute less the median of the others
+    usual_ns: Float64  # float64[r], its median over the steps; of few steps, the least
+    typical_ns: float  # the median compute of a step
+    noise_ns: float
+    knows_noise: bool
+    column: int = 0  # of a rank
+    is_outlier: bool = False  # whether that one is
+
+    @property
+    def excess_ns(self) -> int:
+        """The mean excess of the rank of the column."""
+        return round(float(self.beyond_ns[:, self.column].mean()))
+
+
+def _spread(length_ns: Float64) -> _Spread:
+    """Compare peers, given what each takes in each step, float64[s, r]."""
+    whole = np.rint(length_ns).astype(np.int64)
+    beyond = (whole - mean_of(*middle_of_others(whole))).astype(np.float64)
+    num_steps, num_ranks = beyond.shape
+    typical = float(median_of(length_ns.ravel()))
+    noise = MIN_NOISE * typical
+    if num_steps < MIN_STEPS:
+        return _Spread(beyond, beyond.min(axis=0), typical, noise, knows_noise=False)
+    usual = median_of(beyond, axis=0)
+    noise = max(noise, _deviation(beyond - usual))
+    if num_ranks >= _MIN_PEERS:
+        noise = max(noise, _deviation(usual - median_of(usual)))
+    return _Spread(beyond, usual, typical, noise, knows_noise=True)
+
+
+def _deviation(values: Float64) -> float:
+    return DISTANCE_TO_DEVIATION * float(median_of(np.abs(values).ravel()))
+
+
+def _outliers(spread: _Spread, length_ns: Float64, step_ns: float) -> Mask:
+    """Return which ranks are beyond their peers in most steps, bool[r]."""
+    limit = CERTAIN * spread.typical_ns
+    if spread.knows_noise:
+        limit = min(limit, NUM_NOISE * spread.noise_ns)
+    beyond = spread.usual_ns
+    if len(length_ns) > 1 and not spread.knows_noise:
+        beyond = spread.beyond_ns.min(axis=0)
+    outliers: Mask = (beyond > limit) & (beyond > MIN_COST * step_ns)
+    return outliers
+
+
+class _Table(Record, frozen=True):
+    """What r peers take in the s steps that all of them have."""
+
+    steps: Int64  # int64[s], indices of shared steps
+    total_ns: Float64  # float64[s, r]
+    # float64[s, u, r], by part of the step between two meetings; not a number where peers do not
+    # run as many kernels
+    parts_ns: Float64
+    names_ns: Float64  # float64[s, k, r], by name
+    names: tuple[tuple[str, str], ...]  # k names and categories
+    num_of_name: Float64  # float64[k, r], kernels in a step
+    size: Float64  # float64[r], thread blocks in a step; of unknown grids, kernels
+    step_ns: float  # the median length of a step
+    num_shared: int  # steps of the run
+
+
+class _Tables(Record, frozen=True):
+    """What all ranks take, by shared step."""
+
+    has_step: Mask  # bool[ranks, s]
+    total_ns: Float64  # float64[ranks, s]
+    num_kernels: Float64  # float64[ranks, names], in a step
+    names_ns: Float64  # float64[ranks, s, k], of the names that may matter
+    names: tuple[tuple[str, str], ...]
+    num_of_name: Float64  # float64[ranks, k]
+    num_blocks: Float64  # float64[ranks], in a step; not a number where grids are unknown
+    steps: SharedSteps
+
+    def of(self, members: Sequence[int], placed: Sequence[PlacedKernels]) -> _Table | None:
+        """Return the table of some ranks; None if they have no step in common, or no compute."""
+        if len(members) < 2:
+            return None
+        at = list(members)
+        steps = np.flatnonzero(self.has_step[at].all(axis=0))
+        total = self.total_ns[at][:, steps].T
+        if not len(steps) or not median_of(total.ravel()):
+            return None
+        ranks = [placed[member] for member in members]
+        lengths = [median_of(rank.end_ns - rank.start_ns) for rank in ranks if len(rank.start_ns)]
+        return _Table(
+            steps=steps,
+            total_ns=total,
+            parts_ns=_parts(ranks, [self.steps.of_rank[member] for member in members], steps),
+            names_ns=self.names_ns[at][:, steps].transpose(1, 2, 0),
+            names=self.names,
+            num_of_name=self.num_of_name[at].T,
+            size=self.num_blocks[at]
+            if np.isfinite(self.num_blocks[at]).all()
+            else self.num_kernels[at].sum(axis=1),
+            step_ns=float(median_of(lengths)),
+            num_shared=len(self.steps.numbers),
+        )
+
+
+def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
+    steps = shared_steps(placed, clocks)
+    num_steps = len(steps.numbers)
+    number: dict[tuple[str, str], int] = {}
+    name_of = [
+        np.array([number.setdefault(key, len(number)) for key in zip(*texts, strict=True)], int)
+        for texts in ((rank.names, rank.categories) for rank in placed)
+    ]
+    shape = len(placed), num_steps
+    total, has_step = np.zeros(shape), np.zeros(shape, np.bool_)
+    counts = np.zeros((len(placed), len(number)))
+    sums = np.zeros((len(placed), len(number)))
+    num_blocks = np.zeros(len(placed))
+    columns = []
+    for index, (rank, of_rank) in enumerate(zip(placed, steps.of_rank, strict=True)):
+        runs = rank.places.runs.values.reshape(-1, 3)
+        row, step, _, name, blocks, _ = rank.places.in_runs(np.arange(len(runs)))
+        length, at = rank.length_ns.at(row), of_rank[step]
+        known = at >= 0
+        columns.append((at[known], name_of[index][name[known]], length[known]))
+        total[index] = np.bincount(at[known], length[known], num_steps)
+        has_step[index, of_rank[of_rank >= 0]] = True
+        num_blocks[index] = blocks[known].sum() if blocks[known].all() else np.nan
+        counts[index] = np.bincount(columns[-1][1], minlength=len(number))
+        sums[index] = np.bincount(columns[-1][1], columns[-1][2], len(number))
+    num_own = np.maximum(has_step.sum(axis=1), 1)[:, np.newaxis]
+    matters = (sums > MIN_COST * np.maximum(sums.sum(axis=1, keepdims=True), 1)).any(axis=0)
+    chosen = np.flatnonzero(matters)
+    place = np.full(len(number), -1)
+    place[chosen] = np.arange(len(chosen))
+    of_names = np.zeros((len(placed), num_steps, len(chosen)))
+    for index, (at, name, length) in enumerate(columns):
+        known = place[name] >= 0
+        cell = at[known] * len(chosen) + place[name[known]]
+        sums_of_names = np.bincount(cell, length[known], num_steps * len(chosen))
+        of_names[index] = sums_of_names.reshape(num_steps, len(chosen))
+    names = [*number]
+    return _Tables(
+        has_step,
+        total,
+        counts / num_own,
+        of_names,
+        tuple(names[index] for index in chosen.tolist()),
+        (counts / num_own)[:, chosen],
+        num_blocks / num_own[:, 0],
+        steps,
+    )
+
+
+def _parts(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64) -> Float64:
+    """Return what peers take in each part of steps, float64[s, u, r]."""
+    meets = np.append(0, np.cumsum(meeting(ranks)))
+    meets //= -(-(int(meets[-1]) + 1) // _MAX_PARTS)  # rounded up
+    num_parts, num_steps = int(meets[-1]) + 1, len(steps)
+    length = np.zeros((num_steps * num_parts, len(ranks)))
+    num = np.zeros((num_steps * num_parts, len(ranks)))
+    for column, (rank, own_step) in enumerate(zip(ranks, of_rank, strict=True)):
+        runs = rank.places.runs.values.reshape(-1, 3)
+        row, step, part, *_ = rank.places.in_runs(np.arange(len(runs)))
+        at = np.searchsorted(steps, own_step[step])
+        known = (own_step[step] >= 0) & (np.append(steps, -1)[at] == own_step[step])
+        cell = at[known] * num_parts + meets[np.minimum(part[known], len(meets) - 1)]
+        length[:, column] = np.bincount(cell, rank.length_ns.at(row)[known], len(length))
+        num[:, column] = np.bincount(cell, minlength=len(length))
+    most = num.max(axis=1)
+    length[num.min(axis=1) < (1 - SAME_WORK) * most] = np.nan
+    return length.reshape(num_steps, num_parts, len(ranks))
+
+
+def _peers(
+    num_kernels: Float64,
+    stages: Sequence[int | None],
+    groups: Sequence[tuple[tuple[int, ...], int]],
+) -> list[tuple[tuple[int, ...], int | None, int | None]]:
+    """Return sets of peers: members, the size of their group (None by work), and the stage.
+
+    Ranks of different stages are none, whatever they reduce together.
+    """
+    num = len(stages)
+    root = [*range(num)]
+    size = [0] * num
+    for members, num_ranks in groups:
+        by_stage: dict[int | None, list[int]] = defaultdict(list)
+        for member in members:
+            by_stage[stages[member]].append(member)
+        for alike in by_stage.values():
+            first = min(root[member] for member in alike)
+            joined = {root[member] for member in alike}
+            largest = max(size[member] for member in alike)
+            if len(alike) > 1 or len(by_stage) == 1:
+                largest = max(largest, num_ranks if len(by_stage) == 1 else len(alike))
+            root = [first if one in joined else one for one in root]
+            size[first] = max(size[first], largest)
+    grouped: dict[int, list[int]] = defaultdict(list)
+    for member, first in enumerate(root):
+        grouped[first].append(member)
+    sets: list[tuple[tuple[int, ...], int | None, int | None]] = []
+    left: list[int] = []
+    for first, together in grouped.items():
+        if len(together) > 1:
+            sets.append((tuple(together), size[first], stages[together[0]]))
+        else:
+            left += together
+    while left:
+        one = left[0]
+        most = np.maximum(num_kernels[one], num_kernels[left]).sum(axis=1)
+        apart = np.abs(num_kernels[left] - num_kernels[one]).sum(axis=1)
+        like_it: list[int] = [
+            member
+            for member, is_alike in zip(left, apart <= SAME_WORK * most, strict=True)
+            if is_alike and stages[member] == stages[one]
+        ]
+        left = [rest for rest in left if rest not in like_it]
+        if len(like_it) > 1:
+            sets.append((tuple(like_it), None, stages[one]))
+    return sets
+
+
+def _excesses(number: int, members: Sequence[int], own: _Table, outliers: Mask) -> Iterator[Excess]:
+    """Yield what is uneven among peers: constant excess, else changing, else of one kernel."""
+    changing = _changing(number, members, own)
+    constant = [
+        _of_rank(number, members, own, column, own.total_ns)
+        for column in np.flatnonzero(outliers).tolist()
+    ]
+    if constant:
+        most = max(excess.excess_ns for excess in constant)
+        if changing is None or most >= _MOSTLY * changing.excess_ns:
+            yield from constant
+            return
+    if changing is not None:
+        yield changing
+        return
+    yield from _of_kernels(number, members, own)
+
+
+def _of_rank(
+    number: int,
+    members: Sequence[int],
+    own: _Table,
+    column: int,
+    length_ns: Float64,
+    name: int | None = None,
+) -> Excess:
+    """Return the excess of one rank, of all its kernels or of those of one name, float64[s, r]."""
+    by_step = np.zeros(own.num_shared)
+    by_step[own.steps] = length_ns[:, column] - length_ns.mean(axis=1)
+    others = np.delete(length_ns, column, axis=1).mean(axis=0)
+    mine = float(length_ns[:, column].mean())
+    chosen = range(len(own.names)) if name is None else (name,)
+    by_category: dict[str, float] = defaultdict(float)
+    num: dict[str, float] = defaultdict(float)
+    for index in chosen:
+        of_name = own.names_ns[:, index]
+        category = own.names[index][1]
+        by_category[category] += float((of_name[:, column] - of_name.mean(axis=1)).mean())
+        num[category] += float(own.num_of_name[index, column])
+    is_longest = length_ns.argmax(axis=1) == column
+    return Excess(
+        member=members[column],
+        is_constant=True if len(length_ns) > 1 else None,
+        peers=number,
+        excess_ns=float(by_step[own.steps].mean()),
+        slower=mine / max(float(others.mean()), 1.0),
+        share_longest=float(is_longest.mean()),
+        own_ns=mine,
+        least_ns=float(others.min()),
+        most_ns=float(others.max()),
+        by_step_ns=by_step,
+        by_category_ns=by_category,
+        num_kernels=num,
+        work=float(own.size[column] / max(np.delete(own.size, column).mean(), 1.0)),
+        name=None if name is None else own.names[name][0],
+    )
+
+
+def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None:
+    """Return an excess of another rank in each part of a step; None without any."""
+    parts = own.parts_ns
+    num_steps, num_parts, num_ranks = parts.shape
+    known: Mask = np.all(np.isfinite(parts), axis=2)
+    whole = np.where(known[:, :, np.newaxis], parts, 0.0)
+    flat = np.rint(whole).astype(np.int64).reshape(-1, num_ranks)
+    beyond = (flat - mean_of(*middle_of_others(flat))).reshape(parts.shape).astype(np.float64)
+    typical = median_of(whole.transpose(1, 0, 2).reshape(num_parts, -1), axis=1)
+    # Of many ranks some one is further off by chance.
+    limit = CERTAIN * (1 + np.log2(max(num_ranks / _FEW, 1)) / _FEW) * typical
+    longest = beyond.argmax(axis=2)
+    is_far = known & (beyond.max(axis=2) > limit) & (typical > 0)
+    weight = own.total_ns.mean(axis=1).sum() or 1.0
+    cost = np.where(known, whole.max(axis=2) - whole.mean(axis=2), 0.0)
+    far_ns = float(whole.mean(axis=2)[is_far].sum())
+    excess_ns = float(cost[is_far].sum()) / num_steps
+    if far_ns < _MOSTLY * weight or excess_ns < MIN_COST * own.step_ns or is_far.sum() < MIN_STEPS:
+        return None
+    by_rank = np.bincount(longest[is_far], cost[is_far], num_ranks)
+    column = int(by_rank.argmax())
+    base = _of_rank(number, members, own, column, own.total_ns)
+    by_step = np.zeros(own.num_shared)
+    by_step[own.steps] = np.where(is_far & (longest == column), cost, 0.0).sum(axis=1)
+    share_longest = float((longest[is_far] == column).mean())
+    return replace(
+        base,
+        is_constant=False if share_longest < _ALWAYS else None,
+        excess_ns=excess_ns,
+        share_longest=share_longest,
+        by_step_ns=by_step,
+        by_category_ns=_changing_categories(own),
+    )
+
+
+def _changing_categories(own: _Table) -> Mapping[str, float]:
+    by_category: dict[str, float] = defaultdict(float)
+    for index, (_, category) in enumerate(own.names):
+        of_name = own.names_ns[:, index]
+        by_category[category] += float((of_name.max(axis=1) - of_name.mean(axis=1)).mean())
+    return by_category
+
+
+def _of_kernels(number: int, members: Sequence[int], own: _Table) -> Iterator[Excess]:
+    """Yield the kernel that is furthest beyond on each rank on which one is."""
+    worst: dict[int, tuple[float, int]] = {}
+    if len(own.steps) < MIN_STEPS:
+        return
+    for index in range(len(own.names)):
+        length = own.names_ns[:, index]
+        spread = _spread(length)
+        is_far = (spread.usual_ns > NUM_NOISE * spread.noise_ns) & (
+            spread.usual_ns > MIN_COST * own.step_ns
+        )
+        for column in np.flatnonzero(is_far).tolist():
+            far = float(spread.usual_ns[column])
+            worst[column] = max(worst.get(column, (0.0, 0)), (far, index))
+    for column, (_, index) in worst.items():
+        yield _of_rank(number, members, own, column, own.names_ns[:, index], index)
