@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from traceprof.analyses.kernels import rank_work
 from traceprof.analyses.kernels import unevenness as limits
 from traceprof.analyses.kernels.matched_kernels import shared_steps
+from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.kernels.rank_work import Excess, RunWork
     from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.work.rank_work import Excess, RunWork
     from traceprof.intervals import Float64
 
 CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (

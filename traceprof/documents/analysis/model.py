@@ -20,11 +20,11 @@ from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.compute.compute_parts import GRAPH, StepFlops
 from traceprof.analyses.gradients.buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
-from traceprof.analyses.kernels.rank_work import PeerSet, RankWork
 from traceprof.analyses.links import link_usage as links
 from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
+from traceprof.analyses.work.rank_work import PeerSet, RankWork
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, Number, Text, one_of
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category

@@ -11,8 +11,8 @@ from tests.analyses.test_uneven_kernels import CLOCKS, kernels_of, noisy
 from tests.reference.rank_work import expected
 from tests.support.selection import long_after
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-from traceprof.analyses.kernels.rank_work import RunWork, work_of
 from traceprof.analyses.kernels.unevenness import unevenness
+from traceprof.analyses.work.rank_work import RunWork, work_of
 from traceprof.trace.columns import pack
 
 ALL = 40  # kernels of a step

@@ -1,0 +1,1 @@
+"""Ranks compared by the work that they do."""
