@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.analyses.test_uneven_kernels import CLOCKS, kernels_of, noisy
 from tests.reference.rank_work import expected
+from tests.support.placed import CLOCKS, kernels_of, noisy
 from tests.support.selection import long_after
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
 from traceprof.analyses.kernels.unevenness import unevenness
