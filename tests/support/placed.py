@@ -1,4 +1,4 @@
-"""Kernels of ranks by their place in steps, as measured of a report: with noise, or written by hand."""
+"""Kernels of ranks by their place in steps, with noise or written by hand."""
 
 from typing import Any
 
