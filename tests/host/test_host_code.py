@@ -120,7 +120,9 @@ SHORTENED = {
         ("user_annotation", "save_checkpoint", "host_code"),
         ("user_annotation", "Trainer._save_checkpoint", "host_code"),
         ("user_annotation", "garbage collection", "host_code"),
-        ("user_annotation", "anything", "unknown"),
+        ("user_annotation", "anything", "host_code"),
+        ("user_annotation", "evaluate", "host_code"),
+        ("user_annotation", "cublasGemmEx", "unknown"),
     ],
 )
 def test_causes_by_what_the_host_ran(category: str, name: str, cause: str, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
       else `waiting_ns`
    g. in [a, e), or between two markers less than 0.5 ms apart (calls and range ends of T and U
       taken together; the end of one to the start of the next): `launch_bound_ns`
-   h. T or U is known to be awake: `host_code_ns`
+   h. T or U is known to be awake, or in a place (`tests.reference.places`), or another thread of
+      the process is in one that loads no data: `host_code_ns`
    i. `unknown_ns`: silent
    `tests.reference.host` says which calls, ranges and rows these are.
 4. The copy of a batch goes from host to device (of copy kind HtoD or HtoA, between no two devices),
@@ -77,6 +78,7 @@ from typing import NamedTuple
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
 from tests.reference.host import Evidence, RankReference, incurred_debts
 from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
+from tests.reference.places import telling_places
 from tests.reference.spans import Span, both, clipped, length, union, without
 from tests.reference.stalls import ProcessStalls
 from tests.reference.training import StepBoundaries
@@ -134,6 +136,7 @@ class RankIdle:
         self.busiest = min(compute, key=lambda stream: (-compute[stream], stream), default=None)
         self.boundaries = StepBoundaries(export, process, self.operations)
         self._launching: dict[tuple[int, ...], list[Span]] = {}
+        self._placed: dict[tuple[int, ...], list[Span]] = {}
 
     @cached_property
     def pages_to_host(self) -> set[int]:
@@ -289,6 +292,16 @@ class RankIdle:
             self._launching[numbers] = union(spans)
         return self._launching[numbers]
 
+    def placed(self, numbers: tuple[int, ...]) -> list[Span]:
+        """When threads were in places, or others for them."""
+        if numbers not in self._placed:
+            self._placed[numbers] = union(
+                (place.start, place.end)
+                for place in telling_places(self.export, self.process, self.span())
+                if place.thread in numbers or not place.loads_data
+            )
+        return self._placed[numbers]
+
     def cuts(
         self, low: int, high: int, op: Operation, call: Call, numbers: tuple[int, ...]
     ) -> list[tuple[int, int, str]]:
@@ -303,6 +316,7 @@ class RankIdle:
         for thread in threads:
             asleep = both(asleep, thread.asleep)
             awake += without(clipped(thread.known, low, high), thread.asleep)
+        awake += clipped(self.placed(numbers), low, high)
         stalled = union(span for number in numbers for span in self.stalls.of_thread(number))
         launching = clipped(self.launching(numbers), low, high)
         launching += clipped([(call.start, op.start)], low, high)

@@ -21,6 +21,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.sections import SectionReader
 from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import read_host_ranges
+from traceprof.host.places import place_ranges
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
@@ -216,6 +217,7 @@ def read_shared(
     for rank in ranks if wanted is None else ():  # else as far as anybody asks
         if rank.device is not None:
             read_host_ranges(rank)
+            place_ranges(rank)
             rank.trace.host_activity(rank.process)
         rank.trace.launch_stalls(rank.process)
         _ = rank.trace.api_names, rank.trace.counters, rank.trace.has_unexported_stalls

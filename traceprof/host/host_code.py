@@ -253,6 +253,19 @@ def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
     return CodeEvidence(Sleep(asleep, awake), loading, setup)
 
 
+def code_of_threads(trace: Trace, process: int, threads: Iterable[int]) -> Intervals:
+    """Return when threads were in any operator or function of Python."""
+    threads = [*threads]
+    tables = (trace.operators(process), trace.python_functions(process))
+    return intervals.merge(
+        *(
+            _union(code, np.flatnonzero(code.packed_thread.isin(threads)))
+            for code in tables
+            if code is not None
+        )
+    )
+
+
 def code_within(
     trace: Trace, process: int, threads: Iterable[int], idle: Intervals
 ) -> Mapping[str, int]:

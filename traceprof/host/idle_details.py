@@ -8,8 +8,15 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.host_code import code_within, host_ranges, line_text, rows_named
+from traceprof.host.host_code import (
+    code_of_threads,
+    code_within,
+    host_ranges,
+    line_text,
+    rows_named,
+)
 from traceprof.host.idle_causes import IdleCause, by_api, idle_causes, wait_idle
+from traceprof.host.places import PlaceKind, places
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
@@ -33,6 +40,7 @@ _PYTHON = {
     IdleCause.SETUP: names.PYTHON_SETUP,
     IdleCause.WAITING: names.PYTHON_SLEEP,
 }
+_OWN = (PlaceKind.CHECKPOINT, PlaceKind.COLLECTION, PlaceKind.EVALUATION, PlaceKind.LOGGING)
 _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
@@ -101,15 +109,17 @@ def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ..
     """Return the code that the launching threads ran."""
     threads = idle_causes(rank).threads
     launching = distinct_values(np.append(threads.thread, threads.stand_in))
-    spent: dict[str, int] = {}
+    threads_of: list[int] = launching.tolist()
+    spent = {**code_within(rank.trace, rank.process, threads_of, idle)}
     if cause is IdleCause.HOST_CODE:
-        start, end, of_each = _ranges(rank, launching, names.HOST_WORK)
-        covered = intervals.covered_within(idle, start, end).tolist()
-        for name, ns in zip(of_each, covered, strict=True):
-            spent[name] = spent.get(name, 0) + ns
-    code = code_within(rank.trace, rank.process, launching.tolist(), idle)
-    for name, ns in code.items():
-        spent[name] = spent.get(name, 0) + ns
+        known = places(rank)
+        is_own = dict(zip(known.names, (kind in _OWN for kind in known.kinds), strict=True))
+        # Of the time in operators only work of its own kind is told by ranges, too.
+        silent = intervals.subtract(idle, code_of_threads(rank.trace, rank.process, threads_of))
+        for part, counts in ((idle, True), (silent, False)):
+            for name, ns in known.within(threads_of, part).items():
+                if is_own[name] is counts:
+                    spent[name] = max(spent.get(name, 0), ns)
     if cause is IdleCause.HOST_CODE and not any(spent.values()):
         return _functions(rank, idle)
     return _longest(spent)

@@ -26,6 +26,7 @@ from traceprof.host.host_code import (
     runs_of_thread,
     sleep_of,
 )
+from traceprof.host.places import silence_of
 from traceprof.patterns import lazy
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
@@ -71,7 +72,7 @@ class HostEvidence:
         self.is_setup = calls_named(rank, calls, names.SETUP_CALL)
         self.is_setup[_long_first_launches(rank, calls)] = True
         self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL)
-        self._trace, self._process = rank.trace, rank.process
+        self._rank, self._trace, self._process = rank, rank.trace, rank.process
         self._captured = [
             np.flatnonzero(calls_named(rank, calls, pattern))
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
@@ -129,6 +130,7 @@ class HostEvidence:
                     sleep.awake,
                     code.sleep.awake,
                     self._ranges.of_thread(self._process, thread, names.HOST_WORK),
+                    silence_of(self._rank, thread),
                 ),
             ),
         )

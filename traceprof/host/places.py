@@ -1,0 +1,485 @@
+"""The place of what a process did: the innermost range of its framework around a launch or a time.
+
+`KINDS` is the table of the ranges that frameworks open, with their sources. Any other range of the
+program is a place, too; ranges of single operators, of libraries and of whole steps are not. A
+thread without a range at some time is where another thread of its process is: the backward runs on
+a thread of PyTorch's autograd, and the range around it is open on the thread that called it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from traceprof import intervals, labels
+from traceprof.host import evidence_names as evidence
+from traceprof.host.host_code import line_text, nested
+from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.patterns import lazy
+from traceprof.run.guard import optional
+from traceprof.run.steady_steps import MIN_STEPS
+from traceprof.run.step_ranges import PATTERNS
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int32, Int64
+    from traceprof.run.rank import Rank
+    from traceprof.run.step_ranges import StepRanges
+    from traceprof.trace.model.trace import Trace
+
+
+class PlaceKind(str, Enum):
+    """What a framework does in a range."""
+
+    LOADER = "data loading"
+    CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"
+    COLLECTION = "garbage collection"
+    COMPILE = "compilation"
+    CAPTURE = "graph capture"
+    LOGGING = "logging"
+    GRAD_SCALER = "gradient scaler"
+    OPTIMIZER = "optimizer"
+    FSDP = "FSDP"
+    DDP = "DDP"
+    DEEPSPEED = "DeepSpeed"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BACKWARD = "backward"
+    FORWARD = "forward"
+    MODULE = "module"
+    OTHER = "range"
+
+
+class _Kind(NamedTuple):
+    kind: PlaceKind
+    pattern: re.Pattern[str]  # searched for in the name
+    source: str  # who opens such ranges
+
+
+# The first that matches counts.
+KINDS: tuple[_Kind, ...] = (
+    _Kind(
+        PlaceKind.LOADER,
+        lazy(
+            rf"(?i:{evidence.DATA_LOADING.pattern})|{evidence.PYTHON_LOADING.pattern}"
+            r"|\Aenumerate\(Data(?:Loader|Pipe)\)#|\A\[DALI\]"
+        ),
+        "instrument; torch/utils/data/dataloader.py and datapipes (a range per class);"
+        " Lightning's train_dataloader_next; Megatron's batch-generator; NVIDIA DALI",
+    ),
+    _Kind(
+        PlaceKind.COLLECTION,
+        lazy(evidence.GARBAGE_COLLECTION.pattern),
+        "instrument, Nsight Systems (--python-gc), gc.collect by name",
+    ),
+    _Kind(
+        PlaceKind.CHECKPOINT,
+        lazy(
+            evidence.HOST_WORK.pattern
+            + r"|(?i:(?:\A|[^a-z])(?:save|load|saving|loading)[ _-]?(?:model|state|weights)"
+            r"|\bcheckpoint(?:ing)?\Z|(?:save|load)[ _-]?checkpoint)"
+        ),
+        "instrument; torch.save and torch.distributed.checkpoint by their file and line; Megatron's"
+        " save-checkpoint; Lightning's [Callback]ModelCheckpoint",
+    ),
+    _Kind(
+        PlaceKind.EVALUATION,
+        lazy(r"(?i:(?<![a-z])(?:eval(?:uat\w+)?|validat\w*|val[ _]step|test[ _]step)(?![a-z]))"),
+        "programs' own ranges; Lightning's validation_step and run_evaluation; Megatron's evaluate;"
+        " HF Trainer.evaluate",
+    ),
+    _Kind(
+        PlaceKind.COMPILE,
+        lazy(
+            evidence.PYTHON_SETUP.pattern
+            + r"|compile_fx|dynamo_timed|\A_?compile\b|(?i:\b(?:jit[ _-]?)?compil(?:e|ation|ing)\b)"
+            r"|torch/_dynamo/convert_frame\.py\(\d+\): "
+        ),
+        "torch/_dynamo and torch/_inductor (CompileEventLogger); triton/compiler/compiler.py",
+    ),
+    _Kind(
+        PlaceKind.CAPTURE,
+        lazy(r"(?i:(?:cuda)?[ _]?graph[ _]?capture|capture[ _](?:model|graph|cuda))"),
+        "vLLM's capture_model, SGLang's CudaGraphRunner, Megatron's CUDA graphs",
+    ),
+    _Kind(
+        PlaceKind.LOGGING,
+        lazy(r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"),
+        "programs' own ranges; TorchRec's metrics:publish; Megatron's interval-time logging",
+    ),
+    _Kind(
+        PlaceKind.GRAD_SCALER,
+        lazy(r"(?i:grad_?scaler)|torch/(?:cuda/)?amp/grad_scaler\.py\(\d+\): "),
+        "torch/amp/grad_scaler.py",
+    ),
+    _Kind(
+        PlaceKind.OPTIMIZER,
+        lazy(
+            rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
+            r"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|torch/optim/\w+\.py\(\d+\): step\Z"
+        ),
+        "instrument; torch/optim/optimizer.py (Optimizer.step#NAME.step, Optimizer.zero_grad#…);"
+        " Lightning's optimizer_step; Megatron's optimizer",
+    ),
+    _Kind(
+        PlaceKind.FSDP,
+        lazy(r"\AFSDP::|\AFullyShardedDataParallel\.|\A_?fsdp[ _.]"),
+        "torch/distributed/fsdp: FSDP::pre_forward (MODULE) of fully_shard,"
+        " FullyShardedDataParallel._pre_forward of FSDP1",
+    ),
+    _Kind(
+        PlaceKind.DDP,
+        lazy(r"\ADistributedDataParallel\.|\Atorch\.distributed\.ddp"),
+        "torch/nn/parallel/distributed.py",
+    ),
+    _Kind(
+        PlaceKind.DEEPSPEED,
+        lazy(r"\A(?:DeepSpeed\w*|PartitionedParameterCoordinator|Init|ZeRO\w*|PipelineEngine)\."),
+        "deepspeed/utils/nvtx.py: instrument_w_nvtx around its functions, by qualified name",
+    ),
+    _Kind(
+        PlaceKind.DECODE,
+        lazy(
+            r"\Astep\[(?:DECODE|TARGET_VERIFY) |\Aexecute_(?:\d+_)?context_0\("
+            r"|(?i:\bdecode(?:r?_step)?\b)"
+        ),
+        "SGLang: step[DECODE bs=…]; vLLM: execute_context_0(0)_generation_…; TensorRT-LLM",
+    ),
+    _Kind(
+        PlaceKind.PREFILL,
+        lazy(
+            r"\Astep\[(?:EXTEND|MIXED|PREFILL)\w* |\Aexecute_(?:\d+_)?context_[1-9]"
+            r"|(?i:\bprefill\b)"
+        ),
+        "SGLang: step[EXTEND bs=…]; vLLM: execute_context_N(…)_generation_…; TensorRT-LLM",
+    ),
+    _Kind(
+        PlaceKind.BACKWARD,
+        lazy(rf"\A{labels.BACKWARD}\b|(?i:(?<![a-z])backward(?:-compute)?(?![a-z]))"),
+        "instrument; Megatron's backward-compute; Lightning's backward",
+    ),
+    _Kind(
+        PlaceKind.FORWARD,
+        lazy(rf"\A{labels.FORWARD}\b|(?i:(?<![a-z])forward(?:-compute|[ _]pass)?(?![a-z]))"),
+        "instrument; Megatron's forward-compute; HTA's examples",
+    ),
+    _Kind(
+        PlaceKind.MODULE,
+        lazy(rf"\Ann\.Module: |\A{labels.MODULE} "),
+        "torch.profiler(with_modules or with_stack); instrument.modules",
+    ),
+)
+"""The ranges of frameworks."""
+
+# No digits stand here: a report keeps texts without them, and only what matches is read again.
+_NO_PLACE = (
+    r"(?!FSDP::)[\w.<> ]+::[\w:.~<>]"  # operators of PyTorch, functions of C++
+    r"|\w+Backward\d|detach_?(?:\Z|,)|record_param_comms|_NoopSaveInputs|RegisterPostBackward"
+    r"|nccl|gloo:|ucp_|uct_|MPI_|cublas|cudnn|cusolver|cusparse|cufft"
+    r"|\{"  # of PyProf
+    r"|[\w ]+ (?:bytes|dtype|group|size|op|peer)="  # communication and waits by `instrument`
+    rf"|{labels.BUCKET}\b|{labels.WAIT}\b|{labels.CUT}\b"
+    r"|ProfilerStep|PyTorch Profiler"
+)
+PLACES = lazy(rf"\A(?!{_NO_PLACE})[^\0]")
+_FUNCTIONS = (
+    PlaceKind.LOADER,
+    PlaceKind.CHECKPOINT,
+    PlaceKind.COLLECTION,
+    PlaceKind.COMPILE,
+    PlaceKind.GRAD_SCALER,
+    PlaceKind.OPTIMIZER,
+    PlaceKind.MODULE,
+)
+"""Kinds that functions of Python show; others are told by ranges only."""
+_UNTIL = ", "  # `emit_nvtx` adds the number of each call behind it
+_NUMBER = lazy(r"\d+")
+_MAX_DIGITS = 10
+MIN_COVERED = 0.8
+"""Of a rank's periods: so many hold a numbered range each where they are layers."""
+
+
+def kind_of(name: str) -> PlaceKind:
+    """Return the kind of a range."""
+    for row in KINDS:
+        if row.pattern.search(name):
+            return row.kind
+    return PlaceKind.OTHER
+
+
+def unnumbered(name: str) -> str:
+    """Return a name with `#` for each number: `step 7` and `step 8` are one kind of range."""
+    return _NUMBER.sub("#", name)
+
+
+class PlaceRanges(Record, frozen=True):
+    """All places of a process, ordered by start, longer ones first."""
+
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    thread: Int64  # int64[n]
+    name: Int32  # int32[n], indices into `names`
+    names: Sequence[str]
+
+    def intervals_of(self, chosen: Int64) -> Intervals:
+        """Return when any of some ranges was open; `chosen` has their rows."""
+        return intervals.union(self.start_ns[chosen], self.end_ns[chosen])
+
+
+class _Stretches(NamedTuple):
+    """The innermost place of a thread, in consecutive stretches of time."""
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int32
+
+
+class Places(Record, frozen=True):
+    """The place of each thread of a process at each time."""
+
+    names: Sequence[str]
+    kinds: Sequence[PlaceKind]  # of the names
+    by_thread: dict[int, _Stretches]  # those with most time in places first
+    ranges: PlaceRanges
+
+    def at(self, thread: Int64, time_ns: Int64) -> Int32:
+        """Return the place of threads at times, int32[n]: indices into `names`, -1 for none.
+
+        `thread`: int64[n]. `time_ns`: int64[n].
+        """
+        found = np.full(len(time_ns), -1, np.int32)
+        for number in distinct_values(thread).tolist():
+            if number in self.by_thread:
+                rows = np.flatnonzero(thread == number)
+                found[rows] = _at(self.by_thread[number], time_ns[rows])
+        for stretches in self.by_thread.values():  # few threads open ranges
+            rows = np.flatnonzero(found < 0)
+            if not len(rows):
+                break
+            found[rows] = _at(stretches, time_ns[rows])
+        return found
+
+    def within(self, threads: Sequence[int], spans: Intervals) -> dict[str, int]:
+        """Return how much of some time threads, else others, were in each place, in ns by name."""
+        spent: dict[str, int] = {}
+        order = [*threads, *(thread for thread in self.by_thread if thread not in threads)]
+        for thread in order:
+            stretches = self.by_thread.get(thread)
+            if stretches is None or not len(spans):
+                continue
+            covered = intervals.covered_within(spans, stretches.start_ns, stretches.end_ns)
+            rows = np.flatnonzero(covered)
+            total = np.bincount(stretches.name[rows], covered[rows])
+            for name in np.flatnonzero(total).tolist():
+                spent[self.names[name]] = spent.get(self.names[name], 0) + int(total[name])
+            spans = intervals.subtract(
+                spans, intervals.union(stretches.start_ns[rows], stretches.end_ns[rows])
+            )
+        return spent
+
+
+def _at(stretches: _Stretches, time_ns: Int64) -> Int32:
+    place = np.maximum(np.searchsorted(stretches.start_ns, time_ns, side="right") - 1, 0)
+    if not len(stretches.start_ns):
+        return np.full(len(time_ns), -1, np.int32)
+    is_inside = (stretches.start_ns[place] <= time_ns) & (time_ns < stretches.end_ns[place])
+    return np.where(is_inside, stretches.name[place], np.int32(-1))
+
+
+_NOTHING = np.empty(0, np.int64)
+_NO_RANGES = PlaceRanges(_NOTHING, _NOTHING, _NOTHING, _NOTHING.astype(np.int32), ())
+NO_PLACES = Places((), (), {}, _NO_RANGES)
+
+
+# Read once, while the report still holds its ranges in memory.
+_READ: WeakKeyDictionary[Trace, dict[int, PlaceRanges]] = WeakKeyDictionary()
+
+
+@optional("places", otherwise=lambda _: NO_PLACES)
+def places(rank: Rank) -> Places:
+    """Return the places of a rank's process; kept for all ranks of the process."""
+    return rank.process_cache.get(_places, rank)
+
+
+@optional("places", otherwise=lambda _: _NO_RANGES)
+def place_ranges(rank: Rank) -> PlaceRanges:
+    """Return the ranges that are places of a rank's process; kept as long as the report."""
+    of_trace = _READ.setdefault(rank.trace, {})
+    if rank.process not in of_trace:
+        of_trace[rank.process] = _read(rank)
+    return of_trace[rank.process]
+
+
+def _places(rank: Rank) -> Places:
+    ranges = place_ranges(rank)
+    if not len(ranges.start_ns):
+        return NO_PLACES
+    by_thread: dict[int, tuple[int, _Stretches]] = {}
+    for thread in distinct_values(ranges.thread).tolist():
+        rows = np.flatnonzero(ranges.thread == thread)
+        nest = nested(ranges.start_ns[rows], ranges.end_ns[rows])
+        start, end, span = nest.innermost()
+        stretches = _Stretches(start, end, ranges.name[rows][span])
+        by_thread[thread] = int((end - start).sum()), stretches
+    order = sorted(by_thread, key=lambda thread: -by_thread[thread][0])
+    return Places(
+        ranges.names,
+        [kind_of(name) for name in ranges.names],
+        {thread: by_thread[thread][1] for thread in order},
+        ranges,
+    )
+
+
+def _read(rank: Rank) -> PlaceRanges:
+    """Read annotations and the functions of Python that are places."""
+    numbers: dict[str, int] = {}
+    parts: list[tuple[Int64, Int64, Int64, Int64]] = []
+    ranges = rank.trace.ranges(PLACES, rank.process, _UNTIL).get(rank.process)
+    if ranges is not None:
+        is_place = {name: not _is_step(name) for name in {*ranges.names}}
+        rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
+        named = [numbers.setdefault(ranges.names[row], len(numbers)) for row in rows]
+        parts.append(
+            (
+                ranges.start_ns[rows],
+                ranges.end_ns[rows],
+                ranges.end_thread[rows],
+                np.array(named, np.int64),
+            )
+        )
+    functions = rank.trace.python_functions(rank.process)
+    if functions is not None:
+        chosen = {
+            key: numbers.setdefault(line_text(functions.names[key]), len(numbers))
+            for key in functions.packed_name.distinct.tolist()
+            if kind_of(functions.names[key]) in _FUNCTIONS
+        }
+        rows_of = np.flatnonzero(functions.packed_name.isin(list(chosen)))
+        keys = functions.packed_name.at(rows_of)
+        number_of = [chosen[key] for key in keys.tolist()]
+        parts.append(
+            (
+                functions.start_ns[rows_of],
+                functions.ends(rows_of),
+                functions.packed_thread.at(rows_of),
+                np.array(number_of, np.int64),
+            )
+        )
+    if not parts:
+        return _NO_RANGES
+    start, end, thread, name = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    end = np.minimum(end, BEYOND_NS)
+    order = np.lexsort((-end, start))
+    return PlaceRanges(
+        start[order], end[order], thread[order], name[order].astype(np.int32), [*numbers]
+    )
+
+
+def telling_ranges(rank: Rank) -> PlaceRanges:
+    """Return the places that say what a silent thread does: none around whole steps."""
+    return rank.cache.get(_telling, rank)
+
+
+def _telling(rank: Rank) -> PlaceRanges:
+    ranges, steps = place_ranges(rank), rank.step_ranges
+    if steps is None or len(steps.start_ns) < MIN_STEPS:
+        is_around = 2 * (ranges.end_ns - ranges.start_ns) > rank.window.length_ns
+    else:
+        # Steps of a process do not overlap.
+        first = np.searchsorted(steps.start_ns, ranges.start_ns, side="left")
+        last = np.minimum(first, len(steps.end_ns) - 1)
+        is_around = (first == last) & (steps.end_ns[last] <= ranges.end_ns)
+    kept = np.flatnonzero(~is_around)
+    return PlaceRanges(
+        ranges.start_ns[kept],
+        ranges.end_ns[kept],
+        ranges.thread[kept],
+        ranges.name[kept],
+        ranges.names,
+    )
+
+
+def silence_of(rank: Rank, thread: int) -> Intervals:
+    """Return when a thread was in a place that says what it did, or another one was for it.
+
+    Threads that load data on their own say nothing of others.
+    """
+    ranges = telling_ranges(rank)
+    if not len(ranges.start_ns):
+        return intervals.empty()
+    loads = np.array([kind_of(name) is PlaceKind.LOADER for name in ranges.names], np.bool_)
+    chosen = (ranges.thread == thread) | ~loads[ranges.name]
+    return ranges.intervals_of(np.flatnonzero(chosen))
+
+
+class Layers(Record, frozen=True):
+    """The layers of a model that the periods of a rank are."""
+
+    first: int  # the number of the first one
+    last: int
+    kinds: frozenset[str]  # the names of their ranges, with `#` for numbers
+
+
+@optional("layers", otherwise=lambda _: None)
+def layers_of(rank: Rank) -> Layers | None:
+    """Return the layers that a rank's periods are; None if they are none.
+
+    Each period's launches hold one range of a framework whose name has a running number: it counts
+    up, or down, by one from a period to the next.
+    """
+    periods, steps = rank.periods, rank.host_steps
+    if rank.step_ranges is not None or periods is None or steps is None:
+        return None
+    ranges = place_ranges(rank)
+    if len(steps.start_ns) < MIN_STEPS or not len(ranges.start_ns):
+        return None
+    spans = {
+        kind: span
+        for kind, numbers in _numbers(ranges.names).items()
+        if (span := _counts_up(ranges, numbers, steps)) is not None
+    }
+    if not spans:
+        return None
+    first, last = max(spans.values(), key=lambda span: span[1] - span[0])
+    return Layers(first, last, frozenset(spans))
+
+
+def _numbers(names: Sequence[str]) -> dict[str, Int64]:
+    """Return the numbers of names with one each, by the rest of the name; -1 for other names."""
+    by_kind: dict[str, Int64] = {}
+    for place, name in enumerate(names):
+        found = _NUMBER.findall(name)
+        if len(found) == 1 and len(found[0]) < _MAX_DIGITS:
+            kind = unnumbered(name)
+            if kind not in by_kind:
+                by_kind[kind] = np.full(len(names), -1, np.int64)
+            by_kind[kind][place] = int(found[0])
+    return by_kind
+
+
+def _counts_up(ranges: PlaceRanges, numbers: Int64, steps: StepRanges) -> tuple[int, int] | None:
+    """Return the least and highest number of ranges that count the steps up or down, else None."""
+    number = numbers[ranges.name]
+    rows = np.flatnonzero(number >= 0)
+    period = np.searchsorted(steps.start_ns, ranges.start_ns[rows], side="right") - 1
+    inside = (period >= 0) & (ranges.start_ns[rows] < steps.end_ns[-1])
+    number, period = number[rows[inside]], period[inside]
+    is_one_each = len(distinct_values(period)) == len(period)
+    if not is_one_each or len(period) < max(MIN_STEPS, MIN_COVERED * len(steps.start_ns)):
+        return None
+    is_next = np.abs(np.diff(number)) == np.diff(period)
+    if is_next.mean() < MIN_COVERED:
+        return None
+    return int(number.min()), int(number.max())
+
+
+def _is_step(name: str) -> bool:
+    return any(pattern.expression.match(name) for pattern in PATTERNS)
