@@ -21,7 +21,13 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_means import counted_steps, slowest_rank, step_lengths
+from traceprof.analyses.steps.step_means import (
+    counted_steps,
+    judged_steps,
+    slowest_rank,
+    step_lengths,
+)
+from traceprof.reports.slow_steps_text import slow_steps_lines
 from traceprof.reports.time_text import about_steps
 from traceprof.run.period_steps import about_periods
 from traceprof.trace.model.parts import Part
@@ -143,6 +149,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     slowest = slowest_rank(results)
     lengths = step_lengths(slowest)
     notes = [] if lengths is None else about_steps(slowest, lengths)
+    notes += slow_steps_lines(view.analysis.result)
     about = [html.P(note, className="note") for note in notes]
     rows = [_row(view, result) for result in results]
     return card(
@@ -155,7 +162,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
     steady = counted_steps(result) or result.steps
-    slowest = max(steady, key=lambda step: step.measures.window_ns)
+    slowest = max(judged_steps(result) or steady, key=lambda step: step.measures.window_ns)
     place = next(at for at, step in enumerate(result.steps) if step is slowest)
     return {
         "rank": result.rank,

@@ -10,6 +10,7 @@ from traceprof.reports.claims import finding_blocks, gaps
 from traceprof.reports.detail import WHOLE
 from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
 from traceprof.reports.ranks_text import rank_sections
+from traceprof.reports.slow_steps_text import slow_steps_section
 from traceprof.reports.time_text import below_the_table, headline_lines, parts_table, steps_section
 from traceprof.structs import Record
 from traceprof.units import counted
@@ -31,6 +32,7 @@ class AnalysisSections(Record, frozen=True):
     headline: tuple[str, ...] = ()  # what a step takes, what to act on first, what it could take
     times: Section | None = None
     steps: Section | None = None
+    slow_steps: Section | None = None
     others: tuple[Section, ...] = ()  # ranks against each other, communication, compute, kernels
     findings: Section | None = None
     gaps: Section | None = None  # what could not be analysed
@@ -43,7 +45,7 @@ class AnalysisSections(Record, frozen=True):
         return [
             section("", Paragraph(title, "title"), *lines),
             section("", *self.headline),
-            *filter(None, (self.times, self.steps)),
+            *filter(None, (self.times, self.steps, self.slow_steps)),
             *self.others,
             *filter(None, (self.findings, self.gaps, self.notes)),
         ]
@@ -60,6 +62,7 @@ def analysis_sections(analysis: RunResult, detail: Detail = WHOLE) -> AnalysisSe
         headline=tuple(map(one_line, headline_lines(analysis))),
         times=section("Where the time went", parts_table(analysis, detail.max_ranks), *below),
         steps=steps_section(analysis, detail) if detail.has_steps else None,
+        slow_steps=slow_steps_section(analysis),
         others=(*rank_sections(analysis, detail), *_compute(analysis, detail)),
         findings=section("Findings", *finding_blocks(analysis, detail)),
         gaps=missing,

@@ -40,7 +40,7 @@ def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
         lines += _blocks(report.times.blocks)
     if report.findings is not None:
         lines += ["#### Findings", "", *_items(report.findings.blocks), ""]
-    for section in filter(None, (report.steps, *report.others)):
+    for section in filter(None, (report.steps, report.slow_steps, *report.others)):
         lines += _folded(section.title, _blocks(section.blocks))
     for section in filter(None, (report.gaps, report.notes)):
         lines += _folded(section.title, _items(section.blocks[:_MAX_LINES]))

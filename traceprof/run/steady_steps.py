@@ -89,6 +89,8 @@ def regular_spacing(is_long: Mask) -> int | None:
 MIN_KERNELS = 0.9
 """Of the usual number of kernels: a first or last step with fewer is cut."""
 _MAX_AS_FEW = 0.1  # of the other steps have as few kernels as a step that is cut
+MIN_LONG = 1.5
+"""Of the median length: a first step with few kernels that takes longer is opening, not cut."""
 MIN_STEPS_OF_AN_OPENING = 6
 MAX_OPENING_SHARE, MAX_OPENING_STEPS = 0.25, 10
 MIN_OPENING = 1.05
@@ -120,7 +122,8 @@ def step_uses(
     """Return which steps are steady, and why others are not, int8[n] of `StepUse`.
 
     Cut are the first and the last step with under 90 % of the median number of kernels, where
-    hardly another step has as few, and the last one where no step follows. Opening are leading
+    hardly another step has as few, and the last one where no step follows. A first one that takes
+    over 1.5 times the median is opening: it compiles, or sets up. Opening are leading
     steps that take longer than those of the later half. Rare is a step that takes over three times
     as long as the longest kind, and in which something else ran.
 
@@ -143,7 +146,9 @@ def step_uses(
         others = np.delete(num_kernels, end)
         is_short = num_kernels[end] < MIN_KERNELS * median_of(num_kernels)
         if is_short and (others <= num_kernels[end]).mean() <= _MAX_AS_FEW:
-            uses[end] = StepUse.CUT
+            # The recording's edge makes no step longer: something else ran in it.
+            is_long = end == 0 and lengths[0] > MIN_LONG * median_of(lengths)
+            uses[end] = StepUse.OPENING if is_long else StepUse.CUT
     if (uses == StepUse.CUT).all():
         return np.zeros(len(lengths), np.int8)  # nothing else tells what a step takes
     left = np.flatnonzero(uses == StepUse.STEADY)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.measurements.hidden import Hidden
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, RankResult, Result
+    from traceprof.analyses.steps.slow_steps import SlowSteps
     from traceprof.analyses.steps.step_means import StepTotals
     from traceprof.findings import NotApplicable
     from traceprof.host.rank_stalls import RankStalls
@@ -73,6 +74,7 @@ class RankMeasurements(Record, frozen=True):
     process_groups: ProcessGroupsResult | None = None
     shown_process_groups: ProcessGroupsResult | None = None
     step_totals: StepTotals | None = None
+    slow_steps: SlowSteps | None = None
     stalls: RankStalls | None = None
     placed: PlacedKernels | None = None
     passes: RankPasses | None = None
@@ -99,6 +101,7 @@ class RankMeasurements(Record, frozen=True):
             process_groups=groups,
             shown_process_groups=shown_groups,
             step_totals=self.step_totals and structs.replace(self.step_totals, rank=rank),
+            slow_steps=self.slow_steps and self.slow_steps.with_rank(rank),
             stalls=None if self.stalls is None else self.stalls.numbered(rank, report),
             placed=None if self.placed is None else self.placed.numbered(rank, report),
             passes=None if self.passes is None else self.passes.numbered(rank, report),
@@ -180,6 +183,8 @@ class MeasuredRun(Record, frozen=True):
     """The process groups of all that is shown."""
     step_totals: tuple[StepTotals, ...] = ()
     """The time of steady steps by part and cause."""
+    slow_steps: tuple[SlowSteps, ...] = ()
+    """The steps that took far longer than usual."""
     stalls: tuple[RankStalls, ...] = ()
     """Of the hosts of ranks with a GPU."""
     placed: tuple[PlacedKernels, ...] = ()

@@ -8,7 +8,7 @@ from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import buckets
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
 from traceprof.analyses.measurements import process_groups
-from traceprof.analyses.steps import step_means
+from traceprof.analyses.steps import slow_steps, step_means
 from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
 from traceprof.ranks.passes import rank_passes
@@ -98,6 +98,12 @@ MEASUREMENTS = dict(
             "step_totals",
             "the time of the steady steps by part and cause",
             lambda rank, judged, *_: step_means.run(rank, judged),
+        ),
+        _measurement(
+            "slow_steps",
+            "the steps that took far longer than usual, and what ran in them",
+            lambda rank, judged, *_: slow_steps.run(rank, judged),
+            has_gpu=True,
         ),
         _measurement(
             "stalls",

@@ -132,7 +132,7 @@ def run(rank: Rank, window: Window) -> StepTotals:
     return StepTotals(
         rank=rank.rank,
         num_steps=len(steps.step),
-        steps=tuple((steps.step - _first_shown(rank, window)).tolist()),
+        steps=tuple((steps.step - first_shown(rank, window)).tolist()),
         window_ns=length,
         compute_ns=compute,
         exposed_communication_ns=exposed,
@@ -143,7 +143,7 @@ def run(rank: Rank, window: Window) -> StepTotals:
     )
 
 
-def _first_shown(rank: Rank, window: Window) -> int:
+def first_shown(rank: Rank, window: Window) -> int:
     """Return the index of the first of the rank's steps that is shown; 0 without any."""
     if rank.steps is None:
         return 0
@@ -201,7 +201,7 @@ class StepLengths(Record, frozen=True):
     num_steps: int  # the number of steady steps
     mean_ns: int  # their mean length: what a step takes
     median_ns: int  # their median length
-    slowest: StepMeasures  # the slowest of them
+    slowest: StepMeasures  # the slowest of all that are judged, whether it counts or not
     # of them, the shorter ones first; one where all are alike. Phases are kinds, in order of time
     kinds: tuple[StepKind, ...]
     left_out: tuple[LeftOutSteps, ...]  # the other steps
@@ -236,7 +236,7 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
         num_steps=len(steps),
         mean_ns=_mean(lengths),
         median_ns=round(float(median_of(lengths))),
-        slowest=max(steps, key=lambda step: step.measures.window_ns),
+        slowest=max(judged_steps(result), key=lambda step: step.measures.window_ns),
         kinds=_kinds(lengths, np.array([step.phase for step in steps], np.int64)),
         left_out=tuple(_left_out(result)),
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, Result
+    from traceprof.analyses.steps.slow_steps import SlowSteps
     from traceprof.analyses.steps.step_means import StepTotals
     from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
@@ -165,6 +166,11 @@ class RunResult(Record, frozen=True):
     def step_totals(self) -> tuple[StepTotals, ...]:
         """Breakdowns of steady steps, by rank."""
         return self.measured.step_totals
+
+    @property
+    def slow_steps(self) -> tuple[SlowSteps, ...]:
+        """The steps of ranks with a GPU that took far longer than usual, by rank."""
+        return self.measured.slow_steps
 
     @property
     def communication(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:

@@ -21,6 +21,7 @@ from traceprof.analyses.compute.compute_parts import GRAPH, StepFlops
 from traceprof.analyses.gradients.buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
 from traceprof.analyses.links import link_usage as links
+from traceprof.analyses.steps import slow_steps
 from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
@@ -272,6 +273,13 @@ class Step(Measures, frozen=True, kw_only=True):
         Count,
         "If steps are periods: index of the program's phase, from 0 in order of time. Otherwise 0.",
     ] = 0
+
+
+@record("rank", ...)
+class SlowStep(slow_steps.SlowStep, frozen=True, kw_only=True):
+    """A step that took over 1.5 times the median, and why."""
+
+    rank: Count
 
 
 @record("rank", ...)
@@ -565,6 +573,11 @@ class Document(Struct):
     training: list[Training]
     steps: list[Step]
     step_totals: list[StepTotals]
+    slow_steps: Annotated[
+        list[SlowStep],
+        "Every step over 1.5 times the median, whether it counts or not, and what ran in it and"
+        " nowhere else.",
+    ]
     communication_totals: list[CommunicationTotals]
     beside: Annotated[
         list[Beside],

@@ -36,6 +36,7 @@ _training_row = maker(model.Training, "rank")
 _compute_row = maker(model.Compute, "rank")
 _module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
+_slow_row = maker(model.SlowStep, "rank")
 _totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(model.Collective, "rank")
 _bucket_row = maker(model.Bucket, "rank")
@@ -127,6 +128,12 @@ def _steps(result: RunResult) -> Iterator[model.Step]:
             left_out = "not judged" if step.use is None else WHY_LEFT_OUT.get(step.use)
             row = measured.rank, step.number, start, end, left_out, step.phase
             yield _step_row(step.measures, *row)
+
+
+def _slow_steps(result: RunResult) -> Iterator[model.SlowStep]:
+    for of_rank in result.slow_steps:
+        for step in of_rank.steps:
+            yield _slow_row(step, of_rank.rank)
 
 
 def _communication_totals(result: RunResult) -> Iterator[model.CommunicationTotals]:
@@ -323,6 +330,7 @@ TABLES: Mapping[str, ListField] = {
     "training": ListField(model.Training, _training),
     "steps": ListField(model.Step, _steps),
     "step_totals": ListField(StepTotals, attrgetter("step_totals")),
+    "slow_steps": ListField(model.SlowStep, _slow_steps),
     "communication_totals": ListField(model.CommunicationTotals, _communication_totals),
     "beside": ListField(model.Beside, _beside),
     "links": ListField(model.LinkUse, _links),

@@ -1,0 +1,311 @@
+"""Steps that took far longer than the usual one, and what ran in them and nowhere else.
+
+A range, operator or file call explains a step if the GPU idled in it, or worked for it, for half of
+what the step takes more than the median, and did so in a tenth of the usual steps at most. If none
+does, the part of the step that grew most explains it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from traceprof import intervals
+from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.steps.step_means import first_shown
+from traceprof.findings import Count, one_of
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.idle_details import details
+from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
+from traceprof.kernel_names import function_name
+from traceprof.patterns import lazy
+from traceprof.run.rank import Window
+from traceprof.run.steady_steps import StepUse, steady_steps
+from traceprof.trace.grouping import distinct_values, median_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Rank
+
+MIN_FACTOR = 1.5
+"""A step is slow that takes so many times the median of its phase."""
+_MIN_EXPLAINED = 0.5  # of what a slow step takes more
+_MAX_ELSEWHERE = 0.1  # of the usual steps
+_MIN_CANDIDATE = 0.1
+_MAX_CANDIDATES = 12
+_MAX_EXPLAINED_STEPS = 100  # the costliest; of others the part is named
+_FILE = lazy(r"p?(?:read|write)v?(?:64|2|64v2)?\Z|f(?:read|write|sync|datasync|flush)\Z|sync_file")
+_CAUSE_OF_KIND = {
+    PlaceKind.CHECKPOINT: "checkpoint",
+    PlaceKind.EVALUATION: "evaluation",
+    PlaceKind.COLLECTION: "collection",
+    PlaceKind.COMPILE: "compile",
+    PlaceKind.LOADER: "data_loading",
+    PlaceKind.CAPTURE: "setup",
+}
+RAN = ("checkpoint", "evaluation", "collection", "compile", "file", "range", "operator")
+"""Causes that are something that ran in the step and nowhere else."""
+_PARTS = ("compute", "exposed_communication", "exposed_copy")
+CAUSES = (*RAN, *_PARTS, *(cause.value for cause in IdleCause))
+
+
+class SlowStep(Struct, frozen=True, forbid_unknown_fields=True):
+    """A step that took over 1.5 times the median, and why."""
+
+    index: Annotated[Count, "Its index among the rank's `steps`."]
+    number: Annotated[Count, "Its number, as `steps[].step`."]
+    host_number: Annotated[
+        Count | None,
+        "Number on the host's mark in which that happened: the GPU may be at work on an earlier"
+        " step. Null without marks.",
+    ]
+    step_ns: Count
+    extra_ns: Annotated[Count, "What it takes more than the median of the steady steps."]
+    counts: Annotated[bool, "Whether it counts in the mean step."]
+    cause: Annotated[
+        str,
+        one_of(*CAUSES),
+        "What ran in it and nowhere else: `checkpoint`, `evaluation`, `collection` (of garbage),"
+        " `compile`, `data_loading`, `file` (calls that read or write), `range` or `operator` of"
+        " any other kind. Else the part of the step that grew most: a cause of idle time as in"
+        " `gpu-idle`, or a part as in `steps`.",
+    ]
+    label: Annotated[
+        str | None, "Name of the range, operator, call or kernel; null if nothing is known."
+    ]
+    cause_ns: Annotated[
+        Count, "How long the GPU idled in it or worked for it, or how much it grew."
+    ]
+
+
+class SlowSteps(RankResult, frozen=True):
+    """The slow steps of a rank, in order of time."""
+
+    steps: tuple[SlowStep, ...]
+
+
+class _Candidate(NamedTuple):
+    """Something that ran on the host."""
+
+    cause: str
+    label: str
+    when: Intervals
+    spent: Int64  # how long the GPU of each step idled in it, or worked for it
+
+
+def run(rank: Rank, judged: Window) -> SlowSteps:
+    """Find the slow steps of a rank in what is judged."""
+    return SlowSteps(rank.rank, _slow_steps(rank, judged))
+
+
+def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
+    steady = steady_steps(rank, judged)
+    if rank.steps is None or len(steady.step) < 2:
+        return ()
+    steps, chosen = rank.steps.chosen(steady.judged), steady.judged
+    length = steps.end_ns - steps.start_ns
+    is_steady = steady.uses == StepUse.STEADY
+    usual = np.zeros(len(chosen), np.float64)
+    for phase in distinct_values(steps.phases).tolist():
+        of_phase = steps.phases == phase
+        counted = length[of_phase & is_steady]
+        usual[of_phase] = np.inf if not len(counted) else float(median_of(counted))
+    slow = np.flatnonzero(length > MIN_FACTOR * usual)
+    if not len(slow):
+        return ()
+    others = np.setdiff1d(np.flatnonzero(is_steady), slow)
+    others = np.flatnonzero(is_steady) if not len(others) else others
+    at = _Steps(rank, steps.start_ns, steps.end_ns, others)
+    extra = (length - usual).astype(np.int64)
+    costliest = set(slow[np.argsort(-extra[slow], kind="stable")][:_MAX_EXPLAINED_STEPS].tolist())
+    first = first_shown(rank, judged)
+    candidates = [*_candidates(rank, at, slow, extra)]
+    found = []
+    for step in slow.tolist():
+        why = at.ran_only_in(step, int(extra[step]), candidates) if step in costliest else None
+        why = why or at.grew(step, is_named=step in costliest)
+        found.append(
+            SlowStep(
+                index=int(chosen[step]) - first,
+                number=int(steps.number[step]),
+                host_number=at.host_number(why.at_ns),
+                step_ns=int(length[step]),
+                extra_ns=int(extra[step]),
+                counts=bool(is_steady[step]),
+                cause=why.cause,
+                label=why.label,
+                cause_ns=why.ns,
+            )
+        )
+    return tuple(found)
+
+
+class _Why(NamedTuple):
+    cause: str
+    label: str | None
+    ns: int
+    at_ns: int  # on the host, when it happened
+
+
+class _Steps:
+    """The judged steps of a rank, some of which are usual."""
+
+    def __init__(self, rank: Rank, start_ns: Int64, end_ns: Int64, usual: Int64) -> None:
+        self.rank, self.start_ns, self.end_ns, self.usual = rank, start_ns, end_ns, usual
+        self.idle = intervals.complement(rank.not_idle, int(start_ns.min()), int(end_ns.max()))
+        kernels, by = rank.operations.kernels, rank.launched_by[0]
+        rows = np.flatnonzero(by >= 0) if rank.calls is not None else np.empty(0, np.int64)
+        self._step_of = np.searchsorted(start_ns, kernels.start_ns[rows], side="right") - 1
+        inside = (self._step_of >= 0) & (
+            kernels.start_ns[rows] < end_ns[np.maximum(self._step_of, 0)]
+        )
+        rows, self._step_of = rows[inside], self._step_of[inside]
+        self._rows, self._length = rows, kernels.ends(rows) - kernels.start_ns[rows]
+        self._launched_ns = (
+            rank.calls.start_ns[by[rows]] if rank.calls is not None else np.empty(0, np.int64)
+        )
+        self._parts: dict[str, Int64] | None = None
+
+    def spent(self, when: Intervals) -> Int64:
+        """Return how long the GPU of each step idled in some time of the host, or worked for it."""
+        idle = intervals.covered_within(
+            intervals.intersect(self.idle, when), self.start_ns, self.end_ns
+        )
+        place = np.searchsorted(when.start_ns, self._launched_ns, side="right") - 1
+        inside = (place >= 0) & (self._launched_ns < when.end_ns[np.maximum(place, 0)])
+        idle += np.bincount(
+            self._step_of[inside], self._length[inside], minlength=len(self.start_ns)
+        ).astype(np.int64)
+        spent: Int64 = np.minimum(idle, self.end_ns - self.start_ns)
+        return spent
+
+    def ran_only_in(self, step: int, extra_ns: int, candidates: list[_Candidate]) -> _Why | None:
+        best: _Why | None = None
+        for cause, label, when, spent in candidates:
+            ns = int(spent[step])
+            elsewhere = float((spent[self.usual] > 0).mean())
+            if ns < _MIN_EXPLAINED * extra_ns or elsewhere > _MAX_ELSEWHERE:
+                continue
+            if best is None or ns > best.ns:
+                best = _Why(cause, label, ns, self._began(when, step))
+        return best
+
+    def _began(self, when: Intervals, step: int) -> int:
+        place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
+        return int(when.start_ns[min(place, len(when) - 1)])
+
+    def grew(self, step: int, *, is_named: bool) -> _Why:
+        """Return the part of a step that grew most over the usual step."""
+        parts = self.parts()
+        growth = {
+            name: int(ns[step]) - round(float(median_of(ns[self.usual])))
+            for name, ns in parts.items()
+        }
+        part = max(growth, key=lambda name: growth[name])
+        low, high = int(self.start_ns[step]), int(self.end_ns[step])
+        label = None
+        if is_named and part == "compute":
+            label = self._kernel(step)
+        elif is_named and part not in _PARTS:
+            named = details(self.rank, Window(low, high), IdleCause(part))
+            label = named[0].name if named else None
+        return _Why(part, label, max(growth[part], 0), self._longest_gap_end(low, high))
+
+    def parts(self) -> dict[str, Int64]:
+        """Return the parts of each step, and its idle time by cause, in ns."""
+        if self._parts is None:
+            rank, causes = self.rank, idle_causes(self.rank)
+
+            def within(covered: Intervals) -> Int64:
+                return intervals.covered_within(covered, self.start_ns, self.end_ns)
+
+            compute, busy, both = (
+                within(rank.compute),
+                within(rank.busy),
+                within(rank.communication),
+            )
+            exposed = both - within(rank.overlapped)
+            copies = busy - compute - exposed
+            self._parts = dict(zip(_PARTS, (compute, exposed, copies), strict=True)) | {
+                cause.value: within(causes.of(cause)) for cause in IdleCause
+            }
+        return self._parts
+
+    def _kernel(self, step: int) -> str | None:
+        """Return the name of the kernel that took most time beyond its usual time in a step."""
+        kernels, names = self.rank.operations.kernels, self.rank.kernel_names
+        name = kernels.name[self._rows]
+        if not len(name):
+            return None
+        ids, which = np.unique(name, return_inverse=True)
+        is_usual = np.isin(self._step_of, self.usual)
+        here, elsewhere = (
+            np.bincount(which[rows], self._length[rows], minlength=len(ids))
+            for rows in (np.flatnonzero(self._step_of == step), np.flatnonzero(is_usual))
+        )
+        most = int(np.argmax(here - elsewhere / max(len(self.usual), 1)))
+        return function_name(names[int(ids[most])])
+
+    def _longest_gap_end(self, low: int, high: int) -> int:
+        gaps = intervals.clip(self.idle, low, high)
+        return low if not len(gaps) else int(gaps.end_ns[int(np.argmax(gaps.length_ns))])
+
+    def host_number(self, at_ns: int) -> int | None:
+        """Return the number of the host's step at a time, else of the last one before it."""
+        ranges = self.rank.step_ranges
+        if ranges is None or not len(ranges.start_ns):
+            return None
+        place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
+        return int(ranges.number[max(place, 0)])
+
+
+def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:
+    """Yield what lasted long in a slow step on the host."""
+    least_ns = int(extra[slow].min())
+    low, high = steps.start_ns[slow], steps.end_ns[slow]
+    scored = []
+    for named in (*_ranges(rank), *_operators(rank, least_ns), *_files(rank)):
+        share = intervals.covered_within(named[2], low, high) / np.maximum(extra[slow], 1)
+        if share.max(initial=0) >= _MIN_CANDIDATE:
+            scored.append((-float(share.sum()), named))
+    scored.sort(key=lambda item: (item[0], item[1][:2]))
+    for _, named in scored[:_MAX_CANDIDATES]:
+        yield _Candidate(*named, steps.spent(named[2]))
+
+
+def _ranges(rank: Rank) -> Iterator[tuple[str, str, Intervals]]:
+    ranges = place_ranges(rank)
+    kinds: dict[str, list[int]] = {}
+    for place, name in enumerate(ranges.names):
+        kinds.setdefault(unnumbered(name), []).append(place)
+    for label, places in kinds.items():
+        name = ranges.names[places[0]]
+        when = ranges.intervals_of(np.flatnonzero(np.isin(ranges.name, places)))
+        cause = _CAUSE_OF_KIND.get(kind_of(name), "range")
+        yield cause, name if len(places) == 1 else label, when
+
+
+def _operators(rank: Rank, least_ns: int) -> Iterator[tuple[str, str, Intervals]]:
+    """Yield operators of which one call took long."""
+    code = rank.trace.operators(rank.process)
+    if code is None:
+        return
+    start, name = code.start_ns, code.packed_name.values
+    end = code.ends(slice(None))
+    is_long = end - start >= _MIN_CANDIDATE * least_ns
+    for number in distinct_values(name[is_long]).tolist():
+        rows = np.flatnonzero(name == number)
+        yield "operator", code.names[number], intervals.union(start[rows], end[rows])
+
+
+def _files(rank: Rank) -> Iterator[tuple[str, str, Intervals]]:
+    calls = rank.trace.host_activity(rank.process).system_calls
+    for number, name in enumerate(calls.names):
+        if _FILE.match(name):
+            rows = np.flatnonzero(calls.name == number)
+            end = np.minimum(calls.end_ns[rows], intervals.BEYOND_NS)
+            yield "file", name, intervals.union(calls.start_ns[rows], end)
