@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,13 @@ from sample_traces.simulator.gloo import simulate_gloo
 from sample_traces.simulator.kineto_writer import simulate_into
 from sample_traces.simulator.scenarios import SCENARIOS, SCHEMA_VERSIONS, simulate_scenario
 from sample_traces.simulator.scenarios.runs import RUN_SCENARIOS, simulate_run
+from sample_traces.simulator.truth import check_is_free
 from traceprof.cli.groups import SuggestingGroup
-from traceprof.cli.output import check_files
+from traceprof.cli.output import check_files, filled_folder
 from traceprof.errors import TraceprofError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _SEED = click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the random durations."
@@ -92,8 +94,19 @@ def gloo(pairs: int, operations: int, seed: int, output: str) -> None:
 
 def _write(output: str, simulate: Callable[[Path], Path]) -> None:
     check_files(output)
-    written, truth = simulate_into(Path(output), simulate)
-    click.echo("\n".join(map(str, (*written, truth))))
+    folder = Path(output).parent
+    with _all_or_none(folder) as beside:
+        written, truth = simulate_into(beside / Path(output).name, simulate)
+    click.echo("\n".join(str(folder / path.name) for path in (*written, truth)))
+
+
+@contextmanager
+def _all_or_none(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder whose files are moved into another one at the end, all or none."""
+    with filled_folder(str(folder)) as beside:
+        yield beside
+        for path in beside.iterdir():
+            check_is_free(folder / path.name)
 
 
 def _schema_version(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
@@ -139,15 +152,16 @@ def _run(name: str, summary: str) -> click.Command:
     @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to write to.")
     def run(seed: int, per: str, labels: bool, schema_version: str, output: str) -> None:
         check_files(output)
-        truth = simulate_run(
-            name,
-            Path(output),
-            seed=seed,
-            per_rank=per == "rank",
-            is_labelled=labels,
-            schema_version=schema_version,
-        )
-        click.echo(f"{output}\n{truth}")
+        with _all_or_none(Path(output)) as beside:
+            truth = simulate_run(
+                name,
+                beside,
+                seed=seed,
+                per_rank=per == "rank",
+                is_labelled=labels,
+                schema_version=schema_version,
+            )
+        click.echo(f"{output}\n{Path(output) / truth.name}")
 
     return run
 

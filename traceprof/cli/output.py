@@ -170,7 +170,8 @@ def filled_folder(output: str) -> Iterator[Path]:
         target = Path(os.path.realpath(output))
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(None, "it is not a folder")
-        with TemporaryDirectory(prefix=".traceprof-", dir=target.parent) as beside:
+        place = target if target.is_dir() else target.parent  # a disk of its own may be mounted
+        with TemporaryDirectory(prefix=".traceprof-", dir=place) as beside:
             yield Path(beside)
             target.mkdir(exist_ok=True)
             for file in sorted(Path(beside).iterdir()):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
+import signal
 import socket
 import sqlite3
 import sys
-import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,10 +34,11 @@ from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS, export
 from traceprof.trace.programs import captured
+from traceprof.trace.temporary_folder import TemporaryFolder
 from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from traceprof.recording.machine import Machine
     from traceprof.recording.nsys import Nsys
@@ -160,8 +162,8 @@ def probe_ranges(nsys: Nsys) -> ProbedRanges:
     failure = ""
     for _ in range(_TRIES):
         try:
-            with tempfile.TemporaryDirectory(prefix="traceprof-probe-") as folder:
-                names, failure = _recorded_names(nsys, Path(folder))
+            with closing(TemporaryFolder()) as folder:
+                names, failure = _recorded_names(nsys, folder.path)
         except (TraceprofError, OSError, sqlite3.Error) as error:
             failure = str(error)
             continue
@@ -170,12 +172,30 @@ def probe_ranges(nsys: Nsys) -> ProbedRanges:
     return ProbedRanges(of_instrument=False, of_nvtx=False, failure=failure)
 
 
+def _works_in(folder: Path) -> dict[str, str]:
+    return {"TMPDIR": str(folder)}
+
+
+def _end_all(variables: Mapping[str, str]) -> None:
+    """End the processes with these variables: the agent of nsys goes on when nsys is ended."""
+    wanted = {os.fsencode(f"{name}={value}") for name, value in variables.items()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended, or is of somebody else
+            if wanted <= {*(process / "environ").read_bytes().split(b"\0")}:
+                os.kill(int(process.name), signal.SIGKILL)
+
+
 def _recorded_names(nsys: Nsys, folder: Path) -> tuple[set[str], str]:
     """Return the names of recorded ranges, and why there is no recording."""
     report = folder / "probe.nsys-rep"
     flags = [flag for flag in _FLAGS if flag[2:].partition("=")[0] in nsys.options]
     command = (nsys.path, "profile", *flags, f"--output={folder / 'probe'}", sys.executable)
-    done = captured(*command, "-c", _PROGRAM)
+    try:
+        # What nsys collects lies in this folder, too, so that it is removed with it.
+        done = captured(*command, "-c", _PROGRAM, environment=os.environ | _works_in(folder))
+    except BaseException:
+        _end_all(_works_in(folder))
+        raise
     if not report.exists():
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         return set(), lines[-1] if lines else f"the exit status of nsys is {done.returncode}"

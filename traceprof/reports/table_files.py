@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from traceprof.documents.analysis.records import TABLES
@@ -66,26 +67,20 @@ def write(
     paths = {name: folder / f"{name}.{ending}" for name in EVENTS}
     if progress is not None:
         progress.expect(len(frames.ranks))
-    try:
+    with ExitStack() as opened:  # all are closed, also where that fails for one
         for rank in frames.ranks:  # a rank at a time, so that no more is in memory
             for name in EVENTS:
                 if name in _OF_PROCESSES and rank not in frames.first_ranks:
                     continue
                 if name not in tables:
-                    tables[name] = writer(paths[name])
+                    tables[name] = opened.enter_context(closing(writer(paths[name])))
                 tables[name].add(getattr(frames, name)(rank))
             if progress is not None:
                 progress.advance(1)
-    finally:
-        for table in tables.values():
-            table.close()
     for name, frame in _results(analysis):
         paths[name] = folder / f"{name}.{ending}"
-        table = writer(paths[name])
-        try:
+        with closing(writer(paths[name])) as table:
             table.add(frame)
-        finally:
-            table.close()
     return [*paths.values()]
 
 
@@ -172,7 +167,10 @@ class _Parquet:
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            finally:
+                self._writer.is_open = False  # else its end writes once more, and prints a traceback
 
 
 def _of_all_ranks(field: pa.Field) -> pa.Field:

@@ -177,7 +177,7 @@ def written(path: AnyPath) -> Iterator[Database]:
     """Yield a store, made or brought up to date, whose changes all happen at the end or never."""
     from sqlite_utils import Database  # noqa: PLC0415  (it takes pandas with it)
 
-    with closing(connected(Path(path), "rwc")) as connection:
+    with _removed_if_full(Path(path)), closing(connected(Path(path), "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")  # waits for its turn before it reads anything
         try:
             store = Database(connection, execute_plugins=False, recursive_triggers=False)
@@ -191,6 +191,18 @@ def written(path: AnyPath) -> Iterator[Database]:
         except BaseException:  # also where it is interrupted
             connection.rollback()
             raise
+
+
+@contextmanager
+def _removed_if_full(path: Path) -> Iterator[None]:
+    """Remove a new store for which the disk has no room; after other errors somebody may fill it."""
+    was_there = path.exists()
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if not was_there and "full" in str(error) and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 MAX_ANSWER_S = 60.0
@@ -21,12 +21,17 @@ _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _MIN_CONVERSION_S, _BYTES_PER_S = 600.0, 1e6  # nsys converts some 20 MB a second
 
 
-def captured(*command: str | Path, max_s: float | None = None) -> subprocess.CompletedProcess[str]:
+def captured(
+    *command: str | Path,
+    max_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
     """Run a program without input to its end, and capture its output.
 
     Args:
         command: the program and its arguments.
         max_s: its time limit in seconds; None for a program that only answers.
+        environment: its variables; those of this process where None.
 
     Raises:
         OSError: it does not start, or was killed at the time limit; `strerror` is a clause.
@@ -45,6 +50,7 @@ def captured(*command: str | Path, max_s: float | None = None) -> subprocess.Com
             stdin=subprocess.DEVNULL,
             preexec_fn=ending_with_parent(),
             timeout=max_s,
+            env=environment,
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(errno.ETIMEDOUT, f"it did not end within {max_s:.0f} s") from error

@@ -38,8 +38,7 @@ class TemporaryFolder:
     def __init__(self) -> None:
         with suppress(OSError):
             _remove_abandoned()
-        self.path = _new_folder()
-        self._remove = weakref.finalize(self, _remove_of, os.getpid(), self.path)
+        self.path, self._remove = self._new_folder()
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = unlocked.open("xb")
         with suppress(OSError):  # a file system without locks
@@ -48,8 +47,36 @@ class TemporaryFolder:
 
     def close(self) -> None:
         """Remove the folder; a second call does nothing."""
-        self._remove()
+        if self._remove.alive:
+            _remove_of(os.getpid(), self.path)
+            self._remove.detach()  # only now: what is interrupted is done again when the process ends
         self._lock.close()
+
+    def _new_folder(self) -> tuple[Path, weakref.finalize[..., TemporaryFolder]]:
+        """Create an empty folder, in the folder of the user if that is safe.
+
+        What removes it is there before the folder is, so that no interrupt comes between.
+        """
+        for _ in range(_TRIES):
+            try:
+                users = _users_folder()
+                name = f"{os.getpid()}-{os.urandom(4).hex()}"
+                remove = weakref.finalize(self, _remove_of, os.getpid(), users / name)
+                users.mkdir(mode=0o700, exist_ok=True)
+                if not _is_private(users):
+                    break
+                (users / name).mkdir(mode=0o700)
+            except FileNotFoundError:  # another process has removed it, as it was empty
+                remove.detach()
+            except FileExistsError:  # a file, or a link to nothing, of somebody else
+                break
+            else:
+                return users / name, remove
+        remove.detach()
+        path = Path(tempfile.gettempdir()) / f"traceprof-{name}"
+        remove = weakref.finalize(self, _remove_of, os.getpid(), path)
+        path.mkdir(mode=0o700)
+        return path, remove
 
 
 def remove_exports(pid: int) -> None:
@@ -65,23 +92,6 @@ def remove_exports(pid: int) -> None:
                 if not folder.exists():
                     break
                 time.sleep(_PAUSE_S)  # nsys is about to end, and may have written once more
-
-
-def _new_folder() -> Path:
-    """Create an empty folder, in the folder of the user if that is safe."""
-    prefix = f"{os.getpid()}-"
-    for _ in range(_TRIES):
-        try:
-            users = _users_folder()
-            users.mkdir(mode=0o700, exist_ok=True)
-            if not _is_private(users):
-                break
-            return Path(tempfile.mkdtemp(prefix=prefix, dir=users))
-        except FileNotFoundError:  # another process has removed it, as it was empty
-            continue
-        except FileExistsError:  # a file, or a link to nothing, of somebody else
-            break
-    return Path(tempfile.mkdtemp(prefix=f"traceprof-{prefix}"))
 
 
 def _remove_abandoned() -> None:

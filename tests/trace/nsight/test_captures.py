@@ -247,6 +247,27 @@ def test_a_full_disk_is_named(
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_full_disk_that_only_nsys_names(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    # It leaves an empty export, so that there is room again, and may end as if all was well.
+    said = f"printf '' > $target; echo '[tag_message*] = database or disk is full'; exit {code}"
+    stand_in(temporary.parent, monkeypatch, EXPORTING + said)
+    assert f"no space is left for its export in {temporary}" in attempt(report).line
+
+
+def test_why_sizes_of_messages_could_not_be_exported_is_a_note(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"case $2 in --type=json) echo Bad >&2; exit 1;; esac; cp '{SAMPLE}' $target"
+    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
+    monkeypatch.setattr(conversion, "lacks_payloads", lambda _: True)
+    with closing(open_trace(report)) as trace:
+        (note,) = [note for note in trace.notes if "sizes of NCCL" in note]
+        assert "nsys says: Bad" in note
+
+
 def test_what_an_optional_step_of_the_conversion_lost_is_a_note(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

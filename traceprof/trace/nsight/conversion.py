@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
+from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError, TraceprofError
 from traceprof.trace.nsight import NSYS_REP
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.nccl import add_payloads, lacks_payloads
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 FIRST_WITH_BLOBS = (2024, 5)
 _MIN_FREE_BYTES = 1 << 16
+_DISK_IS_FULL = re.compile(rf"{re.escape(os.strerror(errno.ENOSPC))}|disk is full")  # SQLite's words
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 
 
@@ -102,8 +103,9 @@ def export(nsys: str, report: Path, folder: Path) -> tuple[Path, str | None]:
     options = _payload_options(_run(report, nsys, "export", "--help").stdout)
     command = (nsys, "export", "--type=sqlite", *options, f"--output={target}", str(link))
     done = _run(report, *command, max_s=max_s)
-    if done.returncode != 0 or not target.exists():
-        _check_space(report, folder, done.stderr)
+    said = done.stdout + done.stderr  # nsys may end with 0 where the disk is full
+    if done.returncode != 0 or not target.exists() or _DISK_IS_FULL.search(said):
+        _check_space(report, folder, said)
         raise _not_exported(nsys, report, done)
     return target, None if options else _add_payloads(nsys, report, link, target)
 
@@ -114,7 +116,7 @@ def _check_space(report: Path, folder: Path, said: str = "") -> None:
     Raises:
         TraceFileError: it is.
     """
-    if shutil.disk_usage(folder).free < _MIN_FREE_BYTES or os.strerror(errno.ENOSPC) in said:
+    if shutil.disk_usage(folder).free < _MIN_FREE_BYTES or _DISK_IS_FULL.search(said):
         raise TraceFileError(
             f"cannot export {report}",
             f"no space is left for its export in {folder.parent}",
@@ -137,12 +139,12 @@ def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> str | No
         if lacks_payloads(target):
             command = (nsys, "export", "--type=json", f"--output={document}", str(link))
             done = _run(report, *command, max_s=conversion_limit_s(report))
-            if done.returncode == 0:
-                add_payloads(target, document)
-            else:
+            if done.returncode != 0:
                 _check_space(report, target.parent, done.stderr)
-    except (sqlite3.Error, OSError, TraceFileError) as error:
-        why = error.why if isinstance(error, TraceFileError) else str(error)
+                raise _not_exported(nsys, report, done)
+            add_payloads(target, document)
+    except (sqlite3.Error, OSError, TraceprofError) as error:
+        why = error.why if isinstance(error, TraceprofError) else str(error)
         return f"sizes of NCCL's messages are unknown: they could not be exported ({why})"
     finally:
         document.unlink(missing_ok=True)

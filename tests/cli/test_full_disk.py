@@ -1,0 +1,212 @@
+"""Writers on a disk that is full: the result is whole, or not there at all, and one line says why.
+
+Each is given a disk of 20 sizes up to what it takes, and one with room.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from sample_traces.simulator.__main__ import command as simulator
+from tests.support.commands import Outcome, in_process
+from tests.support.recording import profile
+from tests.support.selection import missing, rows_long_after
+from tests.support.traces import SAMPLE, SAMPLES
+from traceprof import open_trace
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="file systems in memory are Linux's"),
+]
+
+_NUM_SIZES = 20
+_PAGE = 4096
+_ROOM = 64 << 20  # more than any of these writes
+OUT = "{out}"
+
+
+class Disk:
+    """A file system in memory."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = path
+        done = self._mount(f"size={_ROOM}")
+        if done.returncode:
+            missing(f"no file system can be mounted ({done.stderr.strip()})", "mount")
+
+    def _mount(self, options: str) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def resize(self, num_bytes: int) -> None:
+        done = self._mount(f"remount,size={num_bytes}")
+        assert done.returncode == 0, done.stderr
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+    def used(self) -> int:
+        state = os.statvfs(self.path)
+        return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+    def files(self) -> dict[str, bytes]:
+        """Return the content of each file by its name."""
+        return {
+            str(path.relative_to(self.path)): path.read_bytes()
+            for path in sorted(self.path.rglob("*"))
+            if path.is_file()
+        }
+
+    def clear(self) -> None:
+        for path in self.path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path / "disk")
+    yield disk
+    disk.unmount()
+
+
+def walk(
+    disk: Disk, write: Callable[[], Outcome], *, before: Callable[[], object] | None = None
+) -> None:
+    """Give a writer less room than it takes, 20 times, and more each time.
+
+    Args:
+        disk: where it writes.
+        write: the writer.
+        before: puts what is there before it writes.
+    """
+    sizes = [_ROOM]
+    num_refused, num_done = 0, 0
+    whole: dict[str, bytes] = {}
+    for number in range(_NUM_SIZES + 2):
+        disk.resize(_ROOM)
+        disk.clear()
+        if before is not None:
+            before()
+        was_there, used = disk.files(), disk.used()
+        if number:
+            taken = sizes[0] - used  # at the end: while it writes it may take more
+            share = number if number <= _NUM_SIZES else 3 * _NUM_SIZES
+            disk.resize(used + max(_PAGE, taken * share // _NUM_SIZES))
+        outcome = write()
+        disk.resize(_ROOM)
+        assert "Traceback" not in outcome.err
+        if number == 0:
+            assert outcome.code == EXIT_DONE, outcome.err
+            whole = disk.files()
+            sizes[0] = disk.used()
+        elif outcome.code == EXIT_DONE:
+            num_done += 1
+            assert disk.files().keys() == whole.keys()
+        else:
+            num_refused += 1
+            assert outcome.code == EXIT_ERROR
+            assert disk.files() == was_there, outcome.err
+            assert "cannot" in outcome.err
+            assert outcome.err.count("\n") == 1, outcome.err
+    assert num_refused >= _NUM_SIZES // 4
+    assert num_done
+
+
+def answered(*arguments: str | Path) -> Callable[[], Outcome]:
+    return lambda: in_process(*arguments)
+
+
+def simulated(*arguments: str | Path) -> Callable[[], Outcome]:
+    """Return what simulates, with click's own errors."""
+
+    def write() -> Outcome:
+        out = io.StringIO()
+        with redirect_stdout(out), redirect_stderr(out), pytest.raises(SystemExit) as ended:
+            simulator([str(argument) for argument in arguments])
+        assert isinstance(ended.value.code, int)
+        return Outcome(EXIT_ERROR if ended.value.code else EXIT_DONE, "", out.getvalue())
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    rows_long_after(
+        1,
+        (
+            [("export", "parquet", "-o", OUT, SAMPLE)],
+            [("export", "csv", "-o", OUT, SAMPLE)],
+            [("export", "perfetto", "-o", OUT, SAMPLE)],
+            [("analyze", "--save", OUT, SAMPLE)],
+            [("analyze", "--format", "json", "-o", OUT, SAMPLE)],
+            [("analyze", "--format", "html", "-o", OUT, SAMPLE)],
+            [("analyze", "--format", "markdown", "-o", OUT, SAMPLE)],
+            [("whatif", "--format", "json", "-o", OUT, SAMPLE)],
+            [("compare", "--format", "html", "-o", OUT, SAMPLE, SAMPLE)],
+        ),
+    ),
+    ids=lambda words: "-".join(words[:3]),
+)
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "there"])
+def test_commands(disk: Disk, arguments: Sequence[str | Path], *, is_there: bool) -> None:
+    filled = [disk.path / "out" if word is OUT else word for word in arguments]
+    is_folder = "csv" in arguments or "parquet" in arguments
+    before = small(disk.path / "out", arguments, is_folder=is_folder) if is_there else None
+    walk(disk, answered(*filled), before=before)
+
+
+def small(out: Path, arguments: Sequence[str | Path], *, is_folder: bool) -> Callable[[], object]:
+    """Return what puts an earlier result there: a store of one run, or something shorter."""
+    if "--save" in arguments:
+        return answered("analyze", "--save", out, SAMPLES[0])
+    if is_folder:
+        return lambda: (out.mkdir(), (out / f"steps.{arguments[1]}").write_text("before"))
+    return lambda: out.write_text("before")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["x.sqlite", "x.json", "x.json.gz"])
+def test_simulated_traces(disk: Disk, name: str) -> None:
+    walk(disk, simulated("ddp", "-o", disk.path / name))
+
+
+@pytest.mark.long
+def test_simulated_runs(disk: Disk) -> None:
+    walk(disk, simulated("straggler-host", "-o", disk.path / "run"))
+
+
+@pytest.mark.long
+def test_conversions(
+    disk: Disk, tmp_path: Path, nsys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "reports" / "r.nsys-rep"
+    report.parent.mkdir()
+    program = "for number in range(3000): open('/dev/null').close()"
+    flags = ["--trace=osrt", "--sample=none", "--cpuctxsw=none", "--osrt-threshold=0"]
+    profile(nsys, flags, report, [sys.executable, "-c", program])
+    monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
+    whole = in_process("info", report)
+    assert whole.code == EXIT_DONE, whole.err
+    with closing(open_trace(report)):
+        taken = disk.used()
+    codes = []
+    for share in (*range(_NUM_SIZES + 1), 5 * _NUM_SIZES):
+        disk.resize(max(_PAGE, taken * share // _NUM_SIZES))
+        outcome = in_process("info", report)
+        codes.append(outcome.code)
+        if outcome.code == EXIT_DONE:
+            assert outcome.out.startswith(whole.out.rstrip("\n")[:-1]), outcome.out
+        else:
+            assert "no space is left for its export in" in outcome.line, (share, outcome.err)
+        assert disk.files() == {}
+    assert {*codes} == {EXIT_DONE, EXIT_ERROR}
