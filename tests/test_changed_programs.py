@@ -8,7 +8,8 @@ import contextlib
 import io
 import logging
 import random
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,13 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages.registry import PAGES
 from tests.support.fuzz import programs
+from tests.support.selection import long_after
 from traceprof.analysis import analyze
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
 from traceprof.errors import TraceprofError
 
 _PER_TEST = 25
+_EVERY = 5  # of the exports that are made degenerate in one way
 
 
 @pytest.mark.slow
@@ -33,6 +36,19 @@ def test_forty_changed_programs(tmp_path: Path, first: int) -> None:
 @pytest.mark.parametrize("first", range(40, 2040, _PER_TEST))
 def test_two_thousand_changed_programs(tmp_path: Path, first: int) -> None:
     assert_answers(tmp_path, first, _PER_TEST, len(COMMANDS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", long_after(1, programs.DEGENERATE), ids=lambda way: way.__name__)
+def test_degenerate_programs(tmp_path: Path, way: Callable[[sqlite3.Connection], None]) -> None:
+    wrong, turn = [], programs.DEGENERATE.index(way)
+    for export in programs.exports(tmp_path)[turn % _EVERY :: _EVERY]:
+        path = programs.degenerate(export, tmp_path / "degenerate.sqlite", way)
+        for command in (*COMMANDS, *OF_PARTS):
+            said, _ = asked(command, [path], export, tmp_path / "out")
+            if "internal error" in said.lower() or "traceback" in said.lower():
+                wrong.append(f"{export.stem}\n{command}: {said[-2000:]}")
+    assert not wrong, "\n".join(wrong)
 
 
 def assert_answers(folder: Path, first: int, num: int, num_commands: int) -> None:
@@ -66,6 +82,13 @@ COMMANDS = (
     ("export", "csv"),
     ("export", "perfetto"),
     ("dashboard",),
+)
+
+
+OF_PARTS = (
+    ("analyze", "--steps", "0:3"),
+    ("analyze", "--time-range", "0ms:1ms"),
+    ("whatif", "--path-of", "1"),
 )
 
 

@@ -84,3 +84,27 @@ main.main(["export", {ending!r}, {os.fspath(SAMPLE)!r}, "-o", {os.fspath(tmp_pat
     done = ended(sys.executable, "-c", program, timeout=MAX_WAIT_S)
     assert (done.returncode, done.stderr) == (128 + signal.SIGHUP, "")
     assert list(tmp_path.iterdir()) == []
+
+
+_IGNORED = """
+import os, sys, weakref
+from traceprof.cli import analyze
+from traceprof.cli.main import main
+class Owner:
+    pass
+def read(*_):
+    owner = Owner()
+    reference = weakref.ref(owner, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
+    del owner
+    while True:
+        pass
+analyze.expand = read
+main(["analyze", "x"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_not_lost_where_python_ignores_errors(number: signal.Signals) -> None:
+    done = ended(sys.executable, "-c", _IGNORED, str(number.value), timeout=MAX_WAIT_S)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (128 + number, "", "")

@@ -169,9 +169,13 @@ def small(out: Path, arguments: Sequence[str | Path], *, is_folder: bool) -> Cal
     """Return what puts an earlier result there: a store of one run, or something shorter."""
     if "--save" in arguments:
         return answered("analyze", "--save", out, SAMPLES[0])
-    if is_folder:
-        return lambda: (out.mkdir(), (out / f"steps.{arguments[1]}").write_text("before"))
-    return lambda: out.write_text("before")
+
+    def put() -> None:
+        if is_folder:
+            out.mkdir()
+        (out / f"steps.{arguments[1]}" if is_folder else out).write_text("before")
+
+    return put
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ EXIT_FINDINGS = 1
 EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MOMENT_S = 0.01
 
 
 class _Terminated(BaseException):
@@ -101,6 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     caught = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     _received.clear()
     before = {number: signal.signal(number, _end) for number in caught}
+    hook, sys.unraisablehook = sys.unraisablehook, _raise_again
     # Read when numpy is imported. Its threads are for large matrices, of which there are none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
@@ -123,6 +125,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             _discard(sys.stderr)
         return EXIT_ERROR
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if isinstance(code, int) else EXIT_DONE
@@ -131,6 +134,18 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
     _received.append(number)
     raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
+
+
+def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise once more, a moment later, what ends the process and came where Python ignores errors.
+
+    Such are the callbacks of weak references, as every import has some.
+    """
+    if not issubclass(unraisable.exc_type, (KeyboardInterrupt, _Terminated)):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGALRM, lambda *_: _end(_received[-1], None))
+    signal.setitimer(signal.ITIMER_REAL, _MOMENT_S)
 
 
 def _prepare_streams() -> None:

@@ -170,7 +170,7 @@ class _Parquet:
             try:
                 self._writer.close()
             finally:
-                self._writer.is_open = False  # else its end writes once more, and prints a traceback
+                self._writer.is_open = False  # else it writes again at its end, and fails
 
 
 def _of_all_ranks(field: pa.Field) -> pa.Field:

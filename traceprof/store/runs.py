@@ -195,7 +195,7 @@ def written(path: AnyPath) -> Iterator[Database]:
 
 @contextmanager
 def _removed_if_full(path: Path) -> Iterator[None]:
-    """Remove a new store for which the disk has no room; after other errors somebody may fill it."""
+    """Remove a new store for which the disk has no room."""
     was_there = path.exists()
     try:
         yield

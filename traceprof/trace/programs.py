@@ -22,9 +22,7 @@ _MIN_CONVERSION_S, _BYTES_PER_S = 600.0, 1e6  # nsys converts some 20 MB a secon
 
 
 def captured(
-    *command: str | Path,
-    max_s: float | None = None,
-    environment: Mapping[str, str] | None = None,
+    *command: str | Path, max_s: float | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program without input to its end, and capture its output.
 

@@ -49,7 +49,7 @@ class TemporaryFolder:
         """Remove the folder; a second call does nothing."""
         if self._remove.alive:
             _remove_of(os.getpid(), self.path)
-            self._remove.detach()  # only now: what is interrupted is done again when the process ends
+            self._remove.detach()  # not before: after an interrupt, it runs at the process's end
         self._lock.close()
 
     def _new_folder(self) -> tuple[Path, weakref.finalize[..., TemporaryFolder]]:

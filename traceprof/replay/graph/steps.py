@@ -286,6 +286,8 @@ def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, sh
     launched, called_ns = launched[order], called_ns[order]
     low = np.searchsorted(called_ns, ranges.start_ns[source])
     high = np.searchsorted(called_ns, ranges.end_ns[source])
+    if (low == high).any():
+        raise CannotReplayError(f"a step of rank {rank.rank} launched no operation")
     ends = work.end_ns[launched]
     # reduceat reduces between each index and the next: every other result is between two steps.
     slices = np.stack((low, high), axis=1).ravel()

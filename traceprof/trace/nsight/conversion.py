@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 FIRST_WITH_BLOBS = (2024, 5)
 _MIN_FREE_BYTES = 1 << 16
-_DISK_IS_FULL = re.compile(rf"{re.escape(os.strerror(errno.ENOSPC))}|disk is full")  # SQLite's words
+_DISK_IS_FULL = re.compile(rf"{re.escape(os.strerror(errno.ENOSPC))}|disk is full")
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 
 
