@@ -51,6 +51,16 @@ def test_degenerate_programs(tmp_path: Path, way: Callable[[sqlite3.Connection],
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
+def test_a_step_that_launched_nothing_is_not_replayed(tmp_path: Path) -> None:
+    (export,) = [path for path in programs.exports(tmp_path) if path.stem == "optimizer"]
+    way = programs.two_operations_of_a_kind
+    path = programs.degenerate(export, tmp_path / "degenerate.sqlite", way)
+    said, is_answer = asked(("export", "perfetto"), [path], export, tmp_path / "out")
+    assert is_answer, said
+    assert "no critical path" in said
+
+
 def assert_answers(folder: Path, first: int, num: int, num_commands: int) -> None:
     """Change programs, half of them as traces of torch.profiler, and give each to commands."""
     exports = programs.exports(folder)
