@@ -151,6 +151,7 @@ class _Parquet:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer: Any = None
+        self._file: Any = None
         self._schema: pa.Schema | None = None
 
     def add(self, frame: pd.DataFrame) -> None:
@@ -162,7 +163,8 @@ class _Parquet:
             fields = [_of_all_ranks(field) for field in table.schema]
             # With what pandas notes, to make the same columns of it again.
             self._schema = pa.schema(fields, table.schema.metadata)
-            self._writer = parquet.ParquetWriter(self._path, self._schema, compression="zstd")
+            self._file = pa.OSFile(str(self._path), "wb")
+            self._writer = parquet.ParquetWriter(self._file, self._schema, compression="zstd")
         self._writer.write_table(table.cast(self._schema))
 
     def close(self) -> None:
@@ -171,6 +173,7 @@ class _Parquet:
                 self._writer.close()
             finally:
                 self._writer.is_open = False  # else it writes again at its end, and fails
+                self._file.close()
 
 
 def _of_all_ranks(field: pa.Field) -> pa.Field:
