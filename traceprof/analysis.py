@@ -346,7 +346,7 @@ def _concluded(
     verdict = judge(measured, only=options.only, skip=options.skip)
     if options.savings is not False and verdict.assumed:
         with collected_failures() as failures:
-            verdict = _replayed(verdict, replay)
+            verdict = _by_passes(_replayed(verdict, replay), measured)
         verdict = verdict.with_failures(failures)
     return RunResult(measured, verdict)
 
@@ -355,6 +355,13 @@ def _not_replayed(verdict: Verdict, _: object) -> Verdict:
     from traceprof.replay.savings import not_replayed
 
     return not_replayed(verdict, "the replay failed", REPORT_IT)
+
+
+@optional("replay", otherwise=lambda verdict, _: verdict)
+def _by_passes(verdict: Verdict, measured: MeasuredRun) -> Verdict:
+    from traceprof.replay.savings import by_passes
+
+    return by_passes(verdict, measured)
 
 
 @optional("replay", otherwise=_not_replayed)

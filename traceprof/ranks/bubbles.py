@@ -45,10 +45,17 @@ def meetings_of(
     arrivals: Sequence[Arrivals],
     passes: Sequence[RankPasses],
     limits: Int64,
+    *,
+    are_in_order: bool = False,
 ) -> Meetings:
-    """Return the handovers between the stages of a pipeline."""
+    """Return the handovers between the stages of a pipeline.
+
+    With `are_in_order` the collectives of a group come one after the other.
+    """
     offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
-    transfer, inputs, outputs = [], [], []
+    nothing = np.empty((0, 2), np.int64)
+    transfer, inputs, outputs = [nothing[:, 0]], [nothing], [nothing]
+    chains = [_chains(pipeline)] if pipeline.messages else [nothing]
     num = 0
     for (source, destination), messages in pipeline.messages.items():
         numbers = np.arange(num, num + len(messages))
@@ -64,14 +71,14 @@ def meetings_of(
         numbers = np.arange(num, num + len(took))
         num += len(took)
         transfer.append(took)
+        if are_in_order:
+            chains.append(np.stack((numbers[:-1], numbers[1:]), axis=1))
         for member, last, following in sides:
             known = last >= 0
             inputs.append(np.stack((offset[member] + last[known], numbers[known]), axis=1))
             known = following >= 0
             outputs.append(np.stack((numbers[known], offset[member] + following[known]), axis=1))
-    return Meetings(
-        np.concatenate(transfer), _chains(pipeline), np.concatenate(inputs), np.concatenate(outputs)
-    )
+    return Meetings(*map(np.concatenate, (transfer, chains, inputs, outputs)))
 
 
 def _chains(pipeline: Pipeline) -> Int64:

@@ -1,7 +1,8 @@
-"""Passes of a rank that may be a pipeline stage: its compute between messages.
+"""Passes of a rank: its compute between messages.
 
 A pass is what one rank launches between two sends, receives or peer copies, and within one range of
-a forward or a backward. A rank without such messages has none.
+a forward or a backward; on a rank without any of these, which is no pipeline stage, between two
+collectives.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
     exchanges = [sent.operations.index(name) for name in BETWEEN_TWO]
     chosen = is_in(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
     if not chosen.any() and not rank.is_peer_copy.any():
-        return _NOTHING, _NOTHING
+        chosen = sent.called_ns != UNKNOWN  # no stage: collectives divide its compute
+        if not chosen.any():
+            return _NOTHING, _NOTHING
     ready = readiness(rank)
     wanted = ready.call >= 0
     wanted[: ready.num_kernels] &= chosen

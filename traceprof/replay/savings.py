@@ -13,6 +13,7 @@ from traceprof.analyses.gpu_idle import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
+from traceprof.analyses.work.pass_model import EQUAL, equal_step
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
@@ -122,6 +123,31 @@ def not_replayed(
     )
     headline = replace(verdict.headline.updated(findings), savings=savings)
     return replace(verdict, findings=findings, headline=headline)
+
+
+def by_passes(verdict: Verdict, measured: MeasuredRun) -> Verdict:
+    """Return a verdict with limits from the model of passes where the replay gave none."""
+    if verdict.headline is None:
+        return verdict
+    findings = tuple(_by_passes(finding, verdict, measured) for finding in verdict.findings)
+    if findings == verdict.findings:
+        return verdict
+    findings = in_order(findings, verdict.headline.step_ns)
+    return replace(verdict, findings=findings, headline=verdict.headline.updated(findings))
+
+
+def _by_passes(finding: Finding, verdict: Verdict, measured: MeasuredRun) -> Finding:
+    atoms, saving = verdict.assumed.get(finding.id, ()), finding.saving
+    if len(atoms) != 1 or atoms[0] not in EQUAL:
+        return finding
+    if saving is not None and saving.assume == atoms[0]:
+        return finding
+    known = equal_step(measured, atoms[0])
+    if known is None or not finding.impact_ns:
+        return finding
+    share = FINDINGS[finding.id].share_of([f for f in verdict.findings if f.id == finding.id])
+    limit = Saving.at_most(known.step_ns - known.equal_ns, atoms[0], known.sentence)
+    return structs.replace(finding, saving=structs.replace(limit, share=share))
 
 
 def num_operations(measured: MeasuredRun) -> int:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
+from traceprof.analyses.work.pass_model import EQUAL, equal_step
 from traceprof.errors import REPORT_IT, UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.execution.options import checked, listed
@@ -111,10 +112,11 @@ def answers_to(
             )
             for assumption in questions
         )
-        return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
+        known = tuple(_by_passes(analysis, reply) for reply in refused)
+        return WhatIf(replay.baseline, known, (), replay.why, replay.how_to_collect)
     answers = []
     for place, assumption in enumerate(questions):
-        answers.append(answered(replay, place, assumption))
+        answers.append(_by_passes(analysis, answered(replay, place, assumption)))
         progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
@@ -131,6 +133,18 @@ def answers_to(
         unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
         schedules=_schedules(analysis, replay.graph),
     )
+
+
+def _by_passes(analysis: OpenAnalysis, reply: Answer) -> Answer:
+    """Return the answer of the model of passes where the replay has none, and the model has."""
+    if reply.refused is None or reply.assume not in EQUAL:
+        return reply
+    known = equal_step(analysis.measured, reply.assume)
+    if known is None:
+        return reply
+    is_too_small = known.step_ns - known.equal_ns < RESOLUTION * known.step_ns
+    note = f"{known.sentence}; no replay says it, since {reply.refused}"
+    return _limit(reply.assume, known.equal_ns, known.step_ns, is_too_small, note)
 
 
 def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:

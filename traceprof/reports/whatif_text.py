@@ -44,7 +44,10 @@ def _blocks(answers: Asked) -> Iterator[Block]:
     if whatif.baseline is not None:
         yield from _checks(whatif.baseline)
     if whatif.refused is not None:
-        yield paragraph(f"This report cannot answer it: {whatif.refused}")
+        is_known = any(answer.refused is None for answer in whatif.answers)
+        what = "the rest" if is_known else "it"
+        yield from _answered(whatif)
+        yield paragraph(f"This report cannot answer {what}: {whatif.refused}")
         if whatif.how_to_collect:
             yield _remedy(whatif.how_to_collect)
         return

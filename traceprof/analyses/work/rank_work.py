@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.passes import RankPasses
     from traceprof.run.session_clocks import Clocks
 
 READS = ("arrivals", "placed", "passes")
@@ -116,6 +117,8 @@ class RunWork(Record, frozen=True):
     peers: tuple[PeerSet, ...] = ()
     ranks: tuple[RankWork, ...] = ()  # in order of the ranks with a GPU
     excesses: tuple[Excess, ...] = ()  # largest first
+    # by rank, a number that it shares with those that run the same kernels, whatever their stage
+    alike: tuple[int, ...] = ()
 
 
 def run(measured: MeasuredRun) -> RunWork:
@@ -134,14 +137,12 @@ def _guarded(measured: MeasuredRun) -> RunWork:
             stage_of[gaps.member] = stage
     stages = [stage_of.get(numbers.get(rank.rank, -1)) for rank in measured.placed]
     passes = {of_rank.rank: of_rank for of_rank in measured.passes}
+    of_stages = [
+        passes.get(rank.rank) if stage is not None else None
+        for rank, stage in zip(measured.placed, stages, strict=True)
+    ]
     forward, backward = (
-        [
-            None
-            if of_rank is None or not (chosen := of_rank.kind == kind).any()
-            else int(median_of(of_rank.compute_ns[chosen]))
-            for of_rank in (passes.get(rank.rank) for rank in measured.placed)
-        ]
-        for kind in (FORWARD, BACKWARD)
+        [_median_pass(of_rank, kind) for of_rank in of_stages] for kind in (FORWARD, BACKWARD)
     )
     return work_of(
         measured.placed,
@@ -150,6 +151,13 @@ def _guarded(measured: MeasuredRun) -> RunWork:
         _groups(measured.ranks, [rank.rank for rank in measured.placed]),
         list(zip(forward, backward, strict=True)),
     )
+
+
+def _median_pass(of_rank: RankPasses | None, kind: int) -> int | None:
+    """Return the median compute of the passes of a kind; None without any."""
+    if of_rank is None or not (of_rank.kind == kind).any():
+        return None
+    return int(median_of(of_rank.compute_ns[of_rank.kind == kind]))
 
 
 def _groups(ranks: RankComparison, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
@@ -222,8 +230,16 @@ def work_of(
         )
         for members, size, stage in peers
     )
+    like = {
+        member: number
+        for number, (members, *_) in enumerate(_peers(tables.num_kernels, [None] * len(placed), ()))
+        for member in members
+    }
     return RunWork(
-        tuple(sets), tuple(rows), tuple(sorted(excesses, key=lambda excess: -excess.excess_ns))
+        tuple(sets),
+        tuple(rows),
+        tuple(sorted(excesses, key=lambda excess: -excess.excess_ns)),
+        tuple(like.get(index, len(placed) + index) for index in range(len(placed))),
     )
 
 
