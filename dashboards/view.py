@@ -168,7 +168,7 @@ class View:
         """The unit of a saving: a step or, if no steps are known, the whole judged time."""
         headline = self.analysis.result.headline
         if headline is None or headline.lengths is not None:
-            return "a step"
+            return "a step" if headline is None else headline.breakdown.unit.unit.one
         return f"the {headline.breakdown.judged_kind}"
 
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:

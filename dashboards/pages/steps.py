@@ -69,9 +69,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
     if not results:
         return page(TITLE, lead, card("Steps", _no_steps(view)))
-    periods = slowest_rank(results).periods
-    if periods:
-        lead = f"{about_periods(periods)} Click a step to see it on the timeline."
+    slowest = slowest_rank(results)
+    if slowest.periods:
+        what = about_periods(slowest.periods, slowest.unit.layers)
+        lead = f"{what} Click a step to see it on the timeline."
     split = worst_first(results, _mean_ns)
     return page(
         TITLE,

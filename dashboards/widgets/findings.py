@@ -332,7 +332,7 @@ def _made_of(headline: Headline) -> str:
     result = headline.breakdown
     text = f"The {result.judged_kind} is {where_it_went(result.judged)}.{judged_share(headline)}"
     if headline.breakdown.periods:
-        text = f"{text} {about_periods(headline.breakdown.periods)}"
+        text = f"{text} {about_periods(headline.breakdown.periods, headline.breakdown.unit.layers)}"
     if headline.lengths is not None:
         text = " ".join((text, *about_steps(headline.breakdown, headline.lengths)))
     return text

@@ -42,7 +42,7 @@ def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
     true = (20 + 4 * 29) / (20 + 4 * 32) - 1
     assert known(found.step.low) < true < known(found.step.high) < 0
     assert found.before.num_steps == found.after.num_steps == 59
-    assert "a step is from one norm to the next (4 kernels)" in found.notes[0]
+    assert "an iteration is from one norm to the next (4 kernels)" in found.notes[0]
     assert found.comparable.is_comparable
 
 

@@ -96,9 +96,12 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
         steady = steady_steps(rank, training_window(rank))
         assert np.bincount(rank.steps.phases[steady.step]).tolist() == [38, 29]
         assert about_periods(rank.periods.phases) == (
-            "No range marks steps; a step is from one sweep to the next (3 kernels), then from one"
-            " advect to the next (2 kernels), in 2 phases of the program: an iteration, or a layer"
-            " of one."
+            "No range marks steps; an iteration is from one sweep to the next (3 kernels), then"
+            " from one advect to the next (2 kernels), in 2 phases of the program."
+        )
+        assert about_periods(rank.periods.phases[:1], (3, 18)) == (
+            "No range marks steps; a period is a layer of one pass of the model, layers 3 to 18:"
+            " from one sweep to the next (3 kernels)."
         )
 
 

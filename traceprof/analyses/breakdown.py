@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.units import NO_UNIT, Unit, unit_of
 from traceprof.run.rank import Window, WindowKind
 from traceprof.run.steady_steps import StepUse, steady_steps
 from traceprof.run.step_ranges import StepsSource
@@ -134,6 +135,7 @@ class BreakdownResult(RankResult, frozen=True):
     judged_kind: WindowKind  # what that is
     training: Training | None  # where the training is; None as long as that is not known
     steps_source: StepsSource = StepsSource.NONE  # the evidence for its steps
+    unit: Unit = NO_UNIT  # what a step is
     # what returns, where they are periods: one for each phase of the program
     periods: tuple[Period, ...] = ()
     num_periods: int = 0  # how often it returns, with or without a step for each
@@ -151,10 +153,11 @@ class BreakdownResult(RankResult, frozen=True):
     @property
     def one_step(self) -> str:
         """The only step in words, with the time that it does not include."""
+        one = f"one {self.unit.unit.word}"
         if self.lead_ns < MIN_LEAD * self.judged.window_ns:
-            return "one step"
+            return one
         lead = duration(self.lead_ns)
-        return f"one step, without the {lead} on the host before its first launch"
+        return f"{one}, without the {lead} on the host before its first launch"
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -187,13 +190,15 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     closed = np.zeros(len(start), np.bool_)
     closed[:2] = shown.is_whole, window.is_whole
     whole, judged, before, after, *of_steps = _measure(rank, start, end, closed)
+    unit = unit_of(rank, window)
     is_told = training is not None and window.kind is WindowKind.TRAINING
     return BreakdownResult(
         rank=rank.rank,
         whole=whole,
         steps=tuple(map(StepMeasures, numbers, of_steps, are_training, uses, phases)),
         judged=judged,
-        judged_kind=_kind(rank, window, training),
+        judged_kind=_kind(rank, window, training, unit),
+        unit=unit,
         training=training,
         steps_source=rank.steps.found_by if rank.steps and numbers else StepsSource.NONE,
         periods=rank.periods.phases if rank.periods and numbers else (),
@@ -226,14 +231,18 @@ def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
         results: of at least one rank. Where one trains, it is the training.
     """
     kinds = [result.judged_kind for result in results]
+    if WindowKind.SERVING in kinds:
+        return WindowKind.SERVING
     return WindowKind.TRAINING if WindowKind.TRAINING in kinds else kinds[0]
 
 
-def _kind(rank: Rank, window: Window, training: Training | None) -> WindowKind:
+def _kind(rank: Rank, window: Window, training: Training | None, unit: Unit) -> WindowKind:
     """Return the name of the window: if a GPU computes nothing, nothing is trained."""
     is_all = training is not None and training.basis is TrainingBasis.WINDOW
     if window.kind is WindowKind.TRAINING and is_all and rank.device is not None:
         return WindowKind.WHOLE
+    if window.kind is WindowKind.TRAINING and unit.served is not None:
+        return WindowKind.SERVING
     return window.kind
 
 

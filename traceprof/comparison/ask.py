@@ -244,8 +244,8 @@ def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
     """Return what a step is if no range marks steps, or why both sides have none."""
     if unlike is not None:
         return [f"no range marks steps, and both sides are compared without any: {unlike}"]
-    phases = after[0].headline.periods
-    return [about_periods(phases)] if phases else []
+    headline = after[0].headline
+    return [about_periods(headline.periods, headline.layers)] if headline.periods else []
 
 
 def _notes(before: Series, after: Series, step: d.Step) -> list[str]:

@@ -64,6 +64,9 @@ class _Kind(NamedTuple):
     source: str  # who opens such ranges
 
 
+_COMPILED = r"torch/_dynamo/convert_frame\.py\(\d+\): "
+_SCALED = r"torch/(?:cuda/)?amp/grad_scaler\.py\(\d+\): "
+_OPTIMIZED = r"torch/optim/\w+\.py\(\d+\): step\Z"
 # The first that matches counts.
 KINDS: tuple[_Kind, ...] = (
     _Kind(
@@ -101,7 +104,7 @@ KINDS: tuple[_Kind, ...] = (
         lazy(
             evidence.PYTHON_SETUP.pattern
             + r"|compile_fx|dynamo_timed|\A_?compile\b|(?i:\b(?:jit[ _-]?)?compil(?:e|ation|ing)\b)"
-            r"|torch/_dynamo/convert_frame\.py\(\d+\): "
+            rf"|{_COMPILED}"
         ),
         "torch/_dynamo and torch/_inductor (CompileEventLogger); triton/compiler/compiler.py",
     ),
@@ -115,16 +118,12 @@ KINDS: tuple[_Kind, ...] = (
         lazy(r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"),
         "programs' own ranges; TorchRec's metrics:publish; Megatron's interval-time logging",
     ),
-    _Kind(
-        PlaceKind.GRAD_SCALER,
-        lazy(r"(?i:grad_?scaler)|torch/(?:cuda/)?amp/grad_scaler\.py\(\d+\): "),
-        "torch/amp/grad_scaler.py",
-    ),
+    _Kind(PlaceKind.GRAD_SCALER, lazy(rf"(?i:grad_?scaler)|{_SCALED}"), "torch/amp/grad_scaler.py"),
     _Kind(
         PlaceKind.OPTIMIZER,
         lazy(
             rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
-            r"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|torch/optim/\w+\.py\(\d+\): step\Z"
+            rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{_OPTIMIZED}"
         ),
         "instrument; torch/optim/optimizer.py (Optimizer.step#NAME.step, Optimizer.zero_grad#…);"
         " Lightning's optimizer_step; Megatron's optimizer",
@@ -190,16 +189,11 @@ _NO_PLACE = (
     r"|ProfilerStep|PyTorch Profiler"
 )
 PLACES = lazy(rf"\A(?!{_NO_PLACE})[^\0]")
-_FUNCTIONS = (
-    PlaceKind.LOADER,
-    PlaceKind.CHECKPOINT,
-    PlaceKind.COLLECTION,
-    PlaceKind.COMPILE,
-    PlaceKind.GRAD_SCALER,
-    PlaceKind.OPTIMIZER,
-    PlaceKind.MODULE,
+_FUNCTIONS = lazy(
+    rf"{evidence.PYTHON_LOADING.pattern}|{evidence.PYTHON_SETUP.pattern}"
+    rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{_OPTIMIZED}|\Ann\.Module: "
 )
-"""Kinds that functions of Python show; others are told by ranges only."""
+"""Functions of Python that are places: modules, and those of PyTorch by file."""
 _UNTIL = ", "  # `emit_nvtx` adds the number of each call behind it
 _NUMBER = lazy(r"\d+")
 _MAX_DIGITS = 10
@@ -360,7 +354,7 @@ def _read(rank: Rank) -> PlaceRanges:
         chosen = {
             key: numbers.setdefault(line_text(functions.names[key]), len(numbers))
             for key in functions.packed_name.distinct.tolist()
-            if kind_of(functions.names[key]) in _FUNCTIONS
+            if _FUNCTIONS.search(functions.names[key])
         }
         rows_of = np.flatnonzero(functions.packed_name.isin(list(chosen)))
         keys = functions.packed_name.at(rows_of)

@@ -80,7 +80,8 @@ def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
     worst, kind = worst_of(group), judged_kind(analysis.breakdown)
     headline, saving = analysis.headline, worst.saving
     has_steps = headline is not None and headline.lengths is not None
-    gain = gain_text(saving, "a step" if has_steps else f"the {kind}")
+    unit = "" if headline is None else headline.breakdown.unit.unit.one
+    gain = gain_text(saving, unit if has_steps else f"the {kind}")
     most = "at most " if len(group) > 1 and worst.impact_ns else ""
     replayed = f"; {gain}" if gain and saving is not None and saving.assume is not None else ""
     # A share that is of none of the times in the title is read as one of the last of them.
@@ -89,7 +90,8 @@ def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
     sentences = [f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
-        sentences.append(f"{duration(per_step)} in the mean step")
+        word = "step" if headline is None else headline.breakdown.unit.unit.word
+        sentences.append(f"{duration(per_step)} in the mean {word}")
     if gain:
         sentences.append(gain + _beyond(analysis, worst))
     least = min(group, key=lambda finding: finding.impact_fraction)

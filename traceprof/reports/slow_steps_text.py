@@ -6,9 +6,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
+from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import section
 from traceprof.reports.time_text import CAUSE_WORDS
-from traceprof.units import counted, duration, ranks_text
+from traceprof.units import duration, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,16 +51,17 @@ def slow_steps_lines(analysis: RunResult) -> list[str]:
             groups[step.cause, step.label][of_rank.rank].append(step)
     ordered = sorted(groups.items(), key=lambda item: -max(map(_extra_ns, item[1].values())))
     num = _MAX_LINES if len(ordered) <= _MAX_LINES else _MAX_LINES - 1
-    lines = [_line(*why, by_rank) for why, by_rank in ordered[:num]]
+    unit = analysis.breakdown[0].unit.unit if analysis.breakdown else StepUnit.STEP
+    lines = [_line(unit, *why, by_rank) for why, by_rank in ordered[:num]]
     if len(ordered) > num:
         rest = [
             step for _, by_rank in ordered[num:] for steps in by_rank.values() for step in steps
         ]
-        lines.append(f"{counted(len(rest), 'more slow step')}: --format json has them all")
+        lines.append(f"{len(rest)} more: --format json has them all")
     return lines
 
 
-def _line(cause: str, label: str | None, by_rank: _Group) -> str:
+def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str:
     rank, steps = max(by_rank.items(), key=lambda item: (_extra_ns(item[1]), -item[0]))
     name = "" if label is None else one_line(label, _MAX_NAME)
     what = (
@@ -70,15 +72,16 @@ def _line(cause: str, label: str | None, by_rank: _Group) -> str:
     extra = duration(_extra_ns(steps) // len(steps))
     usual = duration(steps[0].step_ns - steps[0].extra_ns)
     if len(steps) == 1:
-        took = f"step {_number(steps[0])} of {where}: {extra} more than the median {usual}{most}"
+        took = f"{unit.word} {_number(steps[0])} of {where}: {extra} more than the median {usual}"
     else:
         took = (
-            f"steps {_numbers(steps)} of {where}: {extra} more each than the median {usual},"
-            f" {duration(_extra_ns(steps))} in all{most}"
+            f"{unit.several} {_numbers(steps)} of {where}: {extra} more each than the median"
+            f" {usual}, {duration(_extra_ns(steps))} in all"
         )
     num_out = sum(not step.counts for step in steps)
     out = "not in the mean" if num_out == len(steps) else f"{num_out} not in the mean"
-    took = f"{took[0].upper()}{took[1:]}: {what}, {duration(sum(step.cause_ns for step in steps))}"
+    spent = duration(sum(step.cause_ns for step in steps))
+    took = f"{took[0].upper()}{took[1:]}{most}: {what}, {spent}"
     return f"{took}; {out}" if num_out else took
 
 

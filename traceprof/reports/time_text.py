@@ -9,6 +9,7 @@ from traceprof.analyses.steps.step_means import counted_steps, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES, limits
 from traceprof.errors import one_line
 from traceprof.findings import share
+from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import LOST, MAX_NAME, PARTS, bar_of, section, table
 from traceprof.reports.detail import MAX_RANKS, WHOLE
 from traceprof.run.completeness import is_doubtful
@@ -129,7 +130,7 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
             continue
         at_most = "" if len(known) == 1 else f", at most (rank {rank})"
         lines.append(
-            f"{word} the training of {ranks_text([rank for rank, *_ in known])}:"
+            f"{word} the {judged_kind(results)} of {ranks_text([rank for rank, *_ in known])}:"
             f" {duration(longest.window_ns)}{at_most}: {_made_of(longest, around)}."
         )
     left_out = [result for result in results if result.training and result.training.num_left_out]
@@ -221,24 +222,29 @@ def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None
             )
         )
         notes = notes or about_steps(result, lengths)
-    headings = ("rank", "steps", "step\n(mean)", "median", *parts.values(), "slowest\nstep")
-    return section("Per training step", table(headings, rows), *notes)
+    unit = results[0].unit.unit
+    word, title = unit.value, "training step" if unit is StepUnit.STEP else unit.word
+    mean, slowest = f"{word}\n(mean)", f"slowest\n{word}"
+    headings = ("rank", unit.several, mean, "median", *parts.values(), slowest)
+    return section(f"Per {title}", table(headings, rows), *notes)
 
 
 def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
     """Return notes on kinds of steps, and on steps that do not count."""
-    notes, rank = [], result.rank
+    notes, rank, several = [], result.rank, result.unit.unit.several
     if len(lengths.kinds) > 1:
         kinds = " and ".join(f"{one.num_steps} of {duration(one.mean_ns)}" for one in lengths.kinds)
         kind = "phases" if len(result.periods) > 1 else "kinds"
         num = {2: "two"}.get(len(lengths.kinds), str(len(lengths.kinds)))
-        notes.append(f"The steps of rank {rank} are of {num} {kind}: {kinds}.")
+        notes.append(f"The {several} of rank {rank} are of {num} {kind}: {kinds}.")
     if lengths.left_out:
         left_out = "; ".join(
             f"{part.num_steps} {_LEFT_OUT[part.why]} ({duration(part.total_ns)})"
             for part in lengths.left_out
         )
-        notes.append(f"Steps of rank {rank} that do not count: {left_out}.")
+        notes.append(
+            f"{several[0].upper()}{several[1:]} of rank {rank} that do not count: {left_out}."
+        )
     return notes
 
 
@@ -267,7 +273,7 @@ def headline_lines(analysis: RunResult) -> list[str]:
     made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
     lines = [*silent, *lost, f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
     if headline.breakdown.periods:
-        lines[-1] += f" {about_periods(headline.breakdown.periods)}"
+        lines[-1] += f" {about_periods(headline.breakdown.periods, headline.breakdown.unit.layers)}"
     if headline.causes:
         named = headline.causes
         causes = "; ".join(
@@ -345,7 +351,12 @@ def _what_it_takes(headline: Headline) -> str:
         )
     if lengths.left_out:
         steps += f"; {sum(kind.num_steps for kind in lengths.left_out)} left out"
-    return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
+    one, served = result.unit.unit.one, result.unit.served
+    took = f"{one[0].upper()}{one[1:]} takes {duration(headline.step_ns)}{where} ({steps})"
+    if served is None or served.tokens_per_s is None:
+        return took
+    rate = f"{served.tokens_per_s:,.0f}".replace(",", " ")
+    return f"{took}: {counted(served.sequences or 0, 'sequence')}, {rate} tokens/s"
 
 
 def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:

@@ -33,7 +33,7 @@ GRAPH = "CUDA graph"
 
 
 class Period(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a program, or a phase of it, repeats: an iteration, or a layer of one."""
+    """What a program, or a phase of it, repeats."""
 
     kernel: Annotated[str, "Where a period begins: a kernel, or `CUDA graph`."]
     num_kernels: Annotated[
@@ -53,9 +53,18 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
         return f"a period of {kernels} that begins with {name}"
 
 
-def about_periods(phases: Sequence[Period]) -> str:
-    """Return a sentence that says what a step is where no range marks any."""
-    return f"No range marks steps; a step is {from_to(phases)}: an iteration, or a layer of one."
+def about_periods(phases: Sequence[Period], layers: tuple[int, int] | None = None) -> str:
+    """Return a sentence that says what a step is where no range marks any.
+
+    `layers`: the numbers of the first and the last layer, where the periods are layers.
+    """
+    if layers is None:
+        return f"No range marks steps; an iteration is {from_to(phases)}."
+    first, last = layers
+    return (
+        f"No range marks steps; a period is a layer of one pass of the model, layers {first} to"
+        f" {last}: {from_to(phases)}."
+    )
 
 
 def from_to(phases: Sequence[Period]) -> str:

@@ -62,6 +62,7 @@ class WindowKind(str, Enum):
 
     WHOLE = "window"
     TRAINING = "training"
+    SERVING = "serving"  # of a model, in place of training
     STEPS = "steps"
     TIME_RANGE = "time range"
 

@@ -27,6 +27,7 @@ from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.work.rank_work import PeerSet, RankWork
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, Number, Text, one_of
+from traceprof.host.units import StepUnit
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks import lateness
@@ -195,6 +196,10 @@ class Bucket(BucketUse, frozen=True, kw_only=True):
     "findings",
     "periods",
     "judged_fraction",
+    "unit",
+    "layers",
+    "tokens_per_s",
+    "sequences",
 )
 class Headline(Savings, frozen=True, kw_only=True):
     """Summary of the run."""
@@ -218,7 +223,7 @@ class Headline(Savings, frozen=True, kw_only=True):
         StepsSource,
         one_of(*(source.value for source in StepsSource)),
         "`ranges`: marked by ranges, or found by optimizer steps. `period`: no range marks"
-        " steps, and a step is one period of the kernels: an iteration, or a layer of one."
+        " steps, and a step is one period of the kernels: see `unit`."
         " `none`: no step is known.",
     ]
     findings: Annotated[
@@ -233,6 +238,22 @@ class Headline(Savings, frozen=True, kw_only=True):
         Fraction | None,
         "Share of the recorded GPU time, on all ranks, that lies in what findings judge; 1 if steps"
         " or a time range were chosen. Null without a GPU.",
+    ] = None
+    unit: Annotated[
+        StepUnit,
+        one_of(*(unit.value for unit in StepUnit)),
+        "What a step is: a `step` of training; an `iteration` of a program that marks none; a"
+        " `layer` of a model, if each period holds one range whose name counts them; a `decode` or"
+        " `prefill` pass of a server. Layers are of one pass: no step gains what they would.",
+    ] = StepUnit.STEP
+    layers: Annotated[
+        tuple[int, int] | None, "Numbers of the first and the last layer; null for other units."
+    ] = None
+    tokens_per_s: Annotated[
+        Number | None, "Tokens of a server's passes per second; null if its marks do not tell them."
+    ] = None
+    sequences: Annotated[
+        Count | None, "Sequences in a server's pass, the mean; null where no server runs."
     ] = None
 
 

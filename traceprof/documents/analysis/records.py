@@ -17,6 +17,7 @@ from traceprof.documents.analysis import model
 from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import peak_memory_gb_per_s
+from traceprof.host.units import StepUnit
 from traceprof.run.step_ranges import StepsSource
 from traceprof.version import __version__
 
@@ -73,6 +74,10 @@ _headline_row = maker(
     "findings",
     "periods",
     "judged_fraction",
+    "unit",
+    "layers",
+    "tokens_per_s",
+    "sequences",
 )
 _lateness_row = maker(model.Lateness, "rank", "host")
 
@@ -192,8 +197,12 @@ def _modules(result: RunResult) -> Iterator[model.Module]:
 def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [], [], None)
-    lengths = headline.lengths
+        source, of_none = StepsSource.NONE, StepUnit.STEP
+        return _headline_row(
+            Savings(), None, None, [], [], source, [], [], None, of_none, None, None, None
+        )
+    lengths, unit = headline.lengths, headline.breakdown.unit
+    served = unit.served
     return _headline_row(
         headline.savings,
         headline.step_ns,
@@ -204,6 +213,10 @@ def _headline(result: RunResult) -> Headline:
         [finding.id for finding in headline.causes],
         list(headline.breakdown.periods),
         headline.judged_fraction,
+        unit.unit,
+        unit.layers,
+        served and served.tokens_per_s,
+        served and served.sequences,
     )
 
 

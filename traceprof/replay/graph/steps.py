@@ -94,7 +94,7 @@ def sample_of(
 
 def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows | None:
     """Return the training steps of a rank in order of time; None if unknown."""
-    if result is not None and result.judged_kind is WindowKind.TRAINING:
+    if result is not None and result.judged_kind in {WindowKind.TRAINING, WindowKind.SERVING}:
         steps = _measured_steps(rank, result)
         if steps is not None:
             return steps
