@@ -267,9 +267,10 @@ def _takes(headline: Headline) -> list[Component | str]:
     result, lengths = headline.breakdown, headline.lengths
     if lengths is None:
         text = f"The {result.judged_kind} takes "
-        how = f"on rank {result.rank}; no training step is known"
+        how = f"on rank {result.rank}; no step is known"
     else:
-        text = "A step takes "
+        one = result.unit.unit.one
+        text = f"{one[0].upper()}{one[1:]} takes "
         steps = f"the mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
         how = f"on rank {result.rank}, the slowest: {steps}"
     return [text, html.Strong(duration(headline.step_ns)), html.Span(f" {how}", className="note")]

@@ -39,8 +39,8 @@ def test_a_report_says_from_where_to_where_a_step_goes(
 ) -> None:
     path = solver(30).write(tmp_path)
     shown = " ".join(traceprof("analyze", path, "--format", format_, "-o", "-").split())
-    assert "A step takes 148 µs on rank 0 (mean of 29; 1 left out)" in shown
-    assert "No range marks steps; a step is from one norm to the next (4 kernels)" in shown
+    assert "An iteration takes 148 µs on rank 0 (mean of 29; 1 left out)" in shown
+    assert "No range marks steps; an iteration is from one norm to the next (4 kernels)" in shown
     without = traceprof("analyze", path, "--format", format_, "-o", "-", "--no-period")
     assert "No range marks steps" not in without
 

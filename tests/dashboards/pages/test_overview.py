@@ -94,7 +94,7 @@ def test_the_answer_comes_first(analysis: Analysis) -> None:
     headline = known(analysis.result.headline)
     tree = overview.layout(analysis, Address())
     shown = text(tree)
-    assert shown.startswith(f"Overview {'A step' if headline.lengths else 'The '}")
+    assert shown.startswith(f"Overview {'A' if headline.lengths else 'The '}")
     assert duration(headline.step_ns) in shown
     links = [link for link in named(tree, "A") if str(link.href).startswith("#finding-")]
     of_gains = [link for part in named(tree, "P") for link in named(part, "A")]
@@ -270,7 +270,7 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
 def test_the_headline_says_what_a_step_is_that_nobody_marked() -> None:
     with analysis_of(SAMPLE.with_stem("mpi-wait")) as analysis:
         shown = text(overview.layout(analysis, Address()))
-        assert "a step is from one jacobi_kernel to the next (1 kernel)" in shown
+        assert "an iteration is from one jacobi_kernel to the next (1 kernel)" in shown
         shown = text(steps.layout(analysis, Address()))
         assert "No range marks steps" in shown
         assert "begins on the GPU with the first operation launched inside its range" not in shown
