@@ -1,17 +1,35 @@
-"""Data-parallel training of any size, made in columns: millions of kernels in seconds."""
+"""Data-parallel training of any size: the first steps are simulated, later ones repeat them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sample_traces.simulator import kernels, rows
-from sample_traces.simulator.kernels import KERNELS
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model import actions, answers
+from sample_traces.simulator.event_model.actions import (
+    Busy,
+    Call,
+    CommunicationWork,
+    CopyWork,
+    Event,
+    KernelWork,
+    MemsetWork,
+    Pop,
+    Push,
+    Rendezvous,
+    Stream,
+    Thread,
+)
+from sample_traces.simulator.event_model.engine import Simulation
+from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.event_model.program_writer import COMPUTE, NCCL
+from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import (
     A100,
     DEFAULT_DOMAIN,
@@ -19,8 +37,6 @@ from sample_traces.simulator.machine import (
     TRACEPROF_DOMAIN,
     Machine,
     Process,
-    write_machine,
-    write_session,
 )
 from sample_traces.simulator.nsight_writer import NsightWriter
 from sample_traces.simulator.truth import check_at_least, new_truth, write_truth
@@ -28,9 +44,11 @@ from traceprof import labels
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from sample_traces.simulator.event_model.actions import Action, Entry
+    from sample_traces.simulator.event_model.engine import Result
     from sample_traces.simulator.kernels import Kernel
     from traceprof.intervals import Float64, Int64
 
@@ -54,19 +72,6 @@ _ALL_REDUCE_LATENCY_PER_PEER_NS = 3_000
 _BUS_BYTES_PER_NS = 150  # 150 GB/s busbw over NVLink at DDP's message sizes
 
 
-class CallKind(IntEnum):
-    """The kind of an API call of the host."""
-
-    KERNEL = 0
-    ALL_REDUCE = 1
-    COPY_TO_DEVICE = 2
-    COPY_TO_HOST = 3
-    MEMSET = 4
-    RECORD_EVENT = 5
-    WAIT_EVENT = 6
-    SYNCHRONIZE = 7
-
-
 class Phase(IntEnum):
     """A part of the step; PyTorch's autograd thread makes the calls of the backward."""
 
@@ -77,61 +82,45 @@ class Phase(IntEnum):
     READ_LOSS = 4
 
 
-@dataclass(frozen=True)
-class Program:
-    """The API calls of one step in their order, which is the same on every rank."""
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """A kind of API call; it and the pause before it take this time of the host."""
 
-    call: Int64  # int64[calls], of `CallKind`
-    phase: Int64  # int64[calls], of `Phase`
-    kernel: Int64  # int64[calls], index into `kernels.KERNELS`; -1 if no kernel is launched
-    size_bytes: Int64  # int64[calls], of copies, memory sets and all-reduces, else 0
-    # int64[calls], nominal time on the GPU; of an all-reduce, once all ranks are in it
-    work_ns: Int64
+    name: str
+    cost_ns: int
+    pause_ns: int  # in which Python or autograd prepares it
 
-    def __len__(self) -> int:
-        return len(self.call)
 
-    def where(self, *calls: CallKind) -> Int64:
-        """Return the positions of these calls, ascending."""
-        return np.flatnonzero(np.isin(self.call, calls))
-
-    @cached_property
-    def computes(self) -> Int64:
-        """Positions of the compute kernels."""
-        return self.where(CallKind.KERNEL)
-
-    @cached_property
-    def all_reduces(self) -> Int64:
-        """Positions of the all-reduces."""
-        return self.where(CallKind.ALL_REDUCE)
-
-    @cached_property
-    def copies(self) -> Int64:
-        """Positions of memory copies and memory sets."""
-        return self.where(CallKind.COPY_TO_DEVICE, CallKind.COPY_TO_HOST, CallKind.MEMSET)
-
-    @cached_property
-    def compute_stream(self) -> Int64:
-        """Positions of all operations on the compute stream: kernels, copies and memory sets."""
-        return np.sort(np.concatenate((self.computes, self.copies)))
+_LAUNCH = _Api("cudaLaunchKernel_v7000", 4_300, 3_400)
+_ALL_REDUCE = _Api("cudaLaunchKernelExC_v11060", 8_500, 2_600)
+_TO_DEVICE = _Api("cudaMemcpyAsync_v3020", 7_000, 6_000)
+_TO_HOST = _Api("cudaMemcpyAsync_v3020", 7_000, 9_000)
+_MEMSET = _Api("cudaMemsetAsync_v3020", 5_200, 3_400)
+_RECORD = _Api("cudaEventRecord_v3020", 1_300, 2_000)
+_WAIT = _Api("cudaStreamWaitEvent_v3020", 1_500, 2_000)
+_SYNCHRONIZE = _Api("cudaStreamSynchronize_v3020", 2_500, 2_000)  # beside its wait for the GPU
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    call: CallKind
+class _Planned:
+    """An API call of a step."""
+
+    api: _Api
     phase: Phase
-    kernel: int = -1
-    size_bytes: int = 0
-    work_ns: int = 0
+    stream: int = COMPUTE
+    kernel: Kernel | None = None
+    size: int = 0  # bytes of a copy, a memory set or an all-reduce
+    work_ns: int = 0  # nominal time on the GPU; of an all-reduce, once all ranks are in it
 
 
-def ddp_program(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> Program:
+def _step_calls(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> list[_Planned]:
     """Return the calls of a step with exactly `num_kernels` kernels, all-reduces among them.
 
     In the first step DDP reduces the whole model as one bucket, because it does not know the order
     of gradients yet; Adam creates its state, with as many additional kernels.
     """
-    buckets = _buckets(num_kernels)
+    count = min(max(num_kernels // _KERNELS_PER_BUCKET, 2), _MAX_BUCKETS)
+    buckets = [_BUCKET_BYTES] * (count - 1) + [_LAST_BUCKET_BYTES]
     num_computes = num_kernels - len(buckets)
     num_forward = num_computes * 3 // 10
     num_optimizer = max(2, num_computes // 24)
@@ -147,28 +136,16 @@ def ddp_program(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> Pro
         num_computes - num_forward - num_optimizer,
     )
     optimizer = _sequence((kernels.GRADIENT_NORM,), (kernels.ADAM,), (), num_optimizer)
-    entries = [
-        *(_copy(CallKind.COPY_TO_DEVICE, Phase.LOAD, size) for size in _BATCH_BYTES),
+    return [
+        *(_copy(_TO_DEVICE, Phase.LOAD, size) for size in _BATCH_BYTES),
         _memset(Phase.FORWARD, _LOSS_BYTES),
         *_launches(Phase.FORWARD, forward),
         *_backward(backward, buckets, num_ranks),
         _memset(Phase.OPTIMIZER, _LOSS_BYTES),
         *_launches(Phase.OPTIMIZER, [*fills, *optimizer]),
-        _copy(CallKind.COPY_TO_HOST, Phase.READ_LOSS, _LOSS_BYTES),
-        _Entry(CallKind.SYNCHRONIZE, Phase.READ_LOSS),
+        _copy(_TO_HOST, Phase.READ_LOSS, _LOSS_BYTES),
+        _Planned(_SYNCHRONIZE, Phase.READ_LOSS),
     ]
-    return Program(
-        *(
-            np.array([getattr(entry, name) for entry in entries], np.int64)
-            for name in ("call", "phase", "kernel", "size_bytes", "work_ns")
-        )
-    )
-
-
-def _buckets(num_kernels: int) -> list[int]:
-    """Return the bytes of the gradient buckets, in the order in which they become ready."""
-    count = min(max(num_kernels // _KERNELS_PER_BUCKET, 2), _MAX_BUCKETS)
-    return [_BUCKET_BYTES] * (count - 1) + [_LAST_BUCKET_BYTES]
 
 
 def _sequence(
@@ -178,15 +155,15 @@ def _sequence(
     return [*first, *islice(cycle(layer), count - len(first) - len(last)), *last]
 
 
-def _launches(phase: Phase, launched: Iterable[Kernel]) -> Iterable[_Entry]:
-    for kernel in launched:
-        number = kernels.KERNELS.index(kernel)
-        yield _Entry(CallKind.KERNEL, phase, kernel=number, work_ns=kernel.duration_ns)
+def _launches(phase: Phase, launched: Iterable[Kernel]) -> list[_Planned]:
+    return [
+        _Planned(_LAUNCH, phase, kernel=kernel, work_ns=kernel.duration_ns) for kernel in launched
+    ]
 
 
 def _backward(
     launched: Sequence[Kernel], buckets: Sequence[int], num_ranks: int
-) -> Iterable[_Entry]:
+) -> Iterable[_Planned]:
     """Yield the backward: buckets become ready after equal shares of its kernels."""
     share = len(launched) / len(buckets)
     begin = 0
@@ -196,50 +173,39 @@ def _backward(
             yield _memset(Phase.BACKWARD, _WORKSPACE_BYTES)
         yield from _launches(Phase.BACKWARD, launched[begin:end])
         # NCCL's stream waits for the preceding kernels.
-        yield _Entry(CallKind.RECORD_EVENT, Phase.BACKWARD)
-        yield _Entry(CallKind.WAIT_EVENT, Phase.BACKWARD)
-        yield _all_reduce(size, num_ranks)
+        yield _Planned(_RECORD, Phase.BACKWARD)
+        yield _Planned(_WAIT, Phase.BACKWARD, NCCL)
+        # A ring: a latency, and 2(n-1)/n times the bytes over the bus.
+        peers = num_ranks - 1
+        work = _ALL_REDUCE_LATENCY_NS + _ALL_REDUCE_LATENCY_PER_PEER_NS * peers
+        work += 2 * peers * size // (num_ranks * _BUS_BYTES_PER_NS)
+        yield _Planned(_ALL_REDUCE, Phase.BACKWARD, NCCL, kernels.ALL_REDUCE, size, work)
         begin = end
     # The compute stream waits for NCCL's.
-    yield _Entry(CallKind.RECORD_EVENT, Phase.BACKWARD)
-    yield _Entry(CallKind.WAIT_EVENT, Phase.BACKWARD)
+    yield _Planned(_RECORD, Phase.BACKWARD, NCCL)
+    yield _Planned(_WAIT, Phase.BACKWARD)
 
 
-def _all_reduce(size: int, num_ranks: int) -> _Entry:
-    """Return a ring all-reduce: a latency, and 2(n-1)/n times its bytes over the bus."""
-    peers = num_ranks - 1
-    latency = _ALL_REDUCE_LATENCY_NS + _ALL_REDUCE_LATENCY_PER_PEER_NS * peers
-    transfer = 2 * peers * size // (num_ranks * _BUS_BYTES_PER_NS)
-    number = kernels.KERNELS.index(kernels.ALL_REDUCE)
-    return _Entry(CallKind.ALL_REDUCE, Phase.BACKWARD, number, size, latency + transfer)
-
-
-def _copy(call: CallKind, phase: Phase, size: int) -> _Entry:
+def _copy(api: _Api, phase: Phase, size: int) -> _Planned:
     work = _COPY_LATENCY_NS + size // _PCIE_BYTES_PER_NS
-    return _Entry(call, phase, size_bytes=size, work_ns=work)
+    return _Planned(api, phase, size=size, work_ns=work)
 
 
-def _memset(phase: Phase, size: int) -> _Entry:
+def _memset(phase: Phase, size: int) -> _Planned:
     work = _COPY_LATENCY_NS + size // _MEMSET_BYTES_PER_NS
-    return _Entry(CallKind.MEMSET, phase, size_bytes=size, work_ns=work)
+    return _Planned(_MEMSET, phase, size=size, work_ns=work)
 
 
-# Host time of each call, in order of `CallKind`; a synchronization also waits for the GPU.
-_CALL_NS = np.array([4_300, 8_500, 7_000, 7_000, 5_200, 1_300, 1_500, 2_500])
-# Host time before each call, in which Python or autograd prepares it.
-_PAUSE_NS = np.array([3_400, 2_600, 6_000, 9_000, 3_400, 2_000, 2_000, 2_000])
-_AUTOGRAD_PAUSE_NS = 2_400
+_AUTOGRAD_PAUSE_NS = 2_400  # before a launch of the backward
 # Host time before a phase: the data loader, the model, autograd's thread that wakes up, …
-_PHASE_PAUSE_NS = np.array([60_000, 14_000, 26_000, 30_000, 12_000])
+_PHASE_PAUSE_NS = (60_000, 14_000, 26_000, 30_000, 12_000)
 
-_LAUNCH_LATENCY_NS = 1_900  # from the end of a call to the earliest start on the GPU
 _STREAM_GAP_NS = 900  # between operations of one stream
-_EVENT_LATENCY_NS = 1_600  # from an operation's end to a stream that waits for it
-_RETURN_NS = 3_200  # from the stream's end to the end of the call that waits for it
 _STEP_END_NS = 6_000  # from the last call's end to the step range's
 _BETWEEN_STEPS_NS = 18_000
 _FIRST_STEP_NS = 1_500_000_000  # since the start of the session
 _START_SPREAD_NS = 400_000
+_NO_LIMIT = 1 << 40  # a real launch queue would block the host in steps of over 1024 operations
 
 # Ranks differ less than steps do, so that the last one to arrive varies.
 _RANK_SPREAD = 0.002
@@ -248,124 +214,19 @@ _STEP_SPREAD = 0.008
 _WORK_SPREAD = 0.02  # of one kernel's duration
 _HOST_SPREAD = 0.2
 
+_PHASE_RANGES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer"}
+_KERNELS_PER_OPERATOR = 4
+# From the beginning of a range to its first call, and from its last call to its end.
+_PHASE_NS, _OPERATOR_NS, _NCCL_NS = (1_300, 900), (700, 400), (500, 300)
+
 
 @dataclass(frozen=True, slots=True)
-class StepTimeline:
-    """The times of one step on each rank, in ns since the session's start."""
+class _StepTimes:
+    """The durations of a step's calls on all ranks, int64[ranks, calls]."""
 
-    number: int  # of the step
-    program: Program  # its calls
-    range_start_ns: Int64  # int64[ranks], of the step's range on the host
-    range_end_ns: Int64  # int64[ranks]
-    call_start_ns: Int64  # int64[ranks, calls]
-    call_end_ns: Int64  # int64[ranks, calls]
-    start_ns: Int64  # int64[ranks, calls], of the GPU operation; 0 for calls that launch none
-    end_ns: Int64  # int64[ranks, calls], of the GPU operation; 0 for calls that launch none
-
-
-def run_steps(
-    programs: Iterable[Program], num_ranks: int, rng: np.random.Generator
-) -> Iterator[StepTimeline]:
-    """Yield the steps of a run, one program each, as they follow each other on all ranks.
-
-    The launch queue has no limit here: with many more than a thousand kernels in a step, a real
-    host would block before it.
-    """
-    # The GPUs are the same in all runs: seeds are runs of one program on one machine.
-    speed = _varied(np.ones((num_ranks, 1)), _RANK_SPREAD, np.random.default_rng(_MACHINE))
-    rng.random(num_ranks)  # once drawn for the speeds; keeps the later numbers unchanged
-    range_start = _FIRST_STEP_NS + _whole(_START_SPREAD_NS * rng.random(num_ranks))
-    for number, program in enumerate(programs):
-        timeline = _run_step(number, program, range_start, speed, rng)
-        yield timeline
-        pause = _varied(np.full(num_ranks, _BETWEEN_STEPS_NS), _HOST_SPREAD, rng)
-        range_start = timeline.range_end_ns + _whole(pause)
-
-
-def _run_step(
-    number: int, program: Program, range_start: Int64, speed: Float64, rng: np.random.Generator
-) -> StepTimeline:
-    num_ranks = len(range_start)
-    call_start, call_end = _host_calls(program, range_start, rng)
-    ready = call_end + _LAUNCH_LATENCY_NS
-    step_speed = _varied(speed, _STEP_SPREAD, rng)
-    work = _whole(_varied(np.tile(program.work_ns, (num_ranks, 1)), _WORK_SPREAD, rng) * step_speed)
-    start, end = np.zeros_like(work), np.zeros_like(work)
-
-    stream = program.compute_stream
-    is_after = program.phase[stream] >= Phase.OPTIMIZER
-    before, after = stream[~is_after], stream[is_after]
-    start[:, before], end[:, before] = run_stream(ready[:, before], work[:, before])
-    reduced = _reduce_all(program, ready, work, start, end)
-    # The optimizer waits for the gradients, and for the preceding work of its stream.
-    reached = np.maximum(reduced + _EVENT_LATENCY_NS, end[:, before[-1]] + _STREAM_GAP_NS)
-    ready[:, after[0]] = np.maximum(ready[:, after[0]], reached)
-    start[:, after], end[:, after] = run_stream(ready[:, after], work[:, after])
-
-    # The host waits for the stream in its last call.
-    call_end[:, -1] = np.maximum(call_end[:, -1], end[:, stream[-1]] + _RETURN_NS)
-    return StepTimeline(
-        number=number,
-        program=program,
-        range_start_ns=range_start,
-        range_end_ns=call_end[:, -1] + _STEP_END_NS,
-        call_start_ns=call_start,
-        call_end_ns=call_end,
-        start_ns=start,
-        end_ns=end,
-    )
-
-
-def run_stream(ready_ns: Int64, work_ns: Int64) -> tuple[Int64, Int64]:
-    """Return start and end, int64[ranks, operations], of operations that a stream runs in order.
-
-    Each starts when it is ready and the stream is free, a moment after the end of the one before:
-    the recurrence end[i] = max(end[i-1], ready[i]) + work[i], without a loop over operations.
-    """
-    occupied = work_ns + _STREAM_GAP_NS
-    total = np.cumsum(occupied, axis=1)
-    # The latest start of the stream, if all work before an operation ran without a gap.
-    begun = np.maximum.accumulate(ready_ns - (total - occupied), axis=1)
-    start = begun + total - occupied
-    return start, start + work_ns
-
-
-def _host_calls(
-    program: Program, range_start: Int64, rng: np.random.Generator
-) -> tuple[Int64, Int64]:
-    """Return start and end of the calls, in order, one thread after the other."""
-    pause = _PAUSE_NS[program.call]
-    autograd = (program.phase == Phase.BACKWARD) & (program.call == CallKind.KERNEL)
-    pause[autograd] = _AUTOGRAD_PAUSE_NS
-    phases, first = np.unique(program.phase, return_index=True)
-    pause[first] = _PHASE_PAUSE_NS[phases]
-    shape = (len(range_start), 1)
-    usual = _varied(np.tile(_CALL_NS[program.call], shape), _HOST_SPREAD, rng)
-    # A few calls take up to twice as long: the eighth power of uniform numbers is mostly near 0.
-    spent = _whole(usual * (1 + np.square(np.square(np.square(rng.random(usual.shape))))))
-    pause = _whole(_varied(np.tile(pause, shape), _HOST_SPREAD, rng))
-    end = range_start[:, np.newaxis] + np.cumsum(pause + spent, axis=1)
-    return end - spent, end
-
-
-def _reduce_all(program: Program, ready: Int64, work: Int64, start: Int64, end: Int64) -> Int64:
-    """Fill in the all-reduces, one after the other on each rank's NCCL stream.
-
-    Each starts on a rank when that rank is ready and spins until the last one is; all leave it
-    together.
-
-    Returns:
-        int64[ranks]: the end of the last one.
-    """
-    stream = program.compute_stream
-    left = np.zeros(len(ready), np.int64)
-    for reduce in program.all_reduces:
-        producer = stream[np.searchsorted(stream, reduce) - 1]
-        produced = end[:, producer] + _EVENT_LATENCY_NS
-        arrived = np.maximum(np.maximum(ready[:, reduce], produced), left + _STREAM_GAP_NS)
-        left = np.full_like(arrived, arrived.max() + work[0, reduce])
-        start[:, reduce], end[:, reduce] = arrived, left
-    return left
+    pause: Int64  # of the host before each call
+    cost: Int64  # of the call
+    work: Int64  # on the GPU; of an all-reduce, that of the first rank counts
 
 
 def _varied(nominal: Float64 | Int64, spread: float, rng: np.random.Generator) -> Float64:
@@ -381,269 +242,253 @@ def _whole(values: Float64) -> Int64:
     return values.astype(np.int64)
 
 
-_SUMS = (
-    "compute_ns", "communication_ns", "overlapped_communication_ns", "exposed_communication_ns",
-    "copy_ns", "exposed_copy_ns",
-)  # fmt: skip
-_COUNTS = ("num_kernels", "num_communication", "num_copies")
+def _step_times(calls: Sequence[_Planned], speed: Float64, rng: np.random.Generator) -> _StepTimes:
+    pause = [call.api.pause_ns for call in calls]
+    for index, call in enumerate(calls):
+        if index == 0 or calls[index - 1].phase != call.phase:
+            pause[index] = _PHASE_PAUSE_NS[call.phase]
+        elif call.api is _LAUNCH and call.phase == Phase.BACKWARD:
+            pause[index] = _AUTOGRAD_PAUSE_NS
+    shape = (len(speed), 1)
+    usual = _varied(np.tile([call.api.cost_ns for call in calls], shape), _HOST_SPREAD, rng)
+    # A few calls take up to twice as long: the eighth power of uniform numbers is mostly near 0.
+    cost = usual * (1 + np.square(np.square(np.square(rng.random(usual.shape)))))
+    pauses = _varied(np.tile(pause, shape), _HOST_SPREAD, rng)
+    step_speed = _varied(speed, _STEP_SPREAD, rng)
+    work = _varied(np.tile([call.work_ns for call in calls], shape), _WORK_SPREAD, rng)
+    return _StepTimes(_whole(pauses), _whole(cost), _whole(work * step_speed))
 
 
-class Truth:
-    """Collects the measures of a run, step by step."""
+class _Rank:
+    """Collects the actions of the two threads of a rank: the training loop and autograd's."""
 
-    def __init__(self) -> None:
-        self._steps: list[dict[str, Int64]] = []
-        self._numbers: list[int] = []
-        self._end = np.zeros(0, np.int64)
+    def __init__(self, number: int, communicator: actions.Communicator) -> None:
+        self.number = number
+        self.threads: tuple[list[Action], list[Action]] = ([], [])
+        self._communicator = communicator
+        self._passed_ns = 0  # of the pause before the next call
 
-    def add(self, step: StepTimeline) -> None:
-        """Measure one step on all ranks; the steps come in order."""
-        program = step.program
-        computes, all_reduces, copies = program.computes, program.all_reduces, program.copies
-        overlapped = _overlap(step, all_reduces, computes)
-        communication = _busy(step, all_reduces)
-        copy = _busy(step, copies)
-        num_ranks = len(step.range_start_ns)
-        self._numbers.append(step.number)
-        self._steps.append(
-            {
-                "start_ns": step.start_ns[:, program.compute_stream[0]],
-                "compute_ns": _busy(step, computes),
-                "communication_ns": communication,
-                "overlapped_communication_ns": overlapped,
-                "exposed_communication_ns": communication - overlapped,
-                "copy_ns": copy,
-                "exposed_copy_ns": copy - _overlap(step, all_reduces, copies),
-                "num_kernels": np.full(num_ranks, len(computes)),
-                "num_communication": np.full(num_ranks, len(all_reduces)),
-                "num_copies": np.full(num_ranks, len(copies)),
-            }
-        )
-        self._end = step.end_ns[:, program.compute_stream[-1]]
+    def add_step(
+        self, number: int, calls: Sequence[_Planned], times: _StepTimes, between_ns: int
+    ) -> None:
+        """Add a step and the pause after it."""
+        begins, ends = _ranges(calls)
+        self._act(0, Push(labels.step(number), TRACEPROF_DOMAIN))
+        event = Event()
+        for index, call in enumerate(calls):
+            pause = int(times.pause[self.number, index])
+            thread = int(call.phase == Phase.BACKWARD)
+            if thread and calls[index - 1].phase != Phase.BACKWARD:
+                lead, begin = begins[index].pop(0)  # the range of the backward is the loop's
+                self._until(0, pause - lead)
+                self._act(0, begin)
+                self._hand_over(0)
+            for lead, begin in begins[index]:
+                self._until(thread, pause - lead)
+                self._act(thread, begin)
+            self._until(thread, pause)
+            self._passed_ns = 0
+            if call.api is _RECORD:
+                event = Event()
+            cost, work = int(times.cost[self.number, index]), times.work[:, index]
+            self._act(thread, self._call(call, cost, work, event))
+            is_last = thread and calls[index + 1].phase != Phase.BACKWARD
+            if is_last:
+                self._hand_over(1)
+            for lag in ends[index]:
+                self._until(0 if is_last and lag == _PHASE_NS[1] else thread, lag)
+                self._act(0 if is_last and lag == _PHASE_NS[1] else thread, Pop())
+        self._until(0, _STEP_END_NS)
+        self._act(0, Pop())
+        self._until(0, _STEP_END_NS + between_ns)
+        self._passed_ns = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them.
+    def _act(self, thread: int, action: Action) -> None:
+        self.threads[thread].append(action)
 
-        All of a step's work is done before the next one begins, so a step's window holds its own
-        operations and no others, and the windows fill the whole one.
-        """
-        steps, breakdown = [], []
-        for rank, end in enumerate(self._end.tolist()):
-            rows = [
-                {name: int(values[rank]) for name, values in step.items()} for step in self._steps
-            ]
-            starts = [row.pop("start_ns") for row in rows]
-            for number, start, stop, row in zip(
-                self._numbers, starts, [*starts[1:], end], rows, strict=True
-            ):
-                window = {"start_ns": start, "end_ns": stop}
-                steps.append({"rank": rank, "step": number, **window, **_row(row, stop - start)})
-            total = {name: sum(row[name] for row in rows) for name in rows[0]}
-            window = {"window_start_ns": starts[0]}
-            breakdown.append({"rank": rank, **window, **_row(total, end - starts[0])})
-        return {"breakdown": breakdown, "steps": steps}
+    def _until(self, thread: int, passed_ns: int) -> None:
+        """Work until this time has passed since the last call."""
+        self._act(thread, Busy(passed_ns - self._passed_ns))
+        self._passed_ns = passed_ns
 
+    def _hand_over(self, thread: int) -> None:
+        """Let the other thread go on, and wait for it."""
+        go = Rendezvous(1)
+        self._act(thread, actions.Arrive(go))
+        self._act(1 - thread, actions.Await((go, 0)))
 
-def _row(row: dict[str, int], window: int) -> dict[str, int]:
-    busy = row["compute_ns"] + row["exposed_communication_ns"] + row["exposed_copy_ns"]
-    return {
-        "window_ns": window,
-        **{name: row[name] for name in _SUMS},
-        "idle_ns": window - busy,
-        **{name: row[name] for name in _COUNTS},
-    }
-
-
-def _busy(step: StepTimeline, operations: Int64) -> Int64:
-    """Return the time each rank spent in operations that do not overlap each other."""
-    busy: Int64 = (step.end_ns[:, operations] - step.start_ns[:, operations]).sum(axis=1)
-    return busy
-
-
-def _overlap(step: StepTimeline, left: Int64, right: Int64) -> Int64:
-    """Return the time each rank spent in both of two sets, neither of which overlaps itself."""
-    start = np.maximum(step.start_ns[:, left, np.newaxis], step.start_ns[:, np.newaxis, right])
-    end = np.minimum(step.end_ns[:, left, np.newaxis], step.end_ns[:, np.newaxis, right])
-    shared: Int64 = np.maximum(end - start, 0).sum(axis=(1, 2))
-    return shared
-
-
-_COMPUTE_STREAM = 7
-_NCCL_STREAM = 20
-
-_API_NAMES = {
-    CallKind.KERNEL: "cudaLaunchKernel_v7000",
-    CallKind.ALL_REDUCE: "cudaLaunchKernelExC_v11060",
-    CallKind.COPY_TO_DEVICE: "cudaMemcpyAsync_v3020",
-    CallKind.COPY_TO_HOST: "cudaMemcpyAsync_v3020",
-    CallKind.MEMSET: "cudaMemsetAsync_v3020",
-    CallKind.RECORD_EVENT: "cudaEventRecord_v3020",
-    CallKind.WAIT_EVENT: "cudaStreamWaitEvent_v3020",
-    CallKind.SYNCHRONIZE: "cudaStreamSynchronize_v3020",
-}
-_COPY_KINDS = {CallKind.COPY_TO_DEVICE: 1, CallKind.COPY_TO_HOST: 2}
-
-_PHASE_RANGES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer"}
-_KERNELS_PER_OPERATOR = 4
-# A range begins so much before its first call, and ends so much after its last one.
-_PHASE_LEAD_NS, _PHASE_LAG_NS = 1_300, 900
-_OPERATOR_LEAD_NS, _OPERATOR_LAG_NS = 700, 400
-_NCCL_LEAD_NS, _NCCL_LAG_NS = 500, 300
-
-
-class RunExport:
-    """Writes a run: first the machine, then step after step, then the duration."""
-
-    def __init__(self, writer: NsightWriter, num_ranks: int, command: str) -> None:
-        self._writer = writer
-        self._ranks = [Process(number) for number in range(num_ranks)]
-        self._num_calls = 0
-        self._num_kernels = 0
-        self._num_events = 0
-        columns = rows.kernel_columns(writer, KERNELS)
-        self._kernel_columns = {name: np.array(ids, np.int64) for name, ids in columns.items()}
-        self._operator_ids = np.array([writer.string(kernel.operator) for kernel in KERNELS])
-        self._api_ids = np.array([writer.string(_API_NAMES[call]) for call in CallKind])
-        write_machine(writer, Machine(command, A100, tuple((n,) for n in range(num_ranks))))
-
-    def add(self, step: StepTimeline) -> None:
-        """Write one step, rank after rank; the steps come in order."""
-        program = step.program
-        correlation = np.arange(len(program)) + self._num_calls + 1
-        events = np.cumsum(program.call == CallKind.RECORD_EVENT) + self._num_events
-        for rank in self._ranks:
-            self._write_kernels(rank, step, correlation)
-            self._write_copies(rank, step, correlation)
-            self._write_calls(rank, step, correlation)
-            self._write_synchronizations(rank, step, correlation, events)
-            self._write_ranges(rank, step)
-        # Every process counts separately, and all have made the same calls.
-        self._num_calls += len(program)
-        self._num_kernels += len(program.computes) + len(program.all_reduces)
-        self._num_events = int(events[-1])
-
-    def finish(self, end_ns: int) -> None:
-        """Write the duration of the session."""
-        write_session(self._writer, end_ns)
-
-    def _write_kernels(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
-        program = step.program
-        launched = np.concatenate((program.computes, program.all_reduces))
-        # Exports have rows roughly in the order in which operations complete.
-        launched = launched[np.argsort(step.end_ns[rank.number, launched], kind="stable")]
-        kernel = program.kernel[launched]
-        is_all_reduce = program.call[launched] == CallKind.ALL_REDUCE
-        where = rows.operation(
-            rank.place(rank.number),
-            step.start_ns[rank.number, launched],
-            step.end_ns[rank.number, launched],
-            np.where(is_all_reduce, _NCCL_STREAM, _COMPUTE_STREAM),
-            correlation[launched],
-        )
-        number = self._num_kernels + 1 + np.arange(len(launched))
-        columns = {name: values[kernel] for name, values in self._kernel_columns.items()}
-        self._writer.add(*rows.kernel(where, number, columns))
-
-    def _write_copies(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
-        for call in (CallKind.COPY_TO_DEVICE, CallKind.MEMSET, CallKind.COPY_TO_HOST):
-            at = step.program.where(call)
-            place, size = rank.place(rank.number), step.program.size_bytes[at]
-            start, end = step.start_ns[rank.number, at], step.end_ns[rank.number, at]
-            where = rows.operation(place, start, end, _COMPUTE_STREAM, correlation[at])
-            if call is CallKind.MEMSET:
-                self._writer.add(*rows.memset(where, size))
-                continue
+    def _call(self, call: _Planned, cost_ns: int, work_ns: Int64, event: Event) -> Call:
+        stream = Stream(self.number, self.number, call.stream)
+        if call.api is _SYNCHRONIZE:
+            return Call(call.api.name, cost_ns, until=stream)
+        entry: Entry
+        own_ns = int(work_ns[self.number])
+        if call.api in (_RECORD, _WAIT):
+            entry = (actions.Record if call.api is _RECORD else actions.Wait)(event)
+        elif call.api is _MEMSET:
+            entry = MemsetWork(call.size, own_ns)
+        elif call.kernel is None:
             kinds = (schema.MEM_PINNED, schema.MEM_DEVICE)
-            source, destination = kinds if call is CallKind.COPY_TO_DEVICE else kinds[::-1]
-            self._writer.add(*rows.copy(where, _COPY_KINDS[call], size, source, destination))
-
-    def _write_calls(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
-        program = step.program
-        start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
-        name = self._api_ids[program.call]
-        self._writer.add(*rows.call(_threads(rank, program), start, end, correlation, name))
-
-    def _write_synchronizations(
-        self, rank: Process, step: StepTimeline, correlation: Int64, events: Int64
-    ) -> None:
-        program = step.program
-        waits, last = program.where(CallKind.WAIT_EVENT), program.where(CallKind.SYNCHRONIZE)
-        # In the last wait the compute stream waits for NCCL's; in the others NCCL's waits.
-        streams = np.full(len(waits), _NCCL_STREAM)
-        streams[-1] = _COMPUTE_STREAM
-        for where, kind, stream, event in (
-            (waits, schema.SYNC_STREAM_WAIT_EVENT, streams, events[waits]),
-            (last, schema.SYNC_STREAM, _COMPUTE_STREAM, schema.NO_ID),
-        ):
-            self._writer.add(
-                schema.SYNCHRONIZATION,
-                {
-                    **rank.place(rank.number),
-                    "start": step.call_start_ns[rank.number, where],
-                    "end": step.call_end_ns[rank.number, where],
-                    "streamId": stream,
-                    "correlationId": correlation[where],
-                    "syncType": kind,
-                    "eventId": event,
-                },
+            kind = 1 if call.api is _TO_DEVICE else 2
+            entry = CopyWork(kind, call.size, own_ns, None, None, *(kinds[:: 3 - 2 * kind]))
+        elif call.api is _ALL_REDUCE:
+            members = self._communicator.processes
+            entry = CommunicationWork(
+                call.kernel, self._communicator, members, int(work_ns[0]), call.size
             )
+        else:
+            entry = KernelWork(call.kernel, own_ns)
+        return Call(call.api.name, cost_ns, ((stream, entry),))
 
-    def _write_ranges(self, rank: Process, step: StepTimeline) -> None:
-        program, writer = step.program, self._writer
-        start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
-        first, last = _operator_ranges(program)
-        self._add_ranges(
-            DEFAULT_DOMAIN,
-            start[first] - _OPERATOR_LEAD_NS,
-            end[last] + _OPERATOR_LAG_NS,
-            _threads(rank, program)[first],
-            self._operator_ids[program.kernel[first]],
+
+def _ranges(
+    calls: Sequence[_Planned],
+) -> tuple[dict[int, list[tuple[int, Push]]], dict[int, list[int]]]:
+    """Return the ranges that begin before calls with their leads, and the lags of those that end.
+
+    A phase encloses its operators and NCCL's calls. An operator launches a few kernels.
+    """
+    begins: dict[int, list[tuple[int, Push]]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+
+    def add(first: int, last: int, name: str, domain: int, around_ns: tuple[int, int]) -> None:
+        begins[first].append((around_ns[0], Push(name, domain)))
+        ends[last].insert(0, around_ns[1])
+
+    for phase, name in _PHASE_RANGES.items():
+        indices = [index for index, call in enumerate(calls) if call.phase == phase]
+        add(indices[0], indices[-1], name, TRACEPROF_DOMAIN, _PHASE_NS)
+        launched = [index for index in indices if calls[index].api is _LAUNCH]
+        for begin in range(0, len(launched), _KERNELS_PER_OPERATOR):
+            group = launched[begin : begin + _KERNELS_PER_OPERATOR]
+            kernel = calls[group[0]].kernel
+            assert kernel is not None  # noqa: S101  (a launch has one)
+            add(group[0], group[-1], kernel.operator, DEFAULT_DOMAIN, _OPERATOR_NS)
+    for index, call in enumerate(calls):
+        if call.api is _ALL_REDUCE:
+            add(index, index, kernels.ALL_REDUCE.operator, NCCL_DOMAIN, _NCCL_NS)
+    return begins, ends
+
+
+def _simulate(num_ranks: int, num_steps: int, kernels_per_step: int, seed: int) -> Result:
+    """Run the first steps of a program on all ranks."""
+    rng = np.random.default_rng(seed)
+    # The GPUs are the same in all runs: seeds are runs of one program on one machine.
+    speed = _varied(np.ones((num_ranks, 1)), _RANK_SPREAD, np.random.default_rng(_MACHINE))
+    rng.random(num_ranks)  # once drawn for the speeds; keeps the later numbers unchanged
+    start = _FIRST_STEP_NS + _whole(_START_SPREAD_NS * rng.random(num_ranks))
+    world = actions.Communicator(0x5EED_0000_0000_0001, "0", tuple(range(num_ranks)))
+    ranks = [_Rank(number, world) for number in range(num_ranks)]
+    for number in range(num_steps):
+        calls = _step_calls(kernels_per_step, num_ranks, is_first_step=number == 0)
+        times = _step_times(calls, speed, rng)
+        between = _whole(_varied(np.full(num_ranks, _BETWEEN_STEPS_NS), _HOST_SPREAD, rng))
+        for rank in ranks:
+            rank.add_step(number, calls, times, int(between[rank.number]))
+    simulation = Simulation(
+        latencies=Latencies(stream_gap=_STREAM_GAP_NS), queue_limit=_NO_LIMIT, range_cost_ns=0
+    )
+    for rank in ranks:
+        for thread, program in enumerate(rank.threads):
+            simulation.add(Thread(rank.number, thread), program, int(start[rank.number]))
+    return simulation.run()
+
+
+MAX_SIMULATED = 20_000
+"""Kernels of all ranks; steps with more of them repeat those before, but for the first steps."""
+_MIN_STEPS = 6
+_REPEATED = 4  # steps, the last ones that are simulated
+
+# The columns that differ between repetitions, and by how much they do.
+_TIMES = {"start": ":period_ns", "end": ":period_ns"}
+_LAUNCHED = {**_TIMES, "correlationId": ":num_calls"}
+_SHIFTED: dict[str, tuple[str, dict[str, str]]] = {
+    schema.KERNEL.name: ("globalPid", {**_LAUNCHED, "gridId": ":num_kernels"}),
+    schema.MEMCPY.name: ("globalPid", _LAUNCHED),
+    schema.MEMSET.name: ("globalPid", _LAUNCHED),
+    schema.API_CALL.name: ("globalTid", _LAUNCHED),
+    schema.SYNCHRONIZATION: (
+        "globalPid",
+        {**_LAUNCHED, "eventId": f"(eventId <> {schema.NO_ID}) * :num_events"},
+    ),
+    # The names of these steps have the last ids, one after the other.
+    schema.NVTX.name: ("globalTid", {**_TIMES, "textId": f"(textId >= :first_id) * {_REPEATED}"}),
+}
+
+
+def _repeat(
+    writer: NsightWriter, result: Result, repetitions: int, num_calls: int, num_kernels: int
+) -> int:
+    """Repeat the last simulated steps in an export.
+
+    Each step of a rank has this number of API calls, and of kernels.
+
+    Returns:
+        The time from one repetition to the next, in ns.
+    """
+    ranges = [
+        [range_ for range_ in of_process if range_.action.name.startswith(f"{labels.STEP} ")]
+        for of_process in result.ranges_of_processes
+    ]
+    first = len(ranges[0]) - _REPEATED
+    # Ranks keep their distances, and none begins a step sooner after its last one than elsewhere.
+    period = max(steps[-1].end_ns - steps[first - 1].end_ns for steps in ranges)
+    names = [labels.step(first + number) for number in range(_REPEATED * (repetitions + 1))]
+    ids = [writer.string(name) for name in names]
+    values = {
+        "period_ns": period,
+        "first_id": ids[0],
+        "num_calls": num_calls * _REPEATED,
+        "num_kernels": num_kernels * _REPEATED,
+        "num_events": len(result.calls),  # at least
+    }
+    writer.execute("CREATE TEMP TABLE began (process INTEGER PRIMARY KEY, time INTEGER)")
+    for rank, steps in enumerate(ranges):
+        began = {"process": Process(rank).id, "time": steps[first].start_ns}
+        writer.execute("INSERT INTO began VALUES (:process >> 24, :time)", began)
+    for table, (process, shifts) in _SHIFTED.items():
+        columns = ", ".join(
+            f"{name} + k * ({shifts[name]})" if name in shifts else name
+            for name in writer.columns(table)
         )
-        reduces = program.all_reduces
-        self._add_ranges(
-            NCCL_DOMAIN,
-            start[reduces] - _NCCL_LEAD_NS,
-            end[reduces] + _NCCL_LAG_NS,
-            rank.thread(1),
-            self._operator_ids[program.kernel[reduces]],
+        writer.execute(
+            f"CREATE TEMP TABLE repeated AS SELECT {table}.* FROM {table} JOIN began"  # noqa: S608
+            f" ON process = {process} >> 24 AND start >= time"
         )
-        edges = [np.flatnonzero(program.phase == phase)[[0, -1]] for phase in _PHASE_RANGES]
-        first, last = np.array(edges).T
-        self._add_ranges(
-            TRACEPROF_DOMAIN,
-            start[first] - _PHASE_LEAD_NS,
-            end[last] + _PHASE_LAG_NS,
-            rank.thread(0),
-            np.array([writer.string(name) for name in _PHASE_RANGES.values()]),
+        writer.execute(
+            "WITH RECURSIVE repetitions (k) AS"  # noqa: S608
+            f" (SELECT 1 UNION ALL SELECT k + 1 FROM repetitions LIMIT {repetitions})"
+            f" INSERT INTO {table} SELECT {columns} FROM repetitions CROSS JOIN repeated",
+            values,
         )
-        self._add_ranges(
-            TRACEPROF_DOMAIN,
-            step.range_start_ns[rank.number, np.newaxis],
-            step.range_end_ns[rank.number, np.newaxis],
-            rank.thread(0),
-            np.array([writer.string(labels.step(step.number))]),
-        )
-
-    def _add_ranges(
-        self, domain: int, start: Int64, end: Int64, thread: Int64 | int, text_id: Int64
-    ) -> None:
-        self._writer.add(*rows.pushed_range(thread, start, end, domain, text_id))
+        writer.execute("DROP TABLE repeated")
+    more = repetitions * period
+    changed = f"duration = duration + {more}, stopTime = stopTime + {more}"
+    writer.execute(f"UPDATE {schema.ANALYSIS_DETAILS} SET {changed}")  # noqa: S608
+    return period
 
 
-def _threads(rank: Process, program: Program) -> Int64:
-    backward = program.phase == Phase.BACKWARD
-    return np.where(backward, rank.thread(1), rank.thread(0))
+def _truth(result: Result, repetitions: int, period_ns: int) -> dict[str, Any]:
+    """Return `breakdown` and `steps` of the whole run, repetitions included.
 
-
-def _operator_ranges(program: Program) -> tuple[Int64, Int64]:
-    """Return the first and the last call in each range of an operator that launches kernels."""
-    first, last = [], []
-    for phase in _PHASE_RANGES:
-        launched = program.computes[program.phase[program.computes] == phase]
-        starts = np.arange(0, len(launched), _KERNELS_PER_OPERATOR)
-        first.append(launched[starts])
-        last.append(launched[np.minimum(starts + _KERNELS_PER_OPERATOR, len(launched)) - 1])
-    return np.concatenate(first), np.concatenate(last)
+    All of a step's work is done before the next one begins, so a step's window holds its own
+    operations and no others, and the windows fill the whole one.
+    """
+    simulated = answers.Ranks(result).breakdown()
+    breakdown, steps = [], []
+    for whole in simulated["breakdown"]:
+        rows = [dict(row) for row in simulated["steps"] if row["rank"] == whole["rank"]]
+        last = rows[-_REPEATED:]
+        for k in range(1, repetitions + 1):
+            moved = {"step": _REPEATED * k, "start_ns": period_ns * k, "end_ns": period_ns * k}
+            rows += [row | {name: row[name] + more for name, more in moved.items()} for row in last]
+        for row, after in pairwise(rows):
+            idle = after["start_ns"] - row["end_ns"]  # only before repetitions
+            row |= {name: row[name] + idle for name in ("end_ns", "window_ns", "idle_ns")}
+        totals = {name: sum(row[name] for row in rows) for name in whole if name in rows[0]}
+        breakdown.append({**whole, **totals, "rank": whole["rank"]})
+        steps += rows
+    return {"breakdown": breakdown, "steps": steps}
 
 
 def simulate_ddp(
@@ -661,7 +506,8 @@ def simulate_ddp(
     Args:
         path: the export to write, such as `ddp.sqlite`; the truth goes to `ddp.truth.json`.
         gpus: number of ranks.
-        steps: number of training steps.
+        steps: number of training steps. Of many kernels only the first steps are simulated, and
+            the last four of these are repeated.
         kernels_per_step: kernels of one rank in one step, including NCCL's; the launch queue of a
             real host holds a thousand at most.
         seed: of the jitter. The same arguments make the same export.
@@ -681,16 +527,15 @@ def simulate_ddp(
     truth_path = new_truth(path)
     arguments = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
     options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
-    first, later = (
-        ddp_program(kernels_per_step, gpus, is_first_step=is_first) for is_first in (True, False)
-    )
-    truth = Truth()
+    command = f"python -m sample_traces.simulator ddp {options}"
+    most = max(_MIN_STEPS, MAX_SIMULATED // (gpus * kernels_per_step))
+    repetitions = max(steps - most, 0) // _REPEATED
+    result = _simulate(gpus, steps - repetitions * _REPEATED, kernels_per_step, seed)
+    period = 0
     with NsightWriter(path) as writer:
-        export = RunExport(writer, gpus, f"traceprof simulate ddp {options}")
-        end_ns = 0
-        for step in run_steps([first, *[later] * (steps - 1)], gpus, np.random.default_rng(seed)):
-            export.add(step)
-            truth.add(step)
-            end_ns = int(step.range_end_ns.max())
-        export.finish(end_ns)
-    return write_truth(truth_path, "ddp", arguments, truth.to_json())
+        machine = Machine(command, A100, tuple((number,) for number in range(gpus)))
+        Records(writer, machine).write(result)
+        if repetitions:
+            calls = _step_calls(kernels_per_step, gpus, is_first_step=False)
+            period = _repeat(writer, result, repetitions, len(calls), kernels_per_step)
+    return write_truth(truth_path, "ddp", arguments, _truth(result, repetitions, period))

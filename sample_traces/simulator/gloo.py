@@ -72,7 +72,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
         simulation.add(Thread(program.process), program.actions, _START_NS)
     result = simulation.run()
     machine = Machine(
-        f"traceprof simulate gloo {options}",
+        f"python -m sample_traces.simulator gloo {options}",
         board=None,
         devices=((),) * (2 * pairs),
         thread_names=(*_THREADS, "[NSys]"),

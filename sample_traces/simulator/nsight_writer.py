@@ -298,6 +298,14 @@ class NsightWriter:
             statement = f"INSERT INTO {quote(table)} VALUES ({', '.join(values)})"  # noqa: S608
             self._insert(statement, per_row)
 
+    def columns(self, table: str) -> list[str]:
+        """Return the columns of a table that exists."""
+        return [column.name for column in self._columns[table] if column.written]
+
+    def execute(self, statement: str, values: Mapping[str, int] | None = None) -> None:
+        """Run a statement of SQL on what has been written so far."""
+        self._connection.execute(statement, values or {})
+
     def _insert(self, statement: str, columns: Sequence[Int64 | Sequence[Scalar]]) -> None:
         lengths = {len(column) for column in columns if not isinstance(column, str)}
         if len(lengths) > 1:

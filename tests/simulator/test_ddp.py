@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sample_traces.simulator import simulate_ddp
+from sample_traces.simulator import ddp, simulate_ddp
 from sample_traces.simulator.kernels import ALL_REDUCE
 from tests.reference.breakdown import reference
 from tests.support.databases import query
@@ -18,6 +18,7 @@ from tests.support.selection import long_after
 
 RUNS = [
     {"gpus": 1, "steps": 1, "kernels_per_step": 20, "seed": 0},
+    {"gpus": 3, "steps": 23, "kernels_per_step": 24, "seed": 5},  # the last steps are repeated
     {"gpus": 2, "steps": 6, "kernels_per_step": 40, "seed": 1},
     {"gpus": 3, "steps": 4, "kernels_per_step": 21, "seed": 2},
     {"gpus": 5, "steps": 3, "kernels_per_step": 57, "seed": 3},
@@ -33,7 +34,9 @@ Run = tuple[Path, dict[str, Any]]
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An export and its truth."""
     path = tmp_path_factory.mktemp("ddp") / "run.sqlite"
-    truth: dict[str, Any] = json.loads(simulate_ddp(path, **request.param).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ddp, "MAX_SIMULATED", 100)
+        truth: dict[str, Any] = json.loads(simulate_ddp(path, **request.param).read_text())
     assert truth["arguments"] == request.param
     return path, truth
 
@@ -66,6 +69,15 @@ def test_every_step_has_the_kernels_asked_for(run: Run) -> None:
         assert (step["num_communication"] == 1) == (step["step"] == 0)  # DDP's first is one bucket
     (count,) = query(path, "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")[0]
     assert count == arguments["gpus"] * arguments["steps"] * arguments["kernels_per_step"]
+
+
+def test_repeated_steps_have_the_times_of_those_before(run: Run) -> None:
+    _, truth = run
+    by_rank: dict[int, list[int]] = {}
+    for step in truth["steps"]:
+        by_rank.setdefault(step["rank"], []).append(step["compute_ns"])
+    for times in by_rank.values():
+        assert len(set(times)) == min(len(times), 7)
 
 
 def test_times_are_plausible(run: Run) -> None:

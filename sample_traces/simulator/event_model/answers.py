@@ -132,8 +132,10 @@ class Ranks:
             if isinstance(operation.work, KernelWork | CommunicationWork)
         }
         for range_ in self.result.ranges:
+            if range_.thread.process != self.places[rank][0]:
+                continue
             match = re.fullmatch(r"step (\d+)", range_.action.name)
-            if match is None or range_.thread.process != self.places[rank][0]:
+            if match is None:
                 continue
             operations = [
                 operation

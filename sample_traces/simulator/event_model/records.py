@@ -293,7 +293,7 @@ class Records:
 
     def write(self, result: Result) -> None:
         """Write a run."""
-        if any(range_.action.domain == NCCL_DOMAIN for range_ in result.ranges):
+        if any(getattr(range_.action, "payload", None) for range_ in result.ranges):
             write_schemas(self._writer)
         # Exports have rows roughly in the order in which operations complete, and calls begin.
         for operation in sorted(result.operations, key=attrgetter("end_ns")):

@@ -293,7 +293,7 @@ def simulate_scenario(
     setup = scenario.build(np.random.default_rng(seed))
     arguments = {"seed": seed, "schema_version": schema_version}
     machine = Machine(
-        f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}",
+        f"python -m sample_traces.simulator {name} --seed {seed} --schema-version {schema_version}",
         setup.board,
         setup.devices_of_processes,
         has_overhead_rows=scenario.has_overhead_rows,

@@ -253,9 +253,8 @@ def simulate_run(
     check_is_free(truth_path)
     scenario, rng = RUN_SCENARIOS[name], np.random.default_rng(seed)
     how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
-    command = " ".join(
-        [f"traceprof simulate {name} --seed {seed} --schema-version {schema_version}", *how]
-    )
+    options = [f"--seed {seed} --schema-version {schema_version}", *how]
+    command = " ".join(["python -m sample_traces.simulator", name, *options])
     if not (is_labelled or scenario.has_gpu):
         raise UsageError(
             f"cannot simulate {name} without labels",
