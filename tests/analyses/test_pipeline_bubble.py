@@ -147,7 +147,7 @@ def test_reports_of_several_machines(tmp_path: Path) -> None:
         )
         for stage in range(plan.num_stages)
     )
-    recorded_apart(setup, result, tmp_path, nodes, rng)
+    paths = recorded_apart(setup, result, tmp_path, nodes, rng)
     with closing(analyze(tmp_path, options=_ONLY)) as analysis:
         found = bubbles(analysis)
     truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
@@ -155,6 +155,13 @@ def test_reports_of_several_machines(tmp_path: Path) -> None:
     for one, expected in zip(found, truth, strict=True):
         for name in ("bubble_ns", *PARTS):
             assert one[name] == pytest.approx(expected[name], abs=0.03 * expected["bubble_ns"])
+    with closing(analyze(paths[:2], options=_ONLY)) as analysis:
+        some = bubbles(analysis)
+        titles = [finding.title for finding in analysis.findings]
+    num_missing = min(len(paths) - 2, 1)  # that exchange messages with these two
+    for one in some:
+        assert one["coverage"] == 2 / (2 + num_missing)
+    assert all(("(at least 1 more)" in title) == bool(num_missing) for title in titles)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])

@@ -294,7 +294,8 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
     values: dict[str, Any] = {
         "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
         "category_fraction": 0.9, "slower": 1.1, "share_longest": 1.0, "others_wait_ns": MS,
-        "compute_ns": 2 * MS, "least_ns": MS, "most_ns": MS, "num_peers": 3, "stage": None,
+        "compute_ns": 2 * MS, "least_ns": MS, "most_ns": MS, "num_peers": 3, "num_in_group": 4,
+        "stage": None,
         "clock": None, "work": None, "all_to_all": None, "coverage": 1.0,
     }  # fmt: skip
     return UnevenKernelsMetrics(**values | changes)

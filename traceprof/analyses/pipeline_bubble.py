@@ -99,7 +99,11 @@ class PipelineBubbleMetrics(Metrics):
     ]
     longest_rank: Annotated[Count | None, "the rank of that stage"]
     actual_fraction: Annotated[Number, "`bubble_ns` as a share of the time of the stage's passes"]
-    coverage: Annotated[Fraction, "1: every pass of a detected pipeline is judged"]
+    coverage: Annotated[
+        Fraction,
+        "the share of the stages that were recorded, of those that are known to be there: 1 if"
+        " none exchanges messages with a rank that was not recorded",
+    ]
 
 
 _MIN_LONGER = 0.05  # by which a stage must be longer than the others to be named
@@ -157,6 +161,7 @@ _LATE = (
     " host-stall, and nccl-serialization for sends that were queued behind"
     " others"
 )
+_RECORD_ALL = "Record the other stages, too: the time that they take is lateness here"
 _ADVICE = {
     "warm_up_ns": (_MORE_MICRO_BATCHES, _MORE_CHUNKS),
     "imbalance_ns": (_EQUAL_STAGES,),
@@ -236,7 +241,7 @@ def _metrics(pipeline: PipelineBubbles, ranks: Sequence[int]) -> list[PipelineBu
             longest_stage=longest,
             longest_rank=None if longest is None else ranks[pipeline.stages[longest].member],
             actual_fraction=share(stage.bubble_ns, int((stage.end_ns - stage.start_ns).sum())),
-            coverage=1.0,
+            coverage=num / (num + pipeline.num_missing),
         )
         for place, stage in enumerate(pipeline.stages)
     ]
@@ -302,14 +307,17 @@ def _title(metrics: PipelineBubbleMetrics, stages: Sequence[PipelineBubbleMetric
         for name, value in parts_of(metrics).items()
         if value >= 0.01 * metrics.bubble_ns
     ]
-    ideal = ""
-    if metrics.ideal_fraction is not None:
+    ideal, recorded = "", f"of {metrics.num_stages}"
+    if metrics.coverage < 1:
+        missing = round(metrics.num_stages / metrics.coverage) - metrics.num_stages
+        recorded = f"of the {metrics.num_stages} recorded ones (at least {missing} more)"
+    if metrics.coverage == 1 and metrics.ideal_fraction is not None:
         ideal = (
             f"; {percent(metrics.actual_fraction)} of its computing, where equal stages and no"
             f" transfer would leave {percent(metrics.ideal_fraction)}"
         )
     return (
-        f"{_longest_first(stages)}Stage {metrics.stage} of {metrics.num_stages} waits"
+        f"{_longest_first(stages)}Stage {metrics.stage} {recorded} waits"
         f" {duration(metrics.bubble_ns)} for other stages: {', '.join(parts)}{ideal}"
         f"{_in_both(metrics)}"
     )
@@ -343,6 +351,8 @@ def _in_both(metrics: PipelineBubbleMetrics) -> str:
 
 
 def _advice(metrics: PipelineBubbleMetrics) -> tuple[str, ...]:
+    if metrics.coverage < 1 and metrics.late_ns >= _MIN_PART * metrics.bubble_ns:
+        return (_RECORD_ALL,)
     return tuple(
         line
         for name, value in sorted(

@@ -171,6 +171,9 @@ class UnevenKernelsMetrics(Metrics):
         "the number of the other ranks that should do the same: they reduce gradients together, or"
         " run the same kernels equally often, and are of one pipeline stage",
     ]
+    num_in_group: Annotated[
+        Count, "the number of ranks that should do the same, with those that were not recorded"
+    ]
     stage: Annotated[Count | None, "the pipeline stage of the rank, from 0; null without any"]
     clock: Annotated[
         Positive | None,
@@ -293,6 +296,7 @@ def _by_work(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank
         least_ns=round(excess.least_ns),
         most_ns=round(excess.most_ns),
         num_peers=len(peers),
+        num_in_group=work.peers[excess.peers].num_ranks,
         stage=work.ranks[excess.member].stage,
         clock=_clock(measured.placed, excess.member, peers),
         work=excess.work if excess.is_constant is not False and excess.name is None else None,
@@ -318,6 +322,9 @@ def _compute(work: RunWork, member: int) -> dict[str, Any]:
         "least_ns": min((peer.compute_ns for peer in peers), default=None),
         "most_ns": max((peer.compute_ns for peer in peers), default=None),
         "num_peers": len(peers),
+        "num_in_group": 1 + len(peers)
+        if row is None or row.peers is None
+        else work.peers[row.peers].num_ranks,
         "stage": None if row is None else row.stage,
     }
 
@@ -478,9 +485,13 @@ def _title(rank: UnevenRank) -> str:
 def _title_of_work(rank: UnevenRank, step: str, of_category: str) -> str:
     metrics = rank.metrics
     of_stage = "" if metrics.stage is None else f" of stage {metrics.stage}"
-    peers = f"{counted(metrics.num_peers, 'peer')}{of_stage}"
+    others, recorded = metrics.num_peers, 1 + metrics.num_peers
+    peers = f"{counted(others, 'peer')}{of_stage}"
+    if metrics.num_in_group > recorded:
+        peers = f"{counted(others, 'recorded peer')}{of_stage} (of {metrics.num_in_group - 1})"
+        of_stage += f" ({recorded} of {metrics.num_in_group} ranks recorded)"
     low, high = (duration(value or 0) for value in (metrics.least_ns, metrics.most_ns))
-    others = f"{peers} {'take' if metrics.num_peers > 1 else 'takes'} {low}" + (
+    they_take = f"{peers} {'take' if metrics.num_peers > 1 else 'takes'} {low}" + (
         f" to {high}" if low != high else ""
     )
     if metrics.is_constant is False:
@@ -495,7 +506,7 @@ def _title_of_work(rank: UnevenRank, step: str, of_category: str) -> str:
         else f"The kernel {one_line(rank.kernel, MAX_KERNEL)} takes"
     )
     return (
-        f"{what} {duration(metrics.compute_ns or 0)} in a step, where its {others}:"
+        f"{what} {duration(metrics.compute_ns or 0)} in a step, where its {they_take}:"
         f" {metrics.slower:.2f} times as long, {of_category}; {because(metrics)}"
     )
 

@@ -244,6 +244,7 @@ class PipelineBubbles(Record, frozen=True):
     schedule: PipelineSchedule  # of its passes
     start_ns: int  # when the first pass of all stages starts, in the run's time of the first stage
     end_ns: int  # when the last one is over
+    num_missing: int = 0  # stages next to these that were not recorded
 
 
 def bubbles_of(
@@ -312,7 +313,8 @@ def bubbles_of(
                 sum(shifts[place]) // 2,
             )
         )
-    return PipelineBubbles(tuple(gaps), schedule_of(pipeline, passes), begin, finish)
+    schedule = schedule_of(pipeline, passes)
+    return PipelineBubbles(tuple(gaps), schedule, begin, finish, pipeline.num_missing)
 
 
 def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:

@@ -66,6 +66,7 @@ class Pipeline(Record, frozen=True):
     members: tuple[int, ...]  # indices of the ranks, in order of the stages
     # between them, by sender and receiver (indices of ranks)
     messages: Mapping[tuple[int, int], PairMessages]
+    num_missing: int = 0  # ranks that exchange messages with them and were not recorded
 
     def between(self, stage: int, other: int) -> PairMessages | None:
         """Return the messages from one stage to another; None without any."""
@@ -107,8 +108,22 @@ def pipelines(
     for members in orders:
         chosen = {pair: way for pair, way in messages.items() if {*pair} <= {*members}}
         if len(members) > 1 and chosen:
-            found.append(Pipeline(members, chosen))
+            missing = _missing(members, ranks, arrivals, runs)
+            found.append(Pipeline(members, chosen, missing))
     return found
+
+
+def _missing(
+    members: Sequence[int], ranks: RankComparison, arrivals: Sequence[Arrivals], runs: Sequence[int]
+) -> int:
+    """Count the ranks that exchange messages with some others and were not recorded."""
+    of_run, missing = members_of(arrivals, runs), set[int]()
+    for place in members:
+        peers = peers_of(arrivals[place], of_run[runs[place]])
+        exchanges = [arrivals[place].operations.index(name) for name in BETWEEN_TWO]
+        chosen = is_in(arrivals[place].operation, np.array(exchanges, np.int64)) & (peers >= 0)
+        missing |= {*distinct_values(peers[chosen]).tolist()} - {*ranks.ranks}
+    return len(missing)
 
 
 # -- messages -------------------------------------------------------------------------------------
