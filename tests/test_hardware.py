@@ -44,6 +44,12 @@ KNOWN = [
     ("NVIDIA B200", 900.0, 63.0, 148),
     ("NVIDIA B300", 900.0, None, None),
     ("NVIDIA GB200", 900.0, None, None),
+    ("NVIDIA GB300", 900.0, None, None),
+    ("NVIDIA GB10", None, None, 48),
+    ("NVIDIA GeForce RTX 5080", None, 63.0, 84),
+    ("NVIDIA GeForce RTX 5070 Ti", None, 63.0, 70),
+    ("NVIDIA GeForce RTX 5070", None, 63.0, 48),
+    ("AMD Instinct MI355X", None, 63.0, 256),
     ("NVIDIA GeForce RTX 5090", None, 63.0, 170),
     ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", None, 63.0, 188),
 ]
@@ -81,7 +87,9 @@ def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
     names = [row[0] for row in KNOWN] + [name for name in UNKNOWN if name]
     names += ["NVIDIA H800 PCIe", "NVIDIA H800 NVL", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
     names += ["NVIDIA L40", "NVIDIA GB300", "Tesla V100S-PCIE-32GB"]
-    names += [f"AMD Instinct {name}" for name in ("MI100", "MI210", "MI250X", "MI300X VF")]
+    names += [
+        f"AMD Instinct {name}" for name in ("MI350X", "MI100", "MI210", "MI250X", "MI300X VF")
+    ]
     assert {id(board(name)) for name in names if board(name)} == {
         id(known_board) for known_board in BOARDS
     }
@@ -92,13 +100,16 @@ def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
 )
 def test_rates_double_where_numbers_are_half_as_long(known: Board) -> None:
     assert known.rates is not None
-    fp32, tf32, fp16, bf16, fp8 = known.rates
+    fp32, tf32, fp16, bf16, fp8, fp4 = known.rates
     assert fp16 >= 1.99 * fp32
     if tf32 is not None:  # the data sheets of NVIDIA and AMD round
         assert fp16 / tf32 == pytest.approx(2, rel=0.02)
         assert bf16 == fp16
     if fp8 is not None:
         assert fp8 / fp16 == pytest.approx(2, rel=0.02)
+    if fp4 is not None:
+        assert fp8 is not None
+        assert 1.98 <= fp4 / fp8 <= 4.01  # twice; of GeForce and Blackwell Ultra up to four times
 
 
 def test_pcie_rates_double_with_each_generation() -> None:

@@ -6,7 +6,9 @@ NVLink lanes, rates and generations: NVIDIA's data sheets, as collected in stas0
 network/README.md; links of NVLink 3 on GA102 boards: NVIDIA's GA102 whitepaper (4 x 14.0625 GB/s);
 PCIe after encoding: PCI-SIG (128b/130b: 15.75, 31.5, 63.0 for x16); SM counts: data sheets.
 Arithmetic: data sheets, and of GeForce boards the whitepapers of TU102, GA102, AD102 and GB202;
-without sparsity, FP16 with sums in FP32.
+without sparsity, FP16 with sums in FP32. FP4: data sheets of HGX B200 and B300, GB200 and GB300
+NVL72 per GPU, whitepaper of GB202, data sheets of MI350X and MI355X. Of GB10 NVIDIA gives 1 PFLOP/s
+of FP4 with sparsity: the others follow from it by the ratios of RTX PRO 6000, of the same cores.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Rates(NamedTuple):
     tf32: float | None  # of FP32 numbers rounded to TF32
     fp16: float  # with sums in FP32
     bf16: float | None  # the same
-    fp8: float | None  # the same
+    fp8: float | None  # the same, with block scales or without
+    fp4: float | None = None  # of E2M1 with block scales
 
 
 class Board(Record, frozen=True):
@@ -60,10 +63,11 @@ _MI300 = Rates(163.4, 653.7, 1307.4, 1307.4, 2614.9)
 BOARDS: tuple[Board, ...] = (
     # Laptops wire 4, 8 or 16 lanes; a MIG slice has no NVLink and shares the slot.
     Board(r"\bLaptop\b|\bMax-Q\b|\bMIG\b", None, None, None),
-    Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000)),
-    Board(r"GB300", 900.0, None, None),
-    Board(r"B300", 900.0, None, None),
-    Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500)),
+    Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 10000)),
+    Board(r"GB300", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 15000)),
+    Board(r"B300", 900.0, None, None, Rates(75, 1125, 2250, 2250, 4500, 13125)),
+    Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500, 9000)),
+    Board(r"GB10\b", None, None, 48, Rates(31, 62.5, 125, 125, 250, 500)),
     Board(r"GH200", 450.0, None, 132, _H100_SXM),
     Board(r"H100 PCIe", None, 5, 114, _H100_PCIE),
     Board(r"H[12]00 NVL", None, 5, 132, _H100_NVL),
@@ -90,9 +94,11 @@ BOARDS: tuple[Board, ...] = (
     Board(r"L40\b", None, 4, 142, Rates(90.5, 90.5, 181, 181, 362)),
     Board(r"RTX 6000 Ada", None, 4, 142, Rates(91.1, 182.1, 364.2, 364.2, 728.5)),
     Board(r"L4\b", None, 4, 58, Rates(30.3, 60, 121, 121, 242)),
-    Board(r"RTX PRO 6000", None, 5, 188, Rates(125, 251, 503, 503, 1007)),
-    Board(r"RTX 5090", None, 5, 170, Rates(104.8, 104.8, 209.5, 209.5, 419)),
-    Board(r"RTX 50[78]0", None, 5, None),
+    Board(r"RTX PRO 6000", None, 5, 188, Rates(125, 251, 503, 503, 1007, 2015)),
+    Board(r"RTX 5090", None, 5, 170, Rates(104.8, 104.8, 209.5, 209.5, 419, 1676)),
+    Board(r"RTX 5080", None, 5, 84, Rates(56.3, 56.3, 112.6, 112.6, 225.1, 900.4)),
+    Board(r"RTX 5070 Ti", None, 5, 70, Rates(43.9, 43.9, 87.9, 87.9, 175.8, 703)),
+    Board(r"RTX 5070", None, 5, 48, Rates(30.9, 30.9, 61.7, 61.7, 123.5, 494)),
     Board(r"RTX 4090\b(?! D)", None, 4, 128, Rates(82.6, 82.6, 165.2, 165.2, 330.3)),
     Board(r"RTX 3090 Ti", None, 4, 84, Rates(40, 40, 80, 80, None)),
     Board(r"RTX 3090", None, 4, 82, Rates(35.6, 35.6, 71, 71, None)),
@@ -101,6 +107,8 @@ BOARDS: tuple[Board, ...] = (
     Board(r"\bT4\b", None, 3, 40, Rates(8.1, None, 65, None, None)),
     Board(r"RTX 2080 Ti", None, 3, 68, Rates(14.2, None, 56.9, None, None)),
     Board(r"Quadro RTX [5-8]000", None, 3, None),
+    Board(r"MI355X", None, 5, 256, Rates(157.3, None, 2516.6, 2516.6, 5033.2, 10066.3)),
+    Board(r"MI350X", None, 5, 256, Rates(144.2, None, 2306.9, 2306.9, 4613.7, 9227.5)),
     Board(r"MI3(?:00X|25X)", None, 5, 304, _MI300),
     Board(r"MI250X", None, None, 110, Rates(47.9, None, 191.5, 191.5, None)),
     Board(r"MI210", None, 4, 104, Rates(45.3, None, 181, 181, None)),
@@ -136,6 +144,11 @@ _MEMORY: tuple[tuple[str, float | None], ...] = (
     (r"RTX 3090\b", 936),
     (r"\bT4\b", 320),
     (r"RTX 2080 Ti", 616),
+    (r"GB10\b", 273),
+    (r"RTX 5080", 960),
+    (r"RTX 5070 Ti", 896),
+    (r"RTX 5070", 672),
+    (r"MI35[05]X", 8000),
     (r"MI325X", 6000),
     (r"MI300X", 5300),
     (r"MI2(?:50X|10)", 1638.4),  # of the MI250X one of two dies, which is a device
@@ -162,6 +175,10 @@ class Peaks(Record, frozen=True):
         return self.of(link) is not None and link not in self.given
 
 
+# Block scales cost nothing.
+_RATE_OF = {"mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
+
+
 @cache
 def board(gpu: str | None) -> Board | None:
     """Return the board of this name, or None for one that is not known."""
@@ -183,7 +200,8 @@ def peak_flops_per_s(
     known = board(gpu)
     if known is None or known.rates is None or tensor_cores is not (precision != "fp32"):
         return None
-    tera: float | None = known.rates._asdict().get(precision or "")
+    of_rate = _RATE_OF.get(precision or "", precision or "")
+    tera: float | None = known.rates._asdict().get(of_rate)
     return None if tera is None else tera * 1e12
 
 

@@ -26,6 +26,7 @@ from traceprof.run.rank import Window
 AT = "void at::native::"
 MUL = f"{AT}vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
 ADD = f"{AT}vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+RANDOM = f"{AT}distribution_elementwise_grid_stride_kernel<float, 4>(long)"
 SUM = f"{AT}reduce_kernel<512, 1, at::native::ReduceOp<float, sum_functor>>(T3)"
 NORM = f"{AT}vectorized_layer_norm_kernel<float, float>(int)"
 DIVIDE = f"{AT}vectorized_elementwise_kernel<4, at::native::addcdiv_cuda_kernel(float)>(int)"
@@ -116,7 +117,9 @@ def test_one_kernel_of_a_chain_stays(
         ((SGEMM, MUL, SHORT.format("forward", "false"), ADD, SGEMM), 100 + 110 + 120 + 130 + 140),
         ((SGEMM, SGEMM, SOFTMAX, SGEMM, SGEMM), 110 + 120 + 130),  # projections on both sides
         ((SGEMM, SGEMM, BACK, MUL, SGEMM, SGEMM), 100 + 110 + 120 + 130 + 140 + 150),
-        ((SGEMM, SOFTMAX, SGEMM, MUL, SOFTMAX, SGEMM), 100 + 110 + 120 + 130 + 140 + 150),
+        ((SGEMM, SOFTMAX, SGEMM, SGEMM, SOFTMAX, SGEMM), 100 + 110 + 120 + 130 + 140 + 150),
+        ((SGEMM, SOFTMAX, SGEMM, MUL, SOFTMAX, SGEMM), 0),  # one product is of both
+        ((SGEMM, SOFTMAX, RANDOM, SGEMM), 0),  # of a fresh matrix
         ((BACK, SGEMM, BACK, SGEMM), 110 + 120 + 130),
         ((SGEMM, LOSS, SGEMM), 0),  # a classifier's loss
         ((SGEMM, SHORT.format("forward", "true"), SGEMM), 0),

@@ -110,8 +110,12 @@ other         ?            ?   void thrust::cuda_cub::core::_kernel_agent<x>(int
 other         fp32         ?   void split_embedding_codegen_forward_kernel<float>(int)
 other         ?            ?   kernel
 # Batched multiplications of TensorRT-LLM: the formats of the product and of both factors
-matmul        fp8          yes bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1
-matmul        ?            yes bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_s4
+matmul        mxfp8        yes bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1
+matmul        nvfp4        yes bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_s4
+matmul        nvfp4        yes _ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupleIJiiiiEEENS1_10collective13CollectiveMmaINS1_42MainloopSm120TmaWarpSpecializedBlockScaledILi2ELi3ENS5_IJNS4_1CILi1EEESB_SB_EEENS1_51KernelTmaWarpSpecializedCooperativeBlockScaledSm120ILi3EEEEENS5_IJNS_12float_e2m1_tENS_13float_ue4m3_tEEEE
+matmul        mxfp4        yes void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm100TmaUmmaWarpSpecializedBlockScaled<6, 2>, cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue8m0_t>>>>(int)
+matmul        mxfp8        yes void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm103TmaUmmaWarpSpecializedBlockScaled<6, 2>, cute::tuple<cutlass::float_e4m3_t, cutlass::float_ue8m0_t>>>>(int)
+matmul        bf16         ?   _matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1
 matmul        bf16         yes bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2
 matmul        bf16         yes Custom_Cijk_Alik_Bljk_B_BS_BH_MT256x224x64_MI16x16x1_SN
 matmul        bf16         ?   void marlin::Marlin<__nv_bfloat16, 256>(int4 const*)

@@ -93,7 +93,8 @@ def attention_of(
             return "matmul"
         if "softmax" in name and "logsoftmax" not in name and not is_log(operation.demangled):
             return "back" if "backward" in name or "bwd" in name else "forth"
-        return category(operation.demangled)
+        makes_values = "distribution_elementwise" in operation.demangled
+        return "other" if makes_values else category(operation.demangled)
 
     streams: dict[int, list[Operation]] = defaultdict(list)
     for operation in rank.operations:
@@ -103,6 +104,7 @@ def attention_of(
     for operations in streams.values():
         operations.sort(key=lambda op: op.start)
         roles = ["end", *map(role, operations), "end"]
+        rows: list[tuple[str, int, int]] = []
         for place, its in enumerate(roles):
             if its not in {"forth", "back"}:
                 continue
@@ -116,7 +118,15 @@ def attention_of(
             if its == "back":
                 low -= roles[low - 1] == "matmul"
                 high += roles[high + 1] == "matmul"
-            members |= {id(op): op for op in operations[low - 1 : high]}
+            rows.append((its, low, high))
+        for place, (its, low, high) in enumerate(rows):
+            beside = [
+                row for row in rows[max(place - 1, 0) : place + 2] if row[0] == its == "forth"
+            ]
+            is_shared = any({low, high} & {*row[1:]} for row in beside if row[1] != low)
+            pairs = pairwise(operations[low - 1 : high])
+            if not is_shared and all(after.start - op.end <= 1_000_000 for op, after in pairs):
+                members |= {id(op): op for op in operations[low - 1 : high]}
     return [*members.values()]
 
 

@@ -11,7 +11,10 @@ import re
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 
-PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64")
+PRECISIONS = (
+    *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4", "fp4", "int8"),
+    *("complex-fp32", "complex-fp64"),
+)
 FULL_PRECISION, ROUNDED_PRECISION = "fp32", "tf32"
 
 
@@ -36,6 +39,24 @@ def _format(precision: str, expression: str, source: str) -> FormatRow:
 
 
 FORMATS: tuple[FormatRow, ...] = (
+    _format(
+        "nvfp4",
+        r"(?i)nvfp4|nv_float4|e2m1.*ue4m3|^bmm_[a-z0-9]+_E2m1E2m1_",
+        "CUTLASS include/cutlass/detail/blockwise_scale_layout.hpp: blocks of 16 float_e2m1_t with"
+        " scales of float_ue4m3_t (nv_float4_t); TensorRT-LLM's bmm_*, where MxE2m1 is MXFP4",
+    ),
+    _format(
+        "mxfp4",
+        r"(?i)(?<!bf16x)(?<!fp8x)mxfp4|mx_float4|e2m1.*ue8m0|^bmm_[a-z0-9]+_(?:MxE2m1){2}_",
+        "OCP Microscaling Formats: blocks of 32 with scales of E8M0 (CUTLASS mx_float4_t). Where"
+        " the other factor is bf16, as in Triton's matmul_ogs, it multiplies in bf16",
+    ),
+    _format(
+        "mxfp8",
+        r"(?i)mxfp8|mx_float8|e(?:4m3|5m2)(?!.*ue4m3).*ue8m0|^bmm_[a-z0-9]+_\w*MxE4m3",
+        "the same with factors of E4M3 or E5M2 (CUTLASS mx_float8_t), one of them at least",
+    ),
+    _format("fp4", r"(?i)e2m1", "CUTLASS float_e2m1_t with unknown scales"),
     _format(
         "fp8",
         r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3",
@@ -100,6 +121,13 @@ UNITS: tuple[UnitRow, ...] = (
         r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
         r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers",
         "parts of such an operation, or matrix by vector, in which tensor cores do not matter",
+    ),
+    _unit(
+        True,
+        r"Mainloop(?:Sm(?:90|1[012]\d)\w*(?:Gmma|Umma|WarpSpecialized)|Intermediate\w*Sm1\d\d)"
+        r"|SM1[012]\d_(?:MMA|16x8x\d+)|tcgen05|FlashAttention(?:Forward|Backward)Sm\d",
+        "CUTLASS 3: main loops of wgmma (sm_90), tcgen05 (sm_100, sm_103) and mma with block scales"
+        " (sm_120), which multiply on tensor cores only; FlashAttention 4 in CuTe DSL",
     ),
     _unit(
         True,

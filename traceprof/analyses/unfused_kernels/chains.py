@@ -269,6 +269,8 @@ _SOFTMAX = lazy(r"(?i)soft_?max")
 # The loss of a classifier; PyTorch's kernel for short rows says it by its fifth parameter.
 _LOG_SOFTMAX = lazy(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
 _BACKWARD = lazy(r"(?i)backward|bwd")
+_MAKES_VALUES = lazy(r"distribution_(?:elementwise|nullary)")  # of random numbers: new matrices
+_MAX_GAP_NS = 1_000_000  # between kernels of one attention
 _OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
 
 
@@ -287,7 +289,8 @@ def _role(name: str, kind: KernelKind) -> int:
         return _MATMUL
     if _SOFTMAX.search(name) and not _LOG_SOFTMAX.search(name):
         return _SOFTMAX_BACKWARD if _BACKWARD.search(name) else _SOFTMAX_FORWARD
-    return _ELEMENTWISE if kind.category == Category.ELEMENTWISE else _OTHER
+    is_elementwise = kind.category == Category.ELEMENTWISE and not _MAKES_VALUES.search(name)
+    return _ELEMENTWISE if is_elementwise else _OTHER
 
 
 def attention_kernels(
@@ -298,8 +301,9 @@ def attention_kernels(
     The first is int64[k], indices of kernels by stream and start, the second int64[r].
 
     On one stream a multiplication of matrices, one softmax and another multiplication, with
-    nothing but elementwise kernels between them (scale, mask, dropout, copies of format). On the
-    way back there are two multiplications on each side, of which the outer ones may be elsewhere.
+    nothing but elementwise kernels between them (scale, mask, dropout, copies of format) and at
+    most 1 ms from one to the next. Neither multiplication is another softmax's on the way forward.
+    On the way back there are two on each side, of which the outer ones may be elsewhere.
 
     Args:
         rank: the rank.
@@ -315,14 +319,21 @@ def attention_kernels(
         place = np.searchsorted(here, chosen)
         is_here = here[np.minimum(place, len(here) - 1)] == chosen
         role[place[is_here]] = roles[is_here]
-        is_attention = _is_attention(role)
+        start = kernels.start_ns.take(here)
+        is_late = start[1:] - kernels.ends(here)[:-1] > _MAX_GAP_NS
+        is_attention = _is_attention(role, np.append(False, is_late))
         attention.append(here[is_attention])
         begins.append(~np.concatenate([[False], is_attention[:-1]])[is_attention])
     return np.concatenate(attention), np.flatnonzero(np.concatenate(begins))
 
 
-def _is_attention(role: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """Return which kernels of a stream are of attention, bool[n], by what they may be, int8[n]."""
+def _is_attention(
+    role: npt.NDArray[np.int8], is_late: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which kernels of a stream are of attention, bool[n], by what they may be, int8[n].
+
+    `is_late`: bool[n], whether a kernel starts long after the one before it.
+    """
     place = np.flatnonzero(role != _ELEMENTWISE)
     main = role[place]
     is_softmax = (main[1:-1] == _SOFTMAX_FORWARD) | (main[1:-1] == _SOFTMAX_BACKWARD)
@@ -330,10 +341,15 @@ def _is_attention(role: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
     softmax = 1 + np.flatnonzero(is_between)
     low, high = place[softmax - 1], place[softmax + 1]
     goes_back = main[softmax] == _SOFTMAX_BACKWARD
+    num_late = np.cumsum(is_late)
+    is_one = num_late[low] == num_late[high]
+    shares = ~goes_back[1:] & ~goes_back[:-1] & (low[1:] == high[:-1])
+    is_one &= ~(np.append(shares, False) | np.append(False, shares))
+    softmax, low, high, goes_back = (of[is_one] for of in (softmax, low, high, goes_back))
     low -= goes_back & (role[np.maximum(low - 1, 0)] == _MATMUL) & (low > 0)
     last = len(role) - 1
     high += goes_back & (role[np.minimum(high + 1, last)] == _MATMUL) & (high < last)
-    # One multiplication may end a row and begin the next one.
+    # On the way back one multiplication may end a row and begin the next one.
     steps = np.zeros(len(role) + 1, np.int64)
     np.add.at(steps, low, 1)
     np.subtract.at(steps, high + 1, 1)
