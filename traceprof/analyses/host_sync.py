@@ -253,9 +253,9 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
         pairs = is_in(name[:-1], np.array(of_copies, np.int64))
         pairs &= is_in(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
-            # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
             of_calls = np.flatnonzero(calls.thread == thread)
-            place = np.searchsorted(of_calls, of_thread.call)
+            of_calls = of_calls[np.argsort(rank.host_order[of_calls], kind="stable")]
+            place = np.searchsorted(rank.host_order[of_calls], rank.host_order[of_thread.call])
             copy, wait = place[:-1][pairs], place[1:][pairs]
             at_once = (wait > copy) & (wait - copy <= _MAX_INNER_CALLS + 1)
             copy_end = of_thread.end_ns[:-1][pairs]

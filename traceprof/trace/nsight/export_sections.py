@@ -24,6 +24,7 @@ from traceprof.trace.nsight.nccl import read_communication_calls
 from traceprof.trace.nsight.nvtx_events import Events, read_events, read_label_ranges
 from traceprof.trace.nsight.nvtx_names import domain_names
 from traceprof.trace.nsight.parts import RE_EXPORT, check_is_export
+from traceprof.trace.nsight.rows import repeated_strings
 from traceprof.trace.sqlite.database import Database
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class SectionedExport:
         self._events: Events | None = None
         try:
             check_is_export(self._database)
+            self._database.replaced = repeated_strings(self._database)
             self.target = Target(self._database)
         except BaseException:
             self.close()

@@ -25,7 +25,7 @@ from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
 from traceprof.trace.sqlite.numbering import NumberedRows
-from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns, replaced
 from traceprof.units import counted
 
 if TYPE_CHECKING:
@@ -97,12 +97,18 @@ class Signer:
         combinations: numbers for the combinations of columns.
     """
 
-    def __init__(self, columns: Sequence[str] = (_PROCESS,)) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str] = (_PROCESS,),
+        replaced: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
         """Prepare for kernels.
 
         Args:
             columns: of the table of kernels, including the combined ones.
+            replaced: by the name of a column, numbers and what to take in their place.
         """
+        self._replaced = replaced or {}
         self.names: set[int] = set()
         combined = (_PROCESS, *NAMES, *schema.GRID)
         self.combinations = NumberedRows([column for column in columns if column in combined])
@@ -136,7 +142,13 @@ class Signer:
         rows = self.combinations.rows[combinations]
         columns = dict(zip(self.combinations.names, rows.T, strict=True))
         missing = np.full(len(rows), NULL, np.int64)
-        (name,) = [columns[column] for column in NAMES if column in columns] or [missing]
+        (name,) = [
+            replaced(columns[column], self._replaced[column])
+            if column in self._replaced
+            else columns[column]
+            for column in NAMES
+            if column in columns
+        ] or [missing]
         shape = {column: columns.get(column, missing) for column in schema.GRID}
         self.names.update(name.tolist())
         self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})
@@ -444,7 +456,8 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
         TraceFormatError: the file is damaged.
     """
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
-    signer, notes = Signer(present_columns(database, schema.KERNEL)), list[str]()
+    signer = Signer(present_columns(database, schema.KERNEL), database.replaced)
+    notes = list[str]()
     kernels = read_table(database, schema.KERNEL, _signed_chunks(database, signer), notes)
     names = signer.signatures.name
     operations = _with_others(
