@@ -114,7 +114,9 @@ def checked(entry: Any) -> Note:  # noqa: ANN401  (from outside)
     _check(isinstance(entry, dict))
     href, text = entry.get("href"), entry.get("text")
     _check(isinstance(href, str) and isinstance(text, str))
-    _check(href.startswith("/") and len(href) <= _MAX_HREF and len(text) <= _MAX_TEXT)
+    # Browsers take //host for another server, and a backslash for a slash, and leave out tabs.
+    _check(href.startswith("/") and href[1:2] not in {"/", "\\"} and href.isprintable())
+    _check(len(href) <= _MAX_HREF and len(text) <= _MAX_TEXT)
     return Note(href, text.strip())
 
 

@@ -11,6 +11,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 _MAX_WAIT_S = 0.5  # for news of the analysis
+_FORBIDDEN = "403"
 _POLL_S = 0.1  # how late the end of the server is seen
 _MAX_JOIN_S = 1.0  # Python answers a signal that comes right before a wait only after it
 _NUM_THREADS = 16  # that answer
 _MAX_CONNECTIONS = 500
 _MAX_SILENCE_S = 30  # until a connection that says nothing is closed
+_MAX_UNKNOWN_SILENCE_S = 5  # until one that has not shown the token is
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 # Werkzeug parses Python, which Python 3.11 does in one thread at a time only (gh-106905).
 _making_application = threading.Lock()
@@ -188,6 +191,7 @@ class DashboardServer:
         # that is slow in either takes no thread.
         while not self._is_ending.is_set():
             wasyncore.loop(timeout=_POLL_S, use_poll=True, map=connections, count=1)
+            _close_unknown(connections.values())
         server.task_dispatcher.shutdown(timeout=1)
         # Who still answers finds the connection closed.
         logging.getLogger("waitress").setLevel(logging.CRITICAL)
@@ -217,7 +221,22 @@ class DashboardServer:
 
             # So that clients that poll notice at once.
             self.progress.wait(_MAX_WAIT_S, Request(environ).args.get("previews", type=int))
-        return self._application(environ, start_response)
+
+        def admit(status: str, *rest: Any) -> Any:  # noqa: ANN401  (as WSGI has it)
+            if not status.startswith(_FORBIDDEN):
+                environ["waitress.client_disconnected"].__self__.is_admitted = True
+            return start_response(status, *rest)
+
+        return self._application(environ, admit)
+
+
+def _close_unknown(connections: Iterable[Any]) -> None:
+    """Close connections that were silent for long and were not answered yet, or only refused."""
+    since = time.time() - _MAX_UNKNOWN_SILENCE_S
+    for connection in [*connections]:
+        is_silent = getattr(connection, "last_activity", since) < since and not connection.requests
+        if is_silent and not hasattr(connection, "is_admitted"):
+            connection.will_close = True
 
 
 def _reading(analysis: Analysis, application: Application) -> Application:

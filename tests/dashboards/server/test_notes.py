@@ -76,6 +76,7 @@ def test_what_is_no_note_is_refused() -> None:
     good = {"href": "/steps", "text": "a"}
     refused: list[Any] = [
         [], "x", {"href": "/steps"}, good | {"href": "https://elsewhere/"},
+        *[good | {"href": href} for href in ("//host/", "/\\host/", "/\t/host/", "/\n/host/")],
         good | {"href": "/nowhere"}, good | {"text": 1}, good | {"text": "x" * 2001},
     ]  # fmt: skip
     for bad in refused:

@@ -23,7 +23,7 @@ import pytest
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page
 
-from dashboards.server import app
+from dashboards.server import app, serving
 from dashboards.server.app import assets_path, create_app
 from dashboards.server.guard import is_loopback
 from dashboards.server.serving import HOST, DashboardServer
@@ -424,6 +424,28 @@ def test_an_answer_that_nobody_takes_leaves_no_file_open() -> None:
             assert client.recv(12) == b"HTTP/1.1 200"
             assert files_without_a_name() == before
         assert files_without_a_name() == before
+
+
+def test_only_who_has_shown_the_token_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_MAX_UNKNOWN_SILENCE_S", 0.3)
+    with DashboardServer() as server, ExitStack() as stack:
+        address = urlsplit(server.url)
+        silent, refused, known = (stack.enter_context(socket.socket()) for _ in range(3))
+        for client, path in ((silent, ""), (refused, "/"), (known, f"/?{address.query}")):
+            client.settimeout(MAX_WAIT_S)
+            client.connect((HOST, address.port))
+            if path:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        assert refused.recv(12) == b"HTTP/1.1 403"
+        answer = b""
+        while not answer.endswith(b"click the link.\n"):
+            answer += known.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 302")
+        for client in (silent, refused):
+            while client.recv(4096):
+                pass  # until the server closes it
+        known.sendall(f"GET /progress HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        assert known.recv(8) == b"HTTP/1.1"
 
 
 @pytest.fixture(scope="module")
