@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_PATH = re.compile(r"`((?:traceprof|tests)/[\w/]+\.(?:py|md))`")
+_PATH = re.compile(r"`((?:traceprof|tests|sample_traces)/[\w/]+\.(?:py|md))`")
 
 
 def steps(title: str) -> list[tuple[str, list[str]]]:
@@ -34,14 +34,28 @@ def steps(title: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def follow(checkout: Path, title: str, table: str) -> None:
-    """Write what a section shows into a checkout: whole files, then an import and an entry."""
+def follow(checkout: Path, title: str, table: str) -> list[Path]:
+    """Write what a section shows into a checkout: whole files, imports and entries of tables.
+
+    Return the files.
+    """
+    places = []
     for path, blocks in steps(title):
         place = checkout / path
+        places.append(place)
         if len(blocks) == 1:
             place.parent.mkdir(parents=True, exist_ok=True)
             assert not place.exists()
             place.write_text(blocks[0], encoding="utf-8")
+            continue
+        if path.startswith("sample_traces/"):
+            function, entry = (block.rstrip("\n") for block in blocks)
+            before, opening, rest = place.read_text(encoding="utf-8").partition("SCENARIOS = {")
+            body, closing, after = rest.partition("\n}\n")
+            assert opening
+            assert closing
+            text = f"{before}{function}\n\n\n{opening}{body}\n{entry},{closing}{after}"
+            place.write_text(text, encoding="utf-8")
             continue
         imported, entry = blocks
         first, opening, rest = place.read_text(encoding="utf-8").partition(f"\n{table}")
@@ -54,6 +68,7 @@ def follow(checkout: Path, title: str, table: str) -> None:
             f"{head}{future}{imported}{imports}{opening}{body}\n{entry},{closing}{rest}",
             encoding="utf-8",
         )
+    return places
 
 
 _PROGRAM = """
@@ -75,11 +90,20 @@ json.dump(printed, sys.stdout)
 def test_an_analysis_and_an_assumption_are_added_as_described(tmp_path: Path) -> None:
     """All in a copy of the packages, also as they are compiled."""
     checkout = tmp_path / "checkout"
-    for name in ("traceprof", "tests"):
+    for name in ("traceprof", "tests", "sample_traces"):
         shutil.copytree(ROOT / name, checkout / name)
-    (checkout / "sample_traces").symlink_to(SAMPLE_FOLDER)
-    follow(checkout, "Add an analysis", "ANALYSES = (")
+    written = follow(checkout, "Add an analysis", "ANALYSES = (")
+    by_hand = (
+        "README.md",
+        "sample_traces/README.md",
+        "CHANGELOG.md",
+        "tests/analyses/test_memsets.py",
+    )
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an analysis")[2]
+    assert all(Path(name).name in section.partition("\n## ")[0] for name in by_hand)
+    assert len(written) + len(["the schema"]) + len(by_hand) == 9
     follow(checkout, "Add an assumption", "ASSUMPTIONS")
+    simulated = tmp_path / "memory-sets.sqlite"
     report = TraceBuilder().kernel(0, 400).memset(500, 900).write(tmp_path / "memsets.sqlite")
     reports = checkout / "traceprof" / "reports"
     test = checkout / "tests" / "replay" / "assumptions" / "test_memsets.py"
@@ -87,6 +111,8 @@ def test_an_analysis_and_an_assumption_are_added_as_described(tmp_path: Path) ->
     commands = [
         ("traceprof", "explain", "memsets"),
         ("traceprof", "analyze", "--format", "json", str(report)),
+        ("sample_traces.simulator", "memory-sets", "-o", str(simulated)),
+        ("traceprof", "analyze", "--format", "json", str(simulated)),
         ("traceprof.documents.schema", str(reports)),
         ("traceprof", "whatif", str(SAMPLE_FOLDER / "healthy.sqlite"), *asked),
         ("traceprof", "whatif", "--help"),
@@ -94,10 +120,18 @@ def test_an_analysis_and_an_assumption_are_added_as_described(tmp_path: Path) ->
     ]
     environ, given = {**os.environ, "PYTHONPATH": str(checkout)}, json.dumps(commands)
     printed = output_of(sys.executable, "-c", _PROGRAM, cwd=checkout, env=environ, input=given)
-    explained, analyzed, _, answered, options, _ = json.loads(printed)
+    explained, analyzed, _, of_simulated, _, answered, options, _ = json.loads(printed)
     assert "The GPU sets memory" in explained
     (finding,) = (one for one in json.loads(analyzed)["findings"] if one["id"] == "memsets")
     assert finding["metrics"] == {"exposed_ns": 400, "num_memsets": 1, "coverage": 1.0}
+    truth = json.loads(simulated.with_suffix(".truth.json").read_text(encoding="utf-8"))
+    found = {
+        one["rank"]: one for one in json.loads(of_simulated)["findings"] if one["id"] == "memsets"
+    }
+    assert [one["rank"] for one in truth["findings"]] == [0, 1] == sorted(found)
+    for one in truth["findings"]:
+        metrics = found[one["rank"]]["metrics"]
+        assert {name: metrics[name] for name in one["metrics"]} == one["metrics"]
     assert '"memsets"' in (reports / "analysis-1.schema.json").read_text(encoding="utf-8")
     (answer,) = json.loads(answered)["answers"]
     assert answer["assume"] == "no-memsets"

@@ -18,7 +18,7 @@ from sample_traces.simulator.event_model.program_writer import (
     Rates,
 )
 from sample_traces.simulator.machine import A100, RTX_3090
-from sample_traces.simulator.scenarios.setup import Setup, finding
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
 from sample_traces.simulator.scenarios.training import (
     WORLD,
     exposed_copies,
@@ -307,3 +307,44 @@ def _kernels() -> list[Kernel]:
     """Return kernels that take as long as the published compute alone."""
     each_ns = round(COMPUTE_MS * 1e6 / _NUM_KERNELS)
     return [replace(kernels.UP, duration_ns=each_ns)] * _NUM_KERNELS
+
+
+SCENARIOS = {
+    "pageable-copy": Scenario(
+        "Batches come from pageable memory, so that host and GPU wait.",
+        pageable_copy,
+        silent=("launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
+    ),
+    "exposed-copy": Scenario(
+        "Batches on the compute stream, and gradients copied out of their buckets.",
+        exposed_copy,
+        only=("exposed-copy", "exposed-communication", "late-allreduce", "gpu-idle"),
+    ),
+    "peer-copy-through-host": Scenario(
+        "Copies from device to device go through the host.",
+        peer_copy_through_host,
+        silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
+    ),
+    "peer-copies": Scenario(
+        "Copies from device to device go straight over NVLink.",
+        peer_copies,
+        silent=("peer-copy-through-host", "pageable-copy", "nccl-p2p-slower-than-copy"),
+    ),
+    "p2p-slower-than-copy": Scenario(
+        "NCCL sends at 2.5 GB/s where a copy engine reaches 6.9.",
+        p2p_slower_than_copy,
+        silent=("peer-copy-through-host", "pageable-copy", "overlap-slowdown"),
+    ),
+    "published-copies": Scenario(
+        "Copies of a published experiment on RTX 3090: one stream, two, beside compute.",
+        published_copies,
+        silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
+        is_sample=False,
+    ),
+    "published-sends": Scenario(
+        "The same by NCCL: sends and compute, alone and beside each other.",
+        published_sends,
+        silent=("pageable-copy", "launch-queue-stall", "peer-copy-through-host"),
+        is_sample=False,
+    ),
+}

@@ -10,7 +10,7 @@ from sample_traces.simulator import kernels, nsight_writer
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import CommunicationWork, CopyWork
 from sample_traces.simulator.event_model.program_writer import COPY, Rates
-from sample_traces.simulator.scenarios.setup import Setup, finding
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
 from sample_traces.simulator.scenarios.training import optimize, programs, reduce_beside
 from traceprof.trace.nsight import schema
 
@@ -251,3 +251,12 @@ def _judged(ranks: Ranks) -> list[Finding]:
         for row in links(ranks)
         if (key := (row["link"], row["direction"])) in judged
     ]
+
+
+SCENARIOS = {
+    "link-counters": Scenario(
+        "Sampled counters: PCIe at its limit, NVLink far below it.",
+        link_counters,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "nccl-serialization"),
+    )
+}

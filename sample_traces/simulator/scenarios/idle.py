@@ -20,6 +20,7 @@ from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import NCCL, Host
 from sample_traces.simulator.machine import (
+    HOST_TABLES,
     LOADING,
     MPI_COLLECTIVE,
     MPI_POINT_TO_POINT,
@@ -27,8 +28,9 @@ from sample_traces.simulator.machine import (
     PURPOSE,
     TRACEPROF_DOMAIN,
 )
-from sample_traces.simulator.scenarios.setup import Setup, finding, idle
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding, idle
 from sample_traces.simulator.scenarios.training import WORLD, optimize, programs, reduce_beside
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -485,3 +487,102 @@ def one_rank(rng: np.random.Generator) -> Setup:
         }
 
     return held_up(hosts, stalls)
+
+
+_OTHERS_OF_IDLE = ("launch-queue-stall", "overlap-slowdown", "nccl-serialization")
+
+SCENARIOS = {
+    "launch-queue-stall": Scenario(
+        "A full launch queue blocks the thread that must start a send.",
+        launch_queue_stall,
+        silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
+    ),
+    "launch-queue-stall-unexported": Scenario(
+        "The same, in an export that dropped the Command Buffer Full records.",
+        launch_queue_stall,
+        silent=("overlap-slowdown", "pageable-copy", "host-sync", "nccl-serialization"),
+        has_overhead_rows=False,
+    ),
+    "launch-queue-full-healthy": Scenario(
+        "A launch queue that is full because the GPU is busy.", launch_queue_full_healthy, only=()
+    ),
+    "host-sync": Scenario(
+        "Numbers are read in the middle of steps, and the GPU runs dry.",
+        host_sync,
+        silent=("pageable-copy", "launch-queue-stall", "overlap-slowdown", "nccl-serialization"),
+    ),
+    "launch-bound": Scenario(
+        "Kernels are over before the host has launched the next.",
+        launch_bound,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+    "data-loading": Scenario(
+        "The GPU waits for the data loader.",
+        data_loading,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+    **{
+        name: Scenario(summary, build, silent=_OTHERS_OF_IDLE, host_tables=tables)
+        for name, summary, build, tables in (
+            (
+                "sleeping-loader",
+                "The main thread sleeps until the next batch arrives.",
+                sleeping_loader,
+                HOST_TABLES,
+            ),
+            (
+                "sleeping-checkpoint",
+                "The main thread sleeps until a checkpoint is on the disk.",
+                sleeping_checkpoint,
+                frozenset({schema.OS_CALLS}),
+            ),
+            (
+                "initialisation",
+                "Libraries are loaded and NCCL starts in the first step.",
+                initialisation,
+                HOST_TABLES,
+            ),
+            (
+                "allocation-in-steps",
+                "Memory is freed and allocated again in each step.",
+                allocation,
+                HOST_TABLES,
+            ),
+            (
+                "lost-run-ahead",
+                "A number is read before short kernels, which the host then chases.",
+                lost_run_ahead,
+                HOST_TABLES,
+            ),
+            (
+                "busy-python",
+                "The main thread makes the next batch itself, in Python.",
+                busy_python,
+                HOST_TABLES,
+            ),
+        )
+    },
+    "warm-up": Scenario(
+        "The model is uploaded and warmed up before a training without problems.",
+        warm_up,
+        only=(),
+        host_tables=HOST_TABLES,
+    ),
+    "mpi-wait": Scenario(
+        "A solver without PyTorch waits in MPI for its slower rank.",
+        mpi_wait,
+        silent=_OTHERS_OF_IDLE,
+        host_tables=HOST_TABLES,
+    ),
+    "turnaround": Scenario(
+        "Short kernels, launched far ahead: only the GPU's own time lies between them.",
+        turnaround,
+        only=("unfused-kernels",),
+        host_tables=HOST_TABLES,
+    ),
+    "host-stall": Scenario(
+        "Some launches of one rank take milliseconds: its thread is held up.",
+        one_rank,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+}

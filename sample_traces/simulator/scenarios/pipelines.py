@@ -17,7 +17,7 @@ from msgspec import structs
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.actions import Communicator, KernelWork, Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
-from sample_traces.simulator.scenarios.setup import Setup, finding
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
 from traceprof.run.pipeline_orders import ORDERS, Pass
 
 if TYPE_CHECKING:
@@ -282,3 +282,12 @@ def _compute(host: Host, stream: Stream, plan: Plan, stage: int, pass_: Pass) ->
 def scenario(plan: Plan) -> Callable[[np.random.Generator], Setup]:
     """Return the builder of a pipeline."""
     return lambda rng: pipeline(rng, plan)
+
+
+SCENARIOS = {
+    "pipeline-bubble": Scenario(
+        "Three stages, one of them slower; the first waits for data in each step.",
+        scenario(Plan("1f1b", 3, 4, (1.0, 1.3, 1.0), num_steps=2, late_ns=3_000_000)),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+    )
+}

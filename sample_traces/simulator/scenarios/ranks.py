@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from sample_traces.simulator.event_model.program_writer import (
     Host,
     Rates,
 )
-from sample_traces.simulator.scenarios.setup import Setup, finding
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,3 +307,17 @@ def beyond_ns(ranks: Ranks) -> list[dict[int, float]]:
         means = [sum(at) / len(at) for at in zip(*part, strict=True)]
         beyond.append({rank: sum(own) - sum(means) for rank, own in enumerate(part)})
     return beyond
+
+
+SCENARIOS = {
+    "uneven-clock": Scenario(
+        "All kernels of one rank take longer: its clock is slower.",
+        partial(slower_clock, num_ranks=3, num_layers=1),
+        only=("uneven-kernels", "straggler", "exposed-communication", "gpu-idle"),
+    ),
+    "uneven-experts": Scenario(
+        "Another rank has most work in each layer, as experts have.",
+        partial(uneven_experts, num_ranks=3, num_layers=2),
+        only=("uneven-kernels", "exposed-communication", "gpu-idle"),
+    ),
+}

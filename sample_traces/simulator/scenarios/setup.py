@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from sample_traces.simulator.nsight_writer import NsightWriter
 
     Finding = dict[str, Any]
-
-FINDINGS = (
-    "nccl-serialization", "overlap-slowdown", "launch-queue-stall", "exposed-communication",
-    "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
-    "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
-    "process-group-scaling", "exposed-copy", "full-precision-matmul", "host-stall",
-    "unfused-kernels", "uneven-kernels", "pipeline-bubble", "few-blocks",
-    "unified-memory",
-)  # fmt: skip
-"""The id of every finding."""
 
 _LATENCIES = Latencies()
 _START_NS = 1_500_000_000
@@ -102,16 +92,12 @@ class Scenario:
     summary: str  # one line for `--help`
     # makes the setup; all that varies comes from the generator
     build: Callable[[np.random.Generator], Setup]
-    silent: tuple[str, ...] = field(default=())  # findings that must not be reported above info
+    silent: tuple[str, ...] = ()  # findings that must not be reported above info
+    only: tuple[str, ...] | None = None  # instead, the only findings that may be
     has_overhead_rows: bool = True  # see `machine.Machine`
     has_json_payloads: bool = False  # see `machine.Machine`
     host_tables: frozenset[str] = frozenset()  # see `machine.Machine`
     is_sample: bool = True  # whether its export is among `sample_traces/`
-
-
-def all_but(*reported: str) -> tuple[str, ...]:
-    """Return all findings except these."""
-    return tuple(finding for finding in FINDINGS if finding not in reported)
 
 
 def finding(name: str, rank: int, **metrics: object) -> Finding:

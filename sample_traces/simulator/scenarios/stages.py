@@ -10,7 +10,8 @@ from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import Communicator, Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, Host
-from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.machine import HOST_TABLES
+from sample_traces.simulator.scenarios.setup import Scenario, Setup
 from sample_traces.simulator.scenarios.training import of_each_rank, optimize, programs
 from traceprof.run.pipeline_orders import Pass, one_forward_one_backward
 
@@ -197,3 +198,24 @@ def nccl_serialization(rng: np.random.Generator) -> Setup:
 
     findings = partial(of_each_rank, "nccl-serialization", answers.nccl_serialization)
     return Setup(programs(rng, 8, step, processes=_WORLD.processes), findings)
+
+
+SCENARIOS = {
+    "nccl-serialization": Scenario(
+        "Sends to two peers wait behind each other on one stream.",
+        nccl_serialization,
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+    ),
+    "pipeline-sends": Scenario(
+        "A pipeline of four ranks whose sends wait behind those to another rank.",
+        partial(nccl_pipeline, num_steps=3),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+        host_tables=HOST_TABLES,
+    ),
+    "pipeline-copies": Scenario(
+        "The same pipeline in one process, whose copies wait for nothing.",
+        partial(copying_pipeline, num_steps=3),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "nccl-serialization"),
+        host_tables=HOST_TABLES,
+    ),
+}

@@ -12,8 +12,9 @@ from sample_traces.simulator.event_model import answers, lost_time
 from sample_traces.simulator.event_model.actions import Communicator
 from sample_traces.simulator.event_model.program_writer import COPY, SIDE, Host, Rates
 from sample_traces.simulator.kernels import Kernel
-from sample_traces.simulator.machine import A100_PCIE
-from sample_traces.simulator.scenarios.setup import Setup, finding
+from sample_traces.simulator.machine import A100_PCIE, HOST_TABLES
+from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -481,3 +482,86 @@ def waiting(rng: np.random.Generator) -> Setup:
             host.follow(host.compute, host.nccl)
 
     return _training(rng, step, "needed_at_once_ns")
+
+
+_OTHERS_OF_EXPOSED = ("launch-queue-stall", "overlap-slowdown", "pageable-copy")
+
+SCENARIOS = {
+    "training": Scenario(
+        "Two ranks of DDP that lose time to communication, copies, and a full queue.",
+        training,
+        host_tables=HOST_TABLES - {schema.SAMPLES},
+    ),
+    "healthy": Scenario(
+        "No problem: everything is hidden, the GPU is always busy.", healthy, only=()
+    ),
+    "marks": Scenario(
+        "The same, with NVTX marks for each batch that arrives and each loss read.",
+        partial(healthy, marks=True),
+        only=(),
+    ),
+    "compute-stream-collective": Scenario(
+        "Synchronous all-reduces on the compute stream, as torch 2.8 runs them.",
+        compute_stream_collective,
+        only=("exposed-communication",),
+    ),
+    "overlap-slowdown": Scenario(
+        "Kernels take 1.5 times as long while NCCL runs beside them.",
+        overlap_slowdown,
+        only=("overlap-slowdown", "exposed-communication", "late-allreduce"),
+    ),
+    "small-collectives": Scenario(
+        "Hundreds of all-reduces of 4 to 64 kB.",
+        small_collectives,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "link-underused"),
+    ),
+    "late-allreduce": Scenario(
+        "One gradient bucket, reduced after the backward.",
+        late_all_reduce,
+        silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "small-collectives"),
+        has_json_payloads=True,
+    ),
+    **{
+        f"exposed-{name}": Scenario(
+            summary, build, silent=_OTHERS_OF_EXPOSED, host_tables=HOST_TABLES
+        )
+        for name, summary, build in (
+            (
+                "late-launch",
+                "All-reduces are launched long after their input is ready.",
+                late_launch,
+            ),
+            (
+                "queued",
+                "A bucket waits behind another one while the backward could hide it.",
+                queued,
+            ),
+            (
+                "needed-at-once",
+                "Each layer's input is gathered only when the layer needs it.",
+                needed_at_once,
+            ),
+            ("late-input", "The last bucket is ready only after the backward.", late_input),
+            ("waiting", "One rank has more work, and the other one waits for it.", waiting),
+        )
+    },
+    "full-precision-matmul": Scenario(
+        "Matrices are multiplied in FP32 without tensor cores.",
+        full_precision,
+        only=("full-precision-matmul",),
+        host_tables=HOST_TABLES,
+    ),
+    "few-blocks": Scenario(
+        "Norms of activations are computed by 4 blocks, on 108 multiprocessors.",
+        few_blocks,
+        only=("few-blocks", "late-allreduce"),
+        host_tables=HOST_TABLES,
+        is_sample=False,
+    ),
+    "unfused-kernels": Scenario(
+        "Chains of kernels that are bound by memory, and an optimizer that is not fused.",
+        unfused,
+        only=("unfused-kernels",),
+        host_tables=HOST_TABLES,
+    ),
+}

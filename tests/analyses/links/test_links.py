@@ -70,9 +70,10 @@ def test_scenarios(scenario: str) -> None:
             if row["source"] == "copies"]  # fmt: skip
     if rows:
         assert sorted(found, key=str) == sorted(rows, key=str)
-    silent = {claim.id for module in (link_usage, link_counters) for claim in judged(path, module)
-              if isinstance(claim, Finding) and claim.severity > Severity.INFO}  # fmt: skip
-    assert not silent & set(truth.get("silent", []))
+    told = {claim.id for module in (link_usage, link_counters) for claim in judged(path, module)
+            if isinstance(claim, Finding) and claim.severity > Severity.INFO}  # fmt: skip
+    assert not told & set(truth.get("silent", []))
+    assert told <= set(truth.get("only", told))
 
 
 def test_healthy_links_are_no_matter() -> None:
