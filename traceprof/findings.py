@@ -262,6 +262,11 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     part_of: Annotated[
         str | None, "The finding on the same rank that includes all of this one's time."
     ] = None
+    place: Annotated[
+        str | None,
+        "The range of the program or its framework around most of it, on the host: around the"
+        " launches of copies, the waits, or the idle time of the largest cause. Null without one.",
+    ] = None
 
 
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):

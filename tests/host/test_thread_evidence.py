@@ -78,4 +78,5 @@ def advised(
         how_to_collect=lambda _: "",
         allocated=allocated,
         reads_pages=False,
+        longest={},
     )

@@ -7,7 +7,7 @@ is longer than half of the rank's time from its first operation to its last.
 
 `place_at` is the innermost place of a thread at a time: of those that were pushed and are open the
 one that began last. Where the thread has none it is that of another thread of the process, first of
-the one that spent most time in places.
+the one that spent most time in places, unless it loads data there.
 """
 
 import re
@@ -81,5 +81,7 @@ def place_at(export: Export, process: int, thread: int, time: int) -> str | None
     for number in (thread, *(other for other, _ in spent.most_common() if other != thread)):
         open_now = [p for p in found if p.thread == number and p.start <= time < p.end]
         if open_now:
-            return max(enumerate(open_now), key=lambda item: (item[1].start, item[0]))[1].name
+            innermost = max(enumerate(open_now), key=lambda item: (item[1].start, item[0]))[1]
+            if number == thread or not innermost.loads_data:
+                return innermost.name
     return None

@@ -40,6 +40,8 @@ from traceprof.host.idle_causes import (
     wait_idle,
     why_unknown,
 )
+from traceprof.host.places import places, places_of_calls
+from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, steady_steps
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
@@ -102,6 +104,8 @@ class HostSyncResult(RankResult, frozen=True):
     uses_mpi: bool = False  # whether it is known to use MPI
     uses_directives: bool = False  # whether it is known to use OpenACC or OpenMP
     num_reads: int = 0  # number of copies to the host in the window
+    num_scaler_reads: int = 0  # number of reads of them that are a GradScaler's own
+    place: str | None = None  # the range around most of the idle time's calls
     unknown: UnknownCause | None = None  # the reason why none of this can be known, else None
 
 
@@ -145,6 +149,8 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         uses_mpi=rank.program.uses_mpi,
         uses_directives=rank.program.uses_directives,
         num_reads=_num_reads(rank, window),
+        num_scaler_reads=_num_scaler_reads(rank, calls, window),
+        place=places(rank).most_of(places_of_calls(rank, idle.call), idle.idle_ns),
     )
 
 
@@ -178,6 +184,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
             result.evidence,
             _advice(result),
             Saving.at_most(result.most_ns),
+            place=result.place,
         )
     ]
 
@@ -235,6 +242,30 @@ def _num_reads(rank: Rank, window: Window) -> int:
     copies = rank.operations.copies
     reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
     return int((reads & window.holds_start(copies.start_ns)).sum())
+
+
+_SCALER_KERNEL = lazy(r"(?i)non_?finite|amp_(?:foreach|update|unscale)")
+_MAX_SCALER_BYTES = 8
+
+
+def _num_scaler_reads(rank: Rank, calls: ApiCalls, window: Window) -> int:
+    """Return how many reads are those by which a GradScaler learns whether to skip a step.
+
+    It reads a number or two right after the kernels that unscale gradients and look for infinities.
+    """
+    copies, (of_kernels, of_copies, *_) = rank.operations.copies, rank.launched_by
+    known = np.flatnonzero(of_kernels >= 0)
+    ids = [key for key, name in rank.kernel_names.items() if _SCALER_KERNEL.search(name)]
+    if not ids or not len(known):
+        return 0
+    reads = (copies.kind == CopyKind.DEVICE_TO_HOST) & (copies.bytes <= _MAX_SCALER_BYTES)
+    reads = np.flatnonzero(reads & (of_copies >= 0) & window.holds_start(copies.start_ns))
+    launched = calls.start_ns[of_kernels[known]]
+    order = np.argsort(launched, kind="stable")
+    place = np.searchsorted(launched[order], calls.start_ns[of_copies[reads]]) - 1
+    before = known[order[np.maximum(place, 0)]]
+    is_own = rank.operations.kernels.are_named(ids)[before] & (place >= 0)
+    return int(is_own.sum())
 
 
 def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, ThreadCalls]) -> int:
@@ -302,7 +333,12 @@ _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are f
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
     """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
-        return tuple(line for line in _TORCH_ADVICE if result.has_pageable or line != _PIN)
+        lines = [line for line in _TORCH_ADVICE if result.has_pageable or line != _PIN]
+        if result.num_scaler_reads:
+            lines.insert(0, _SCALER)
+        if result.num_scaler_reads >= _MIN_SCALER * result.metrics.num_syncs:
+            lines = [_SCALER]  # nothing else waits that could go
+        return tuple(lines)
     api = result.metrics.api or ""
     waits_for_all = "DeviceSynchronize" in api
     reads_nothing = "emcpy" not in api and result.num_reads < _MIN_READS * result.metrics.num_syncs
@@ -313,6 +349,12 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
     return (*lines, *((_MPI,) if result.uses_mpi else ()))
 
 
+_MIN_SCALER = 0.9  # of the waits
+_SCALER = (
+    "GradScaler reads once a step whether gradients are finite, and that cannot be taken out of the"
+    " loop: a fused optimizer (fused=True: Adam, AdamW, PyTorch 2.0; SGD 2.3) decides on the GPU"
+    " instead, and autocast(dtype=torch.bfloat16) needs no scaler"
+)
 _PIN = (
     "Copy to the GPU from pinned memory with non_blocking=True (DataLoader(pin_memory=True));"
     " .to(device) from pageable memory synchronizes"
@@ -351,4 +393,4 @@ _MPI = (
     " launch independent work before"
 )
 
-PAGE = {"advice": bullets((*_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))}
+PAGE = {"advice": bullets((_SCALER, *_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))}

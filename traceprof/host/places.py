@@ -244,6 +244,11 @@ class Places(Record, frozen=True):
     by_thread: dict[int, _Stretches]  # those with most time in places first
     ranges: PlaceRanges
 
+    @property
+    def tells_of_others(self) -> list[bool]:
+        """Whether a name tells what other threads do: a thread that loads data says nothing."""
+        return [kind is not PlaceKind.LOADER for kind in self.kinds]
+
     def at(self, thread: Int64, time_ns: Int64) -> Int32:
         """Return the place of threads at times, int32[n]: indices into `names`, -1 for none.
 
@@ -254,22 +259,27 @@ class Places(Record, frozen=True):
             if number in self.by_thread:
                 rows = np.flatnonzero(thread == number)
                 found[rows] = _at(self.by_thread[number], time_ns[rows])
+        tells = np.array([*self.tells_of_others, False], np.bool_)
         for stretches in self.by_thread.values():  # few threads open ranges
             rows = np.flatnonzero(found < 0)
             if not len(rows):
                 break
-            found[rows] = _at(stretches, time_ns[rows])
+            others = _at(stretches, time_ns[rows])
+            found[rows] = np.where(tells[others], others, -1)
         return found
 
     def within(self, threads: Sequence[int], spans: Intervals) -> dict[str, int]:
         """Return how much of some time threads, else others, were in each place, in ns by name."""
         spent: dict[str, int] = {}
+        tells = np.array(self.tells_of_others, np.bool_)
         order = [*threads, *(thread for thread in self.by_thread if thread not in threads)]
         for thread in order:
             stretches = self.by_thread.get(thread)
             if stretches is None or not len(spans):
                 continue
             covered = intervals.covered_within(spans, stretches.start_ns, stretches.end_ns)
+            if thread not in threads:
+                covered *= tells[stretches.name]
             rows = np.flatnonzero(covered)
             total = np.bincount(stretches.name[rows], covered[rows])
             for name in np.flatnonzero(total).tolist():
@@ -278,6 +288,39 @@ class Places(Record, frozen=True):
                 spans, intervals.union(stretches.start_ns[rows], stretches.end_ns[rows])
             )
         return spent
+
+    def most_of(self, at: Int32, weight: Int64) -> str | None:
+        """Return the place of over half of some weights; None if none has it.
+
+        `at`: int32[n], as `at` returns them. `weight`: int64[n].
+        """
+        if not len(at) or (at < 0).all():
+            return None
+        chosen = at >= 0
+        kinds: dict[str, int] = {}
+        totals = np.bincount(at[chosen], weight[chosen], minlength=len(self.names)).tolist()
+        for name, total in zip(self.names, totals, strict=True):
+            if total:
+                kinds[unnumbered(name)] = kinds.get(unnumbered(name), 0) + int(total)
+        largest = max(kinds, key=lambda name: kinds[name])
+        if 2 * kinds[largest] <= int(weight.sum()):
+            return None
+        same = [name for name in self.names if unnumbered(name) == largest]
+        return same[0] if len(same) == 1 else largest
+
+
+def places_of_calls(rank: Rank, call: Int64) -> Int32:
+    """Return the place of each call, int32[n]: indices into the names of its process's places.
+
+    `call`: int64[n], indices into the rank's calls, -1 for unknown ones, which have none.
+    """
+    at = np.full(len(call), -1, np.int32)
+    if rank.calls is None:
+        return at
+    known, found = np.flatnonzero(call >= 0), places(rank)
+    thread, start = rank.calls.packed_thread.at(call[known]), rank.calls.start_ns[call[known]]
+    at[known] = found.at(thread, start)
+    return at
 
 
 def _at(stretches: _Stretches, time_ns: Int64) -> Int32:

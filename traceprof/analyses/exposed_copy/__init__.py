@@ -16,6 +16,7 @@ from traceprof.analyses.exposed_copy.attribution import copy_owners, is_memory_k
 from traceprof.analyses.exposed_copy.gradient_copies import MIN_COPIES, MIN_STEPS
 from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_ns
 from traceprof.analyses.shape.results import RankResult
+from traceprof.errors import one_line
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -101,6 +102,9 @@ FINDINGS = {
 }
 
 
+_MAX_PLACE = 60
+
+
 class ExposedCopyResult(RankResult, frozen=True):
     """The copies of one rank that neither compute nor communication hides."""
 
@@ -166,6 +170,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
     if severity is None:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
+    longest = max(parts, key=lambda part: part.exposed_ns)
     evidence = sorted(
         (item for part in parts for item in part.evidence),
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
@@ -181,6 +186,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             tuple(evidence[:MAX_EVIDENCE]),
             advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
+            place=longest.place,
         )
     ]
 
@@ -197,7 +203,8 @@ def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart
     how_much = f"{exposed} of {copied} of copies is hidden by neither compute nor communication"
     if total_ns == result.copy_ns:
         how_much = f"{copied} of copies, none of it beside compute or communication"
-    return f"{how_much}: {duration(exposed_ns(parts))} {cause.name}{rate}"
+    place = f", in {one_line(longest.place, _MAX_PLACE)}" if longest.place else ""
+    return f"{how_much}: {duration(exposed_ns(parts))} {cause.name}{rate}{place}"
 
 
 PAGE = {

@@ -36,6 +36,14 @@ GRADIENTS = CopyCause(
     "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7 and later)",
     "",
 )
+OFFLOAD = CopyCause(
+    "of parameters and gradients that are kept in host memory (FSDP, DeepSpeed)",
+    "each module's are copied when it needs them: no batches",
+    "keep on the GPU what fits (no CPUOffloadPolicy, or only for some modules; DeepSpeed:"
+    " stage3_max_live_parameters), pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
+    " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
+    "",
+)
 UPLOAD = CopyCause(
     "from the host before anything computes",
     "most likely the model, uploaded once",
@@ -119,6 +127,7 @@ MEMSETS = CopyCause(
 )
 CAUSES = (
     GRADIENTS,
+    OFFLOAD,
     SAME_STREAM_H2D,
     OTHER_STREAM_H2D,
     PAGEABLE_H2D,
@@ -164,6 +173,8 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
     """
     if part.is_gradient and is_pytorch:
         return GRADIENTS
+    if part.is_offload:
+        return OFFLOAD
     if part.memory is MemoryKind.MANAGED:
         return UNIFIED
     if part.direction == "h2d" and part.is_first and part.num_copies >= MIN_UPLOAD_COPIES:

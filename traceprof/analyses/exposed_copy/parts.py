@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.exposed_copy.gradient_copies import gradient_copies
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.host.places import PlaceKind, places, places_of_calls
 from traceprof.run.concurrency import DIRECTIONS
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.analyses.exposed_copy.attribution import CopyOwners
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
+
+
+_SHARDED = (PlaceKind.FSDP, PlaceKind.DEEPSPEED)
 
 
 class CopyPart(Record, frozen=True):
@@ -30,11 +34,14 @@ class CopyPart(Record, frozen=True):
     memory: MemoryKind  # memory of the host's side; `UNKNOWN` if there is none or it is not known
     is_same_stream: bool  # whether the next compute is on the copy's stream
     is_gradient: bool  # whether they copy gradients out of the buckets in which they were reduced
+    # whether a framework of sharded parameters launched them: those that it keeps on the host
+    is_offload: bool
     is_first: bool  # whether they were over before the first compute of the window began
     exposed_ns: int  # how long they ran while nothing else did
     num_copies: int  # the number of copies that own a part of it
     bytes: int  # the bytes of these copies
     gb_per_s: float | None  # bytes over the union of these copies; None if no time passed
+    place: str | None  # the range around most of their launches, by exposed time
     # the parts of these copies in the window that are exposed longest, longest first
     evidence: tuple[Evidence, ...]
 
@@ -49,13 +56,17 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
     """
     is_gradient = _are_gradients(rank, owners)
     is_first = owners.end_ns <= _first_compute(rank, window)
-    keys = (owners.direction, owners.memory, owners.is_same_stream, is_gradient, is_first)
+    known, at = places(rank), _places(rank, owners)
+    is_sharded = np.array([*(kind in _SHARDED for kind in known.kinds), False], np.bool_)
+    is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
+    is_same = owners.is_same_stream
+    keys = (owners.direction, owners.memory, is_same, is_gradient, is_offload, is_first)
     sizes = [int(key.max(initial=0)) + 1 for key in keys]
     number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     parts = []
     for part in distinct_values(number).tolist():
         chosen = number == part
-        direction, memory, same, gradient, first = map(int, np.unravel_index(part, sizes))
+        direction, memory, same, gradient, offload, first = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
         busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
         parts.append(
@@ -64,15 +75,27 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
                 MemoryKind(memory),
                 is_same_stream=bool(same),
                 is_gradient=bool(gradient),
+                is_offload=bool(offload),
                 is_first=bool(first),
                 exposed_ns=int(owners.exposed_ns[chosen].sum()),
                 num_copies=int(chosen.sum()),
                 bytes=size,
                 gb_per_s=size / busy if busy else None,
+                place=known.most_of(at[chosen], owners.exposed_ns[chosen]),
                 evidence=_evidence(rank, window, owners, np.flatnonzero(chosen)),
             )
         )
     return tuple(sorted(parts, key=lambda part: -part.exposed_ns))
+
+
+def _places(rank: Rank, owners: CopyOwners) -> Int32:
+    """Return the place of each owner's launch, int32[n]."""
+    _, copies, memsets, _ = rank.launched_by
+    is_memset = owners.direction == DIRECTIONS.index("memset")
+    call = np.full(len(owners), -1, np.int64)
+    call[is_memset] = memsets[owners.copy[is_memset]]
+    call[~is_memset] = copies[owners.copy[~is_memset]]
+    return places_of_calls(rank, call)
 
 
 def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:

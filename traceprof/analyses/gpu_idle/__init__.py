@@ -32,10 +32,12 @@ from traceprof.host.host_waits import may_copy_from_pageable
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
+from traceprof.host.places import places
 from traceprof.host.thread_evidence import allocations
 from traceprof.kernel_names.titles import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import counted, duration, percent, times
@@ -221,6 +223,7 @@ class GpuIdleResult(RankResult, frozen=True):
     allocated: Allocations  # the allocations beside the launches
     # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
+    place: str | None  # the range in which the host was for most of the largest cause
     in_mpi: intervals.Intervals  # when the GPU idled because the host was in MPI
 
     @property
@@ -285,6 +288,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         how_to_collect=rank.trace.how_to_collect,
         allocated=allocations(rank, window),
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
+        place=_place(rank, window, max(IdleCause, key=lambda cause: by_cause[cause])),
         in_mpi=intervals.clip(causes.of(IdleCause.MPI), low, high),
     )
 
@@ -332,6 +336,7 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
             result.evidence,
             tuple(_advice(result)),
             _beside_others(result.metrics),
+            place=result.place,
         )
     ]
 
@@ -362,6 +367,16 @@ def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
         return None
     busy = intervals.merge(*(intervals.union(group.start_ns, group.end_ns) for group in others))
     return intervals.intersect(idle, busy).measure_ns
+
+
+def _place(rank: Rank, window: Window, cause: IdleCause) -> str | None:
+    """Return the range in which the launching threads were for most of a cause, None without."""
+    causes = idle_causes(rank)
+    idle = intervals.clip(causes.of(cause), window.start_ns, window.end_ns)
+    threads = distinct_values(np.append(causes.threads.thread, causes.threads.stand_in)).tolist()
+    spent = places(rank).within(threads, idle)
+    name = max(spent, key=lambda name: spent[name], default=None)
+    return name if name is not None and 2 * spent[name] > idle.measure_ns else None
 
 
 def _per_step_ns(rank: Rank, window: Window) -> int | None:
@@ -461,6 +476,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         how_to_collect=result.how_to_collect,
         allocated=result.allocated,
         reads_pages=result.reads_pages,
+        longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
     )
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
         lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from traceprof.findings import bullets
 from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
+from traceprof.host.places import PlaceKind, kind_of
 from traceprof.patterns import lazy
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from traceprof.host.thread_evidence import Allocations
 
@@ -210,6 +211,58 @@ _CACHE_IS_OFF = (
         " the first steps only"
     ),
 )
+_WORKERS_SLOW = (
+    "The loader's workers are slower than the GPU: profile __getitem__ and collate_fn (decode and"
+    " augment on the GPU, NVIDIA DALI or torchvision.transforms.v2; store preprocessed samples)"
+)
+_KEEP_WORKERS = (
+    "persistent_workers=True keeps the workers from one epoch to the next, prefetch_factor=4 evens"
+    " out batches of unequal length; more workers help only where cores idle (`traceprof doctor`"
+    " counts them)"
+)
+_LET_LOAD = (
+    "The training's own thread loads: let processes do it, DataLoader(num_workers=…,"
+    " prefetch_factor=4, persistent_workers=True)"
+)
+SINGLE, MULTI = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+BY_LOADER: dict[str, tuple[str, ...]] = {
+    SINGLE: (_LET_LOAD, _PYTORCH[IdleCause.DATA_LOADING][2]),
+    MULTI: (_WORKERS_SLOW, _KEEP_WORKERS),
+}
+"""What to do by the class of the iterator that the training waited for."""
+BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
+    PlaceKind.CHECKPOINT: (
+        (
+            "Save in the background: torch.distributed.checkpoint.async_save (PyTorch 2.4), or copy"
+            " the state to pinned memory and let a thread write it; or save less often"
+        ),
+    ),
+    PlaceKind.EVALUATION: (
+        (
+            "Evaluate less often, or let another process evaluate the checkpoints: the training"
+            " waits for it here"
+        ),
+    ),
+    PlaceKind.COLLECTION: (
+        (
+            "Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
+            " gc.collect() every N steps on all ranks at once"
+        ),
+    ),
+    PlaceKind.LOGGING: (
+        (
+            "Log every N steps, and let another thread write: what is logged stays on the GPU until"
+            " then"
+        ),
+    ),
+    PlaceKind.OPTIMIZER: (
+        (
+            "The optimizer's own Python holds the GPU up: fused=True (Adam, AdamW: PyTorch 2.0;"
+            " SGD: 2.3), else foreach=True, and one parameter group"
+        ),
+    ),
+}
+"""What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
 _LOADS = lazy(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"
@@ -264,6 +317,7 @@ def advice(
     how_to_collect: Callable[[Part], str],
     allocated: Allocations,
     reads_pages: bool,
+    longest: Mapping[IdleCause, str],
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -278,6 +332,7 @@ def advice(
         how_to_collect: how the others are collected.
         allocated: the allocations beside the launches.
         reads_pages: whether most code of the host runs before pages that it accesses.
+        longest: where the host was longest, by cause: a range, an operator, a call.
     """
     lines = [
         line
@@ -293,7 +348,7 @@ def advice(
             if cause is IdleCause.DATA_LOADING and uses_dali
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
-            else _of_cause(cause, is_pytorch=is_pytorch)
+            else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
         if has_pageable or line != _OVERLAP_COPY
     ]
@@ -307,7 +362,11 @@ def advice(
     if IdleCause.WAITING in causes and Part.SYSTEM_CALLS not in held:
         how = how_to_collect(Part.SYSTEM_CALLS)
         lines.append(f"In which system call it slept is not in the report: {how}")
-    if IdleCause.HOST_CODE in causes and Part.SAMPLES not in held:
+    if (
+        IdleCause.HOST_CODE in causes
+        and Part.SAMPLES not in held
+        and IdleCause.HOST_CODE not in longest
+    ):
         lines.append(f"What it ran is not in the report: {how_to_collect(Part.SAMPLES)}")
     return lines
 
@@ -353,6 +412,10 @@ def page_advice() -> str:
                 *_of_cache(is_off=False, is_hip=False),
                 _NO_MALLOC,
             )
+        if cause is IdleCause.DATA_LOADING:
+            of_torch = (*of_torch, *BY_LOADER[SINGLE][:1], *BY_LOADER[MULTI])
+        if cause is IdleCause.HOST_CODE:
+            of_torch = (*of_torch, *(line for lines in BY_PLACE.values() for line in lines))
         torch = [f"{line} (PyTorch)" for line in of_torch]
         torch += _DALI if cause is IdleCause.DATA_LOADING else ()
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
@@ -373,6 +436,19 @@ def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
         line.format(platform=f"PYTORCH_{platform}", malloc=malloc, variable=variable)
         for line in lines
     )
+
+
+def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
+    """Return what to do about what the host was in longest, else about the cause."""
+    if is_pytorch and cause is IdleCause.DATA_LOADING:
+        for loader, lines in BY_LOADER.items():
+            if loader in name:
+                return lines
+    if is_pytorch and cause is IdleCause.HOST_CODE and name:
+        of_place = BY_PLACE.get(kind_of(name))
+        if of_place is not None:
+            return of_place
+    return _of_cause(cause, is_pytorch=is_pytorch)
 
 
 def _of_cause(cause: IdleCause, *, is_pytorch: bool) -> tuple[str, ...]:

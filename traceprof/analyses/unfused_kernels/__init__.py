@@ -115,8 +115,10 @@ def _of_chains(
 ) -> tuple[str, ...]:
     if not is_pytorch:
         return (_OTHER,)
-    others = (_GRAPHS,) if is_launch_bound else (_COMPILE,)
-    layout = (_LAYOUT,) if by_layout >= _MIN_SHARE else ()
+    others: tuple[str, ...] = (_GRAPHS,) if is_launch_bound else (_COMPILE,)
+    layout: tuple[str, ...] = (_LAYOUT,) if by_layout >= _MIN_SHARE else ()
+    if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
+        others, layout = (_LAYOUT, *others), ()
     if by_optimizer < _MIN_SHARE:
         return (*others, *layout)
     if by_optimizer > 1 - _MIN_SHARE:
@@ -126,6 +128,7 @@ def _of_chains(
 
 
 _MIN_SHARE = 0.1
+_MUCH_LAYOUT = 0.25
 
 
 ID = "unfused-kernels"

@@ -1,0 +1,140 @@
+"""Advice is chosen by what ran: each remedy is shown by a recording that has its evidence."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.profiler_events import annotation, call, event, kernel, write
+from tests.support.traces import closed_analysis
+from traceprof.analyses.exposed_copy.advice import OFFLOAD
+from traceprof.analyses.gpu_idle.advice import BY_LOADER, BY_PLACE, MULTI, SINGLE
+from traceprof.analyses.host_sync import _SCALER
+from traceprof.analyses.unfused_kernels import _LAYOUT
+from traceprof.findings import Finding
+from traceprof.host.places import PlaceKind
+
+US, MS = 1_000, 1_000_000
+MAIN = 4242, 1
+RANGES = {
+    PlaceKind.CHECKPOINT: "save checkpoint",
+    PlaceKind.EVALUATION: "evaluate",
+    PlaceKind.COLLECTION: "garbage collection",
+    PlaceKind.LOGGING: "log metrics",
+    PlaceKind.OPTIMIZER: "Optimizer.step#Adam.step",
+}
+TORCH = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
+
+
+def finding(path: Path, id_: str) -> Finding:
+    analysis = closed_analysis(path)
+    return next(one for one in analysis.result.findings if one.id == id_)
+
+
+def idle_in(name: str, folder: Path) -> Finding:
+    """Return the idle time of a program of PyTorch whose host is in a range between kernels."""
+    events = []
+    for number in range(8):
+        begin = 1000 + 10_000 * number
+        events += [
+            annotation(f"ProfilerStep#{number}", begin - 10, begin + 9_900),
+            annotation(name, begin + 1_000, begin + 9_000),
+            call(begin, begin + 5, number=number + 1),
+            kernel(begin + 10, begin + 500, name=TORCH, number=number + 1),
+        ]
+    return finding(write(folder / "trace.json", events), "gpu-idle")
+
+
+@pytest.mark.parametrize("kind", BY_PLACE)
+def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
+    found = idle_in(RANGES[kind], tmp_path)
+    assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
+    assert found.advice[0] == BY_PLACE[kind][0]
+    assert found.place == RANGES[kind]
+    assert RANGES[kind] in found.title
+
+
+@pytest.mark.parametrize("loader", BY_LOADER)
+def test_loaders_by_the_class_of_their_iterator(loader: str, tmp_path: Path) -> None:
+    found = idle_in(f"enumerate(DataLoader)#{loader}.__next__", tmp_path)
+    assert found.metrics["data_loading_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
+    assert found.advice[: len(BY_LOADER[loader])] == BY_LOADER[loader]
+
+
+def test_workers_are_not_advised_where_workers_are() -> None:
+    assert not any("num_workers" in line for line in BY_LOADER[MULTI])
+    assert any("num_workers" in line for line in BY_LOADER[SINGLE])
+
+
+def offloading(trace: TraceBuilder, at: int) -> None:
+    trace.nvtx(f"FSDP::pre_forward (layers.{at % 7})", at, at + 20 * US)
+    trace.memcpy(at + 10 * US, at + 510 * US, launch=(at, at + 5 * US))
+
+
+def batches(trace: TraceBuilder, at: int) -> None:
+    trace.memcpy(at + 10 * US, at + 510 * US, launch=(at, at + 5 * US))
+
+
+@pytest.mark.parametrize(("copy", "is_offload"), [(offloading, True), (batches, False)])
+def test_parameters_that_are_streamed_are_no_batches(
+    copy: Callable[[TraceBuilder, int], None],
+    is_offload: bool,
+    tmp_path: Path,
+) -> None:
+    trace = TraceBuilder()
+    for number in range(20):
+        at = MS + 2 * MS * number
+        copy(trace, at)
+        trace.kernel(at + 520 * US, at + 1500 * US, TORCH, launch=(at + 6 * US, at + 9 * US))
+    found = finding(trace.write(tmp_path / "t.sqlite"), "exposed-copy")
+    assert (OFFLOAD.torch in " ".join(found.advice)) is is_offload
+    assert any("next batch" in line for line in found.advice) is not is_offload
+    assert found.place == ("FSDP::pre_forward (layers.#)" if is_offload else None)
+
+
+UNSCALE = "void at::native::_amp_non_finite_check_and_unscale_cuda_<float>(int)"
+
+
+@pytest.mark.parametrize("is_scaler", [True, False])
+def test_a_gradient_scaler_reads_by_itself(is_scaler: bool, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number in range(20):
+        at = MS + 2 * MS * number
+        trace.nvtx(f"step {number}", at, at + 1900 * US)
+        trace.kernel(at + 10 * US, at + 900 * US, TORCH, launch=(at, at + 5 * US))
+        name = UNSCALE if is_scaler else TORCH
+        trace.kernel(at + 900 * US, at + 950 * US, name, launch=(at + 6 * US, at + 9 * US))
+        trace.memcpy(
+            at + 960 * US, at + 962 * US, "DtoH", bytes=4, pageable=True,
+            launch=(at + 10 * US, at + 965 * US),
+        )  # fmt: skip
+        for place in range(8):
+            late = at + 1300 * US + 60 * US * place
+            trace.kernel(late + 8 * US, late + 30 * US, TORCH, launch=(late, late + 7 * US))
+    found = finding(trace.write(tmp_path / "t.sqlite"), "host-sync")
+    assert (found.advice[0] == _SCALER) is is_scaler
+    assert (len(found.advice) == 1) is is_scaler  # nothing else waits
+
+
+def test_changes_of_layout_come_before_fusion(tmp_path: Path) -> None:
+    layout = "void cudnn::ops::nchwToNhwcKernel<float>(cudnn::ops::nchw2nhwc_params_t<float>)"
+    trace = TraceBuilder()
+    for number in range(40):
+        at = MS + 200 * US * number
+        for place, name in enumerate([layout, TORCH, TORCH, "ampere_sgemm_128x64_tn"]):
+            begin = at + 50 * US * place
+            trace.kernel(begin, begin + 49 * US, name, launch=(0, 10))
+    found = finding(trace.write(tmp_path / "t.sqlite"), "unfused-kernels")
+    assert found.advice[0] == _LAYOUT
+
+
+def test_an_operator_is_named_where_no_range_is(tmp_path: Path) -> None:
+    events = [
+        kernel(100, 200, name=TORCH), call(80, 85),
+        event("cpu_op", "aten::item", 300, 3000, MAIN),
+        kernel(4200, 4300, name=TORCH, number=2), call(4190, 4195, number=2),
+    ]  # fmt: skip
+    found = finding(write(tmp_path / "t.json", events), "gpu-idle")
+    assert "(aten::item)" in found.title
+    assert found.place is None
