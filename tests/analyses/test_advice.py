@@ -78,9 +78,7 @@ def batches(trace: TraceBuilder, at: int) -> None:
 
 @pytest.mark.parametrize(("copy", "is_offload"), [(offloading, True), (batches, False)])
 def test_parameters_that_are_streamed_are_no_batches(
-    copy: Callable[[TraceBuilder, int], None],
-    is_offload: bool,
-    tmp_path: Path,
+    copy: Callable[[TraceBuilder, int], None], is_offload: bool, tmp_path: Path
 ) -> None:
     trace = TraceBuilder()
     for number in range(20):
