@@ -3,8 +3,10 @@
 import gc
 import os
 import random
+import re
 import resource
 import shlex
+import shutil
 import signal
 import sqlite3
 import tempfile
@@ -17,10 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.commands import EVENTS, attempt, tried
-from tests.support.fuzz import commands, profiler_traces
+from tests.support.fuzz import commands, corpus, profiler_traces, requests
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
+from traceprof.errors import TraceprofError
 from traceprof.run import guard
 from traceprof.trace.nsight.schema import API_CALL
 from traceprof.trace.open import START_BYTES, is_database
@@ -34,7 +37,7 @@ _SMALL_SLICE = 7  # rows
 _MAX_BYTES = 1_500_000  # of an export that is damaged
 _KINDS = (
     *("bytes", "bytes", "sql", "sql", "sql", "fault", "profiler", "profiler", "profiler"),
-    *("store", "document", "options"),
+    *("store", "document", "options", "dashboard"),
 )
 _TOO_LONG = {"SIGXCPU": "more than {} s of CPU time", "SIGALRM": f"not done after {_MAX_WALL_S} s"}
 _DONE, _REFUSED, _WRONG = 0, 1, 2  # how a child ends
@@ -48,6 +51,102 @@ class Result(NamedTuple):
     problem: str | None  # what is wrong with the answer; None if nothing is
 
 
+class Fuzzer:
+    """Damages exports in one way after another, and sees what comes of them.
+
+    Args:
+        folder: an empty one.
+        seed: what is done depends on it and on the number of the file.
+        findings: where inputs that are answered wrongly are kept; nowhere if None.
+    """
+
+    def __init__(self, folder: Path, seed: int, findings: Path | None = None) -> None:
+        self._folder, self._seed, self._findings = folder, seed, findings
+        samples = [path for path in (*SAMPLES, *REAL_TRACES) if path.stat().st_size <= _MAX_BYTES]
+        attempt(SAMPLE)  # so that not each process imports everything
+        self._of_profiler = profiler_traces.source(folder) if "profiler" in _KINDS else b""
+        self._document, self._store = commands.saved_files(folder)
+        self._saved = folder / "saved.json"
+        self._saved.write_bytes(self._document)
+        folders = [corpus.FOLDER, *([findings] if findings else [])]
+        earlier = [corpus.read(path) for place in folders for path in corpus.kept(place)]
+        self._sources: list[Path | corpus.Input] = [*samples]
+        self._sources += [found for found in earlier if is_database(found.data[:START_BYTES])]
+
+    def close(self) -> None:
+        self._saved.unlink()
+
+    def tried(self, number: int) -> Result:
+        """Damage the file of this number; one that is answered wrongly stays in its folder."""
+        made = self._made(number, random.Random(f"{self._seed} {number}"))
+        place = self._folder / str(number)
+        problem = self.problem(made, place, keeps=True)
+        if problem is not None and self._findings is not None and made.kind != "fault":
+            self._keep(number, made, problem)
+        return Result(number, made.what, problem)
+
+    def problem(self, made: corpus.Input, place: Path, *, keeps: bool = False) -> str | None:
+        """Return what is wrong with the answer to an input; None if nothing is.
+
+        Args:
+            made: the input.
+            place: a folder for it, which does not exist.
+            keeps: whether the file stays if something is wrong.
+        """
+        path = place / "t.sqlite"
+        place.mkdir()
+        path.write_bytes(made.data)
+        words = commands.filled_in(made.arguments, path, self._saved)
+        problem = _problem(path, words, made.kind, random.Random(made.seed)) or _left(path)
+        commands.remove_output(path)
+        if problem is None or not keeps:
+            shutil.rmtree(place)
+        return problem
+
+    def _keep(self, number: int, made: corpus.Input, problem: str) -> None:
+        assert self._findings is not None
+        reason = _reason(problem)
+
+        def is_wrong(smaller: corpus.Input) -> bool:
+            said = self.problem(smaller, self._folder / f"{number}-smaller")
+            return said is not None and _reason(said) == reason
+
+        least = corpus.minimal(made, is_wrong)
+        self._findings.mkdir(parents=True, exist_ok=True)
+        least.write(self._findings / f"{self._seed}-{number}.json", problem)
+
+    def _made(self, number: int, chosen: random.Random) -> corpus.Input:
+        source, kind = chosen.choice(self._sources), chosen.choice(_KINDS)
+        name = source.what if isinstance(source, corpus.Input) else source.name
+        arguments = ["analyze", "--format", "json", commands.REPORT]
+        if kind == "dashboard":
+            arguments = ["dashboard", commands.REPORT, *requests.chosen_requests(chosen)]
+        elif kind != "fault":
+            arguments = commands.chosen_arguments(kind, chosen)
+        data, what = bytearray(_source(source, chosen)), f"{shlex.join(arguments)} {name} {kind}"
+        if kind == "bytes":
+            damage = chosen.choice(DAMAGES)
+            size = page_size(data)
+            damage(data, size if 512 <= size <= len(data) // 2 else 512, chosen)
+            what += f" {damage.__name__}"
+        elif kind == "profiler":
+            packed, damage_name = profiler_traces.damaged(self._of_profiler, chosen)
+            data, what = bytearray(packed), f"{what} {damage_name}"
+        elif kind == "document":
+            data = bytearray(commands.damaged_document(self._document, chosen))
+        elif kind in {"sql", "store", "dashboard"}:
+            path = self._folder / f"{number}.sqlite"
+            path.write_bytes(self._store if kind == "store" else data)
+            if kind == "store":
+                what += f" {commands.damage_store(path, chosen)}"
+            else:
+                with suppress(sqlite3.DatabaseError):  # an earlier input, damaged before
+                    alter_rows(path, chosen)
+            data = bytearray(path.read_bytes())
+            path.unlink()
+        return corpus.Input(what, kind, arguments, bytes(data), f"{self._seed} {number} tried")
+
+
 def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Result]:
     """Damage exports in one way after another, and yield what came of each.
 
@@ -57,54 +156,23 @@ def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Resul
         seed: what is done depends on it and on the number of the file.
         first: the number of the first file.
     """
-    sources = [path for path in (*SAMPLES, *REAL_TRACES) if path.stat().st_size <= _MAX_BYTES]
-    attempt(SAMPLE)  # so that not each process imports everything
-    of_profiler = profiler_traces.source(folder) if "profiler" in _KINDS else b""
-    document, store = commands.saved_files(folder)
-    saved = folder / "saved.json"
-    saved.write_bytes(document)
-    for number in range(first, first + num):
-        chosen = random.Random(f"{seed} {number}")
-        source, kind = chosen.choice(sources), chosen.choice(_KINDS)
-        path = folder / str(number) / "t.sqlite"
-        path.parent.mkdir()
-        path.write_bytes(_source(source, chosen))
-        arguments = ["analyze", "--format", "json", commands.REPORT]
-        if kind != "fault":
-            arguments = commands.chosen_arguments(kind, chosen)
-        what = f"{shlex.join(arguments)} {source.name} {kind}"
-        if kind == "bytes":
-            pages = bytearray(path.read_bytes())
-            damage = chosen.choice(DAMAGES)
-            damage(pages, page_size(pages), chosen)
-            path.write_bytes(pages)
-            what += f" {damage.__name__}"
-        elif kind == "sql":
-            alter_rows(path, chosen)
-        elif kind == "profiler":
-            data, damage_name = profiler_traces.damaged(of_profiler, chosen)
-            path.write_bytes(data)
-            what += f" {damage_name}"
-        elif kind == "store":
-            path.write_bytes(store)
-            what += f" {commands.damage_store(path, chosen)}"
-        elif kind == "document":
-            path.write_bytes(commands.damaged_document(document, chosen))
-        words = commands.filled_in(arguments, path, saved)
-        problem = _problem(path, words, kind, chosen)
-        problem = problem or _left(path)
-        commands.remove_output(path)
-        if problem is None:
-            path.unlink()
-            path.parent.rmdir()
-        yield Result(number, what, problem)
-    saved.unlink()
+    with closing(Fuzzer(folder, seed)) as fuzzer:
+        for number in range(first, first + num):
+            yield fuzzer.tried(number)
 
 
-def _source(path: Path, chosen: random.Random) -> bytes:
+def _reason(problem: str) -> str:
+    """Return what tells a problem from others: its last line, without numbers."""
+    return re.sub(r"\d+", "", problem.strip().rpartition("\n")[2])
+
+
+def _source(source: Path | corpus.Input, chosen: random.Random) -> bytes:
     """Return an export: a quarter of them have many rows, half of the others small pages."""
     if chosen.randrange(4) == 0:
         return _with_many_rows(chosen.choice((512, 4096)))
+    if isinstance(source, corpus.Input):
+        return source.data
+    path = source
     if chosen.randrange(2) == 0:
         return _altered(path, "PRAGMA page_size = 512", "VACUUM")
     return path.read_bytes()
@@ -184,12 +252,25 @@ def _be_child(
         read_columns._CHUNK_ROWS = _SMALL_SLICE
         records._WINDOW_BYTES = chosen.choice((1, 4096, records._WINDOW_BYTES))
         is_fault, is_usage = kind == "fault", kind == "options"
-        outcome = tried(path, arguments, is_changed=is_fault, may_be_misused=is_usage)
-        code = _DONE if outcome.code in {EXIT_DONE, EXIT_FINDINGS} else _REFUSED
+        if kind == "dashboard":
+            code = _asked(arguments)
+        else:
+            outcome = tried(path, arguments, is_changed=is_fault, may_be_misused=is_usage)
+            code = _DONE if outcome.code in {EXIT_DONE, EXIT_FINDINGS} else _REFUSED
     except BaseException:  # noqa: BLE001  (whatever it is, it is told)
         error.write_text(traceback.format_exc())
     finally:
         os._exit(code)
+
+
+def _asked(arguments: list[str]) -> int:
+    """Ask the dashboard; return how a child ends."""
+    _, report, *questions = arguments
+    try:
+        requests.answered(report, questions)
+    except TraceprofError:
+        return _REFUSED
+    return _DONE
 
 
 def _disturb(path: Path, chosen: random.Random) -> None:
