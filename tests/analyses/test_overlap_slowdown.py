@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +193,21 @@ def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None
     assert result.comparison.slowdown == 1.5
 
 
+def test_what_never_ran_alone_at_its_place_is_assumed_to_be_like_others(tmp_path: Path) -> None:
+    # Each step: two of 100 ns alone, then one of 178 ns that always is beside communication.
+    path = steps_of((100, 0, False), (100, 0, False), (178, 0, True), num_steps=90).write(tmp_path)
+    finding = only_finding(judged(path))
+    assert finding.severity is Severity.LOW  # what is assumed is no more
+    numbers: Any = finding.metrics
+    assert (numbers["excess_ns"], numbers["num_overlapped"]) == (0, 0)
+    assert numbers["num_assumed"] == pytest.approx(90, abs=1)  # one may be outside the steps
+    assert numbers["assumed_excess_ns"] == 78 * numbers["num_assumed"] == finding.impact_ns
+    assert numbers["slowdown"] == 1.78
+    checked = f"none of {numbers['num_assumed']} can be checked"
+    assert "1.78 times as long beside communication as alone, if kernels of one" in finding.title
+    assert checked in finding.title
+
+
 # -- impact ---------------------------------------------------------------------------------------
 
 
@@ -243,7 +259,8 @@ def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
     assert (finding.id, finding.severity) == ("overlap-slowdown", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (1500, 0.2)
     assert finding.metrics == {
-        "slowdown": 1.5, "excess_ns": 1500, "num_overlapped": 30, "num_alone": 30,
+        "slowdown": 1.5, "excess_ns": 1500, "assumed_excess_ns": 0, "num_assumed": 0,
+        "num_overlapped": 30, "num_alone": 30,
         "matched_fraction": 1.0, "num_disturbed": 0, "communication_slowdown": None,
         "sure_slowdown": 1.5, "noise_ns": 0, "hidden_ns": 4500, "net_gain_ns": 3000,
         "num_sms_taken": 24, "max_sms_taken": 24, "num_sms": None, "coverage": 1.0,

@@ -19,7 +19,12 @@ from traceprof.analyses.kernels.beside_communication import (
     rates_of,
     slowed_of,
 )
-from traceprof.analyses.kernels.kernel_table import ExpectedTimes, SignatureSlowdown, slowdowns
+from traceprof.analyses.kernels.kernel_table import (
+    ExpectedTimes,
+    SignatureSlowdown,
+    compare,
+    slowdowns,
+)
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -46,7 +51,8 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.beside_communication import SlowedRates
+    from traceprof.analyses.kernels.beside_communication import BesideCommunication, SlowedRates
+    from traceprof.analyses.kernels.kernel_table import ComparedSignatures
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
 
@@ -64,6 +70,12 @@ class OverlapSlowdownMetrics(Metrics):
     excess_ns: Annotated[
         Ns, "the difference of these two, summed over kernels that may run at the same time"
     ]
+    assumed_excess_ns: Annotated[
+        Ns,
+        "the same of kernels that never ran alone at their place, compared by name and grid alone:"
+        " they may do other work. 0 where it is not beyond chance",
+    ]
+    num_assumed: Annotated[Count, "the number of these"]
     num_overlapped: Annotated[Count, "the number of overlapped kernels that were compared"]
     num_alone: Annotated[Count, "the number of kernels that they were compared with"]
     matched_fraction: Annotated[
@@ -142,6 +154,10 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     # the wall time of the excess: the last part of each slowed kernel is its excess, and this is
     # the measure of their union, but not more than the sure excess
     wall_excess_ns: int
+    # the comparison by name and grid alone of those that never ran alone at their place, and the
+    # wall time of its excess; that may be other work
+    assumed: ExpectedTimes
+    assumed_ns: int
     # the share of these last parts that the mean steady step holds; None without steps
     share_per_step: float | None
     hidden_ns: int  # the measure of communication ∩ compute
@@ -205,10 +221,10 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     per_step_at_most_ns = min(covered_in_mean(rank, window, one) for one in (at_most, hidden))
     del at_most, kernel, at_most_ns
     comparison, signatures = slowdowns(rank, compared, chosen)
-    excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
-    order = np.argsort(compared.overlapped)  # by time, in which their union is quick
-    end = kernels.ends(chosen.take(compared.overlapped.take(order)))
-    tails = intervals.union(end - excess.take(order), np.minimum(end, window.end_ns))
+    tails = _last_parts(rank, compared, chosen, window)
+    by_name = _by_name(rank, beside, chosen)
+    assumed = slowdowns(rank, by_name, chosen)[0]
+    assumed_ns = _last_parts(rank, by_name, chosen, window).measure_ns
     sms = _sms_taken(rank, communicates)
     known = board(rank.gpu)
     return OverlapSlowdownResult(
@@ -224,6 +240,8 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         num_disturbed=int((is_half & ~beside.is_judged).sum()),
         comparison=comparison,
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
+        assumed=assumed,
+        assumed_ns=min(assumed_ns, assumed.sure_excess_ns),
         share_per_step=share_per_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
         per_step_at_most_ns=per_step_at_most_ns,
@@ -238,52 +256,97 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
 
 
 def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
-    """Judge the slowdown of the kernels that could be compared."""
-    missing = _missing(result)
-    if missing is not None:
-        return [missing]
-    comparison, slowdown = result.comparison, result.comparison.slowdown
-    fraction = result.wall_excess_ns / result.window_ns if result.window_ns else 0.0
+    """Judge the slowdown of the kernels that could be compared, or are assumed to be alike."""
+    missing, comparison, assumed = _missing(result), result.comparison, result.assumed
+    measured_ns = result.wall_excess_ns if not missing and _is_beyond_chance(comparison) else 0
+    is_enough = assumed.overlapped_ns >= MIN_MATCHED * result.half_ns
+    assumed_ns = result.assumed_ns if is_enough and _is_beyond_chance(assumed) else 0
+    window_ns = result.window_ns
+    fraction = min((measured_ns + assumed_ns) / window_ns, 1.0) if window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or slowdown is None or not _is_beyond_chance(comparison, slowdown):
-        return []
-    if result.net_gain_ns > 0:
+    slowdown = comparison.slowdown if measured_ns else assumed.slowdown
+    if severity is None or slowdown is None:
+        return [] if missing is None else [missing]
+    if assumed_ns > measured_ns:
+        severity = min(severity, Severity.LOW)
+    elif result.net_gain_ns > 0:
         severity = min(severity, Severity.MEDIUM)
     metrics = OverlapSlowdownMetrics(
         slowdown=slowdown,
-        excess_ns=comparison.excess_ns,
+        excess_ns=comparison.excess_ns if measured_ns else 0,
+        assumed_excess_ns=assumed.excess_ns if assumed_ns else 0,
+        num_assumed=assumed.num_overlapped if assumed_ns else 0,
         num_overlapped=comparison.num_overlapped,
-        num_alone=comparison.num_alone,
+        num_alone=comparison.num_alone if measured_ns else assumed.num_alone,
         matched_fraction=result.matched_fraction,
         num_disturbed=result.num_disturbed,
         communication_slowdown=None,
-        sure_slowdown=comparison.sure_slowdown,
-        noise_ns=round(comparison.noise_ns),
+        sure_slowdown=(comparison if measured_ns else assumed).sure_slowdown,
+        noise_ns=round((comparison if measured_ns else assumed).noise_ns),
         hidden_ns=result.hidden_ns,
-        net_gain_ns=result.net_gain_ns,
+        net_gain_ns=result.hidden_ns - measured_ns - assumed_ns,
         num_sms_taken=result.num_sms_taken,
         max_sms_taken=result.max_sms_taken,
         num_sms=result.num_sms,
         coverage=result.coverage,
     )
+    impact = min(measured_ns + assumed_ns, window_ns)
     return [
         Finding(
             ID,
             severity,
             result.rank,
-            f"Kernels take {slowdown:.2f} times as long beside communication as alone: this costs"
-            f" {duration(result.wall_excess_ns)}, while overlap hides {duration(result.hidden_ns)}",
-            result.wall_excess_ns,
+            _title(metrics, assumed, impact),
+            impact,
             fraction,
             metrics.by_name(),
-            _evidence(result),
+            _evidence(result) if measured_ns else (),
             ADVICE,
-            Saving.of_step(result.wall_excess_ns, result.share_per_step),
+            Saving.of_step(impact, result.share_per_step if measured_ns else None),
         )
     ]
 
 
+def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int) -> str:
+    cost = f"this costs {duration(impact)}, while overlap hides {duration(metrics.hidden_ns)}"
+    longer = f"Kernels take {metrics.slowdown:.2f} times as long beside communication as alone"
+    same = "if kernels of one name and grid do the same work"
+    if not metrics.num_assumed:
+        return f"{longer}: {cost}"
+    if not metrics.excess_ns:
+        checked = f"none of {metrics.num_assumed} can be checked"
+        return f"{longer}, {same} ({checked}): {cost}"
+    return (
+        f"{longer}, and {metrics.num_assumed} more {assumed.slowdown or 1.0:.2f} times, {same}:"
+        f" {cost}"
+    )
+
+
 # -- numbers --------------------------------------------------------------------------------------
+
+
+def _last_parts(
+    rank: Rank, compared: ComparedSignatures, chosen: Int64, window: Window
+) -> Intervals:
+    """Return the last part of each overlapped kernel, as long as its excess."""
+    excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
+    order = np.argsort(compared.overlapped)  # by time, in which their union is quick
+    end = rank.operations.kernels.ends(chosen.take(compared.overlapped.take(order)))
+    return intervals.union(end - excess.take(order), np.minimum(end, window.end_ns))
+
+
+def _by_name(rank: Rank, beside: BesideCommunication, chosen: Int64) -> ComparedSignatures:
+    """Compare the overlapped kernels that never ran alone at their place, wherever others did."""
+    overlapped = beside.is_judged & beside.is_half
+    overlapped[beside.compared.overlapped] = False
+    return compare(
+        beside.length_ns,
+        beside.beside_ns,
+        rank.operations.kernels.packed_signature.kept.take(chosen),
+        beside.is_judged & ~beside.is_beside,
+        overlapped,
+        MIN_ALONE,
+    )
 
 
 def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
@@ -354,11 +417,11 @@ def _disturbed_text(result: OverlapSlowdownResult) -> str:
     )
 
 
-def _is_beyond_chance(comparison: ExpectedTimes, slowdown: float) -> bool:
+def _is_beyond_chance(comparison: ExpectedTimes) -> bool:
     by_mean = comparison.overlapped_ns - comparison.expected_at_least_ns
     return (
-        comparison.num_overlapped >= MIN_OVERLAPPED
-        and slowdown >= MIN_SLOWDOWN
+        (comparison.slowdown or 0.0) >= MIN_SLOWDOWN
+        and comparison.num_overlapped >= MIN_OVERLAPPED
         and comparison.sure_slowdown >= MIN_SURE_SLOWDOWN
         and by_mean > MIN_STANDARD_ERRORS * comparison.noise_ns
     )
