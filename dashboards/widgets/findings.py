@@ -21,17 +21,11 @@ from dashboards.widgets.components import (
 )
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.claims import gain_text, no_cost
-from traceprof.reports.time_text import (
-    about_steps,
-    beyond_gains,
-    judged_share,
-    limits_text,
-    same_time,
-    where_it_went,
-)
+from traceprof.reports.time_text import about_steps, judged_share, where_it_went
 from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
@@ -254,13 +248,19 @@ def headline_card(view: View, what_if: str) -> Component | None:
     groups = by_id(view.findings)
     return html.Section(
         [
+            *(html.P(line, className="verdict") for line in _verdict_lines(view)),
             html.P(_takes(headline), className="takes"),
             html.P(_made_of(headline), className="note"),
             _causes(view, groups) if groups else _no_finding(view),
-            _could_take(view, headline, what_if),
+            _could_take(headline, what_if),
         ],
         className="card headline",
     )
+
+
+def _verdict_lines(view: View) -> tuple[str, ...]:
+    verdict = three_lines(view.analysis.result)
+    return () if verdict is None else verdict.lines
 
 
 def _takes(headline: Headline) -> list[Component | str]:
@@ -276,7 +276,7 @@ def _takes(headline: Headline) -> list[Component | str]:
     return [text, html.Strong(duration(headline.step_ns)), html.Span(f" {how}", className="note")]
 
 
-def _could_take(view: View, headline: Headline, what_if: str) -> Component:
+def _could_take(headline: Headline, what_if: str) -> Component:
     """Say what a step could take, and which savings lead there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
     savings, replay = headline.savings, headline.savings.replay
@@ -291,7 +291,7 @@ def _could_take(view: View, headline: Headline, what_if: str) -> Component:
         return html.P(parts, className="could-take")
     source = html.Span(f" {_source(replay)} ", className="note")
     if not savings.gains:
-        text = f"{limits_text(view.analysis.findings, headline.step_ns)}."
+        text = "A replay proves no gain of 1 % or more."
         return html.P([text, source, asking], className="could-take")
     possible = duration(savings.possible_step_ns)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
@@ -305,15 +305,7 @@ def _could_take(view: View, headline: Headline, what_if: str) -> Component:
             _finding_link(gain.finding),
         ]
     return html.P(
-        [
-            "It could take ",
-            html.Strong(possible),
-            span,
-            *gains,
-            f".{beyond_gains(view.analysis.findings, headline.step_ns, savings.gains)} ",
-            source,
-            asking,
-        ],
+        ["It could take ", html.Strong(possible), span, *gains, ". ", source, asking],
         className="could-take",
     )
 
@@ -355,15 +347,13 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
     rows = [
         row(
             _finding_link(finding.id),
-            html.Td(
-                f"{one_line(finding.title)}{same_time(finding, worst[:place])}", className="what"
-            ),
+            html.Td(one_line(finding.title), className="what"),
             _on(numbers[finding.id]),
             html.Td(_share_bar(finding, most), className="share-cell"),
             number(percent(finding.impact_fraction)),
             number(saving_text(finding.saving)),
         )
-        for place, finding in enumerate(worst[:_MAX_ROWS])
+        for finding in worst[:_MAX_ROWS]
     ]
     heads = [
         html.Th("What to act on first", scope="col"),

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
 from traceprof.reports.blocks import Paragraph, Section, paragraph, section
-from traceprof.reports.claims import finding_blocks, gaps
+from traceprof.reports.claims import finding_blocks, gaps, short_findings
 from traceprof.reports.detail import WHOLE
 from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
 from traceprof.reports.ranks_text import rank_sections
 from traceprof.reports.slow_steps_text import slow_steps_section
-from traceprof.reports.time_text import below_the_table, headline_lines, parts_table, steps_section
+from traceprof.reports.time_text import (
+    below_the_table,
+    headline_lines,
+    parts_table,
+    steps_section,
+    where_lines,
+)
 from traceprof.structs import Record
 from traceprof.units import counted
 from traceprof.version import __version__
@@ -57,17 +63,49 @@ def analysis_sections(analysis: RunResult, detail: Detail = WHOLE) -> AnalysisSe
     if not analysis.breakdown:
         return AnalysisSections(header, gaps=missing, notes=notes)
     below = below_the_table(analysis, detail.max_ranks)
+    parts = parts_table(analysis, detail.max_ranks)
     return AnalysisSections(
         header,
         headline=tuple(map(one_line, headline_lines(analysis))),
-        times=section("Where the time went", parts_table(analysis, detail.max_ranks), *below),
+        times=section("Where the time went", *where_lines(analysis), parts, *below),
         steps=steps_section(analysis, detail) if detail.has_steps else None,
         slow_steps=slow_steps_section(analysis),
-        others=(*rank_sections(analysis, detail), *_compute(analysis, detail)),
+        others=(*rank_sections(analysis, detail), *compute_sections(analysis, detail)),
         findings=section("Findings", *finding_blocks(analysis, detail)),
         gaps=missing,
         notes=notes,
     )
+
+
+_MAX_ROWS = 6  # findings in the table of the short report
+_MAX_THEN = 2  # pieces of advice after the first, which the verdict gives
+
+
+def short_sections(analysis: RunResult) -> list[Section]:
+    """Return what the text shows without `--verbose`: what to do, and what that is based on."""
+    whole = analysis_sections(analysis)
+    title, *lines = whole.header
+    times = None
+    if analysis.breakdown:
+        times = section("Where the time went", parts_table(analysis, _MAX_RANKS))
+    notes = [] if whole.notes is None else list(whole.notes.blocks)
+    missing = sorted({gap.id for gap in analysis.not_applicable})
+    names = ", ".join(missing[:_MAX_NAMES])
+    more = f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""
+    below = paragraph(f"Could not be analysed: {names}{more}.") if missing else None
+    short = [
+        section("", Paragraph(title, "title"), *lines),
+        section("", *whole.headline),
+        times,
+        section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)) if times else None,
+        section("", *(notes[:1] if not analysis.breakdown else ()), below),
+        section("", paragraph("--verbose shows the rest.", is_apart=True)),
+    ]
+    return [one for one in short if one is not None]
+
+
+_MAX_RANKS = 4
+_MAX_NAMES = 4
 
 
 def _header(analysis: RunResult) -> tuple[str, ...]:
@@ -84,7 +122,8 @@ def _header(analysis: RunResult) -> tuple[str, ...]:
     return version, f"{count}  exported by {origins}"
 
 
-def _compute(analysis: RunResult, detail: Detail) -> Iterator[Section]:
+def compute_sections(analysis: RunResult, detail: Detail) -> Iterator[Section]:
+    """Yield what compute consists of, and the tables of kernels where they are wanted."""
     compute = compute_lines(analysis, detail) if detail.has_compute else []
     if compute:
         yield section("What compute consists of", *compute)

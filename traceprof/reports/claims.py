@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps
+from traceprof.analyses.verdict.three_lines import share_of_step, short_action
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
-from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph
+from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph, table
 from traceprof.reports.detail import WHOLE
 from traceprof.units import between, duration, percent, ranks_text
 
@@ -73,6 +74,38 @@ def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Bloc
         )
     if len(analysis.run.reports) > 1 and any(item.evidence for item in analysis.findings):
         yield Paragraph(_CLOCKS)
+
+
+def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Iterator[Block]:
+    """Yield a table of findings in the order in which to act, and what to do after the first."""
+    kind, headline = judged_kind(analysis.breakdown), analysis.headline
+    unit = "step" if headline is not None and headline.lengths is not None else str(kind)
+    groups = by_id(analysis.findings)
+    if not groups:
+        yield Paragraph(f"No finding reaches 1 % of the {kind}.")
+        return
+    rows = []
+    for group in groups[:max_rows]:
+        worst = worst_of(group)
+        cost = percent(share_of_step(worst, analysis.breakdown)) if worst.impact_ns else "-"
+        ranks = ranks_text([finding.rank for finding in group]).removeprefix("rank").lstrip("s ")
+        rows.append((str(worst.severity), worst.id, ranks, cost, _gain_cell(worst.saving)))
+    headings = ("", "finding", "rank", f"of the {unit}", f"a {unit} gains")
+    yield table(headings, rows, text=headings[:3])
+    if len(groups) > max_rows:
+        yield Paragraph(f"Also: {', '.join(group[0].id for group in groups[max_rows:])}.")
+    causes = () if headline is None else headline.causes[1 : 1 + max_advice]
+    for cause in causes:
+        if cause.advice:
+            yield Paragraph(f"{cause.id}: {short_action(cause)}.", "advice")
+
+
+def _gain_cell(saving: Saving | None) -> str:
+    if saving is None or saving.high_ns is None:
+        return "unknown"
+    if saving.low_ns and saving.step_ns:
+        return duration(saving.step_ns)
+    return f"at most {duration(saving.high_ns)}" if saving.high_ns else "nothing"
 
 
 def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:

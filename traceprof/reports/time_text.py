@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps, step_lengths
-from traceprof.analyses.verdict.headline import MAX_CAUSES, limits
+from traceprof.analyses.verdict.headline import MAX_CAUSES
+from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.host.units import StepUnit
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
     from traceprof.analyses.steps.step_means import StepLengths
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.analyses.verdict.savings import Gain, Replay, Savings
-    from traceprof.findings import Finding
+    from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.reports.blocks import Cell, Section, TableBlock
     from traceprof.reports.detail import Detail
-    from traceprof.run.completeness import Losses
     from traceprof.run.summary import RankInfo
 
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
@@ -258,34 +257,35 @@ def where_it_went(measures: Measures) -> str:
     return ", ".join(parts)
 
 
-_FAR_MORE = 2
 _NEARLY_ALL = 0.95  # of the recorded GPU time
 
 
 def headline_lines(analysis: RunResult) -> list[str]:
-    """Return the headline: one line of what a step takes, one of what to act on first."""
-    headline, lost = analysis.headline, lost_lines(analysis.completeness)
-    silent = _silent_lines(analysis)
+    """Return the headline: the verdict, then a line of what a step takes."""
+    headline, verdict = analysis.headline, three_lines(analysis)
+    lines = [*_silent_lines(analysis), *(() if verdict is None else verdict.lines)]
     if headline is None:
-        return [*silent, *lost]
+        return [*lines, *lost_lines(analysis.completeness)]
+    if verdict is None:
+        lines += lost_lines(analysis.completeness) or [_PARTLY_JUDGED]
+    return [*lines, what_it_takes(headline)]
+
+
+_PARTLY_JUDGED = "No verdict on the run: only the findings that were asked for were judged."
+
+
+def where_lines(analysis: RunResult) -> list[str]:
+    """Return what the time is made of, and what it could take by a replay."""
+    headline = analysis.headline
+    if headline is None:
+        return []
     kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
-    # Steps that are left out may be made of something else.
-    made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
-    lines = [*silent, *lost, f"{_what_it_takes(headline)}{made_of}.{judged_share(headline)}"]
+    lines = [f"The {kind} is {parts}.{judged_share(headline)}"]
     if headline.breakdown.periods:
         lines[-1] += f" {about_periods(headline.breakdown.periods, headline.breakdown.unit.layers)}"
-    if headline.causes:
-        named = headline.causes
-        causes = "; ".join(
-            _cause(finding, headline.breakdown.rank) + same_time(finding, named[:place])
-            for place, finding in enumerate(named)
-        )
-        lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
-    if headline.savings.replay is not None and not lost:
-        if_none = limits_text(analysis.findings, headline.step_ns)
-        could_take = _what_it_could_take(headline.savings, headline.savings.replay, if_none)
-        beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
-        lines.append(could_take + beyond)
+    replay = headline.savings.replay
+    if replay is not None and not lost_lines(analysis.completeness):
+        lines += filter(None, [_what_it_could_take(headline.savings, replay)])
     return lines
 
 
@@ -309,28 +309,6 @@ def _silent_lines(analysis: RunResult) -> list[str]:
     return [f"The recording is incomplete: {processes} {made} and {have} in it."]
 
 
-def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
-    """Return what recordings lack, if it is so much that it changes what can be said.
-
-    Args:
-        completeness: by rank.
-    """
-    doubtful = [(rank, losses) for rank, losses in completeness if losses.is_doubtful]
-    if not doubtful:
-        return []
-    rank, worst = max(doubtful, key=lambda pair: pair[1].share)
-    more = f" ({counted(len(doubtful), 'rank')} of {len(completeness)} lack some)"
-    of_rank = f"on rank {rank} " if len(completeness) > 1 else ""
-    effect = (
-        "nothing is judged: no steps, no findings"
-        if worst.is_unusable
-        else "nothing is judged that takes gaps between operations for idle time"
-    )
-    lacks = f"{of_rank}{worst.sentence}{more if len(doubtful) > 1 else ''}"
-    lost = f"{duration(worst.lost_ns)} in which nothing is recorded are lost, not idle; {effect}"
-    return [f"The recording is incomplete: {lacks}. {lost}."]
-
-
 def judged_share(headline: Headline) -> str:
     """Say what share of the recorded GPU time is judged, after a space; nothing if nearly all."""
     share = headline.judged_fraction
@@ -339,11 +317,12 @@ def judged_share(headline: Headline) -> str:
     return f" The {headline.breakdown.judged_kind} holds {percent(share)} of the recorded GPU time."
 
 
-def _what_it_takes(headline: Headline) -> str:
+def what_it_takes(headline: Headline) -> str:
+    """Say what a step takes on the rank where it takes longest."""
     result, lengths = headline.breakdown, headline.lengths
     where = f" on rank {result.rank}"
     if lengths is None:
-        return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
+        return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps."
     steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
     if len(lengths.kinds) > 1:
         steps += ": " + ", ".join(
@@ -354,12 +333,12 @@ def _what_it_takes(headline: Headline) -> str:
     one, served = result.unit.unit.one, result.unit.served
     took = f"{one[0].upper()}{one[1:]} takes {duration(headline.step_ns)}{where} ({steps})"
     if served is None or served.tokens_per_s is None:
-        return took
+        return f"{took}."
     rate = f"{served.tokens_per_s:,.0f}".replace(",", " ")
-    return f"{took}: {counted(served.sequences or 0, 'sequence')}, {rate} tokens/s"
+    return f"{took}: {counted(served.sequences or 0, 'sequence')}, {rate} tokens/s."
 
 
-def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
+def _what_it_could_take(savings: Savings, replay: Replay) -> str:
     if savings.possible_step_ns is None:
         how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
         return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
@@ -368,7 +347,7 @@ def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
     if replay.misfit is not None:
         source += f", {percent(replay.misfit)} off"
     if not savings.gains:
-        return f"{if_none} ({source})."
+        return f"A replay proves no gain of 1 % or more ({source})."
     gains = ", then ".join(
         f"{duration(gain.gain_ns)} less without {gain.finding}"
         for gain in savings.gains[:MAX_CAUSES]
@@ -379,63 +358,3 @@ def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
     interval = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if interval == possible else f" ({interval})"
     return f"It could take {possible}{span}: {gains} ({source})."
-
-
-def same_time(finding: Finding, named: Sequence[Finding]) -> str:
-    """Say that a finding and one named before it share their time."""
-    shared = [item.id for item in named if finding.part_of == item.id or item.part_of == finding.id]
-    return f" (in {shared[0]}, too)" if shared else ""
-
-
-def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
-    """Name the first limits on gains, where no replay estimates a gain.
-
-    `findings`: of the run, in the order in which to act.
-    """
-    by_limit = limits(findings, step_ns)
-    by_replay = next((pair for pair in by_limit if pair[1].assume is not None), None)
-    if by_replay is None:
-        return "A replay shows no finding whose removal surely makes it 1 % shorter"
-    (first, largest), (limit, saving) = by_limit[0], by_replay
-    most_ns, removed_ns = largest.high_ns or 0, saving.high_ns or 0
-    what = limit.id if saving.share is None else f"{percent(saving.share)} of {limit.id}"
-    # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
-    removed = (
-        f"of what a replay can remove, {what} comes first:"
-        f" at most {duration(removed_ns)} less by {saving.assume}"
-    )
-    if most_ns <= removed_ns:
-        return removed[0].upper() + removed[1:]
-    at_most = f"At most {duration(most_ns)} less without {first.id}"
-    return f"{at_most}, which no replay can remove here; {removed}"
-
-
-def beyond_gains(findings: Sequence[Finding], step_ns: int, gains: Sequence[Gain]) -> str:
-    """Name the first limit on a gain if it is far more than all estimated gains.
-
-    `findings`: of the run, in the order in which to act.
-
-    Returns:
-        A sentence after a space, or nothing: no gain is estimated, or no limit is larger.
-    """
-    by_limit = limits(findings, step_ns)
-    gained_ns = sum(gain.gain_ns for gain in gains)
-    if not gains or not by_limit or (by_limit[0][1].high_ns or 0) <= _FAR_MORE * gained_ns:
-        return ""
-    finding, saving = by_limit[0]
-    return f" Far beyond that: at most {duration(saving.high_ns or 0)} less without {finding.id}."
-
-
-def _cause(finding: Finding, rank: int) -> str:
-    # Shares of different ranks do not add up, nor are they of the step in the headline.
-    where = "" if finding.rank in (rank, None) else f" on rank {finding.rank}"
-    share = f"{percent(finding.impact_fraction)}{where}"
-    parts = {
-        name: value
-        for name in CAUSE_WORDS
-        if isinstance(value := finding.metrics.get(name), int) and value > 0
-    }
-    if finding.id != "gpu-idle" or not parts:
-        return f"{finding.id} {share}"
-    largest = max(parts, key=lambda name: parts[name])
-    return f"{finding.id} {share}, most of it {CAUSE_WORDS[largest]}"

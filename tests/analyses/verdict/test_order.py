@@ -1,21 +1,21 @@
-"""The order in which to act: proven gains, then limits, then costs; held on real traces, too.
-
-Of limits that of a wait which may set the pace comes first.
-"""
+"""The order in which to act: by cost, then by what is expected; and as an expert acts."""
 
 import random
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
+from tests.analyses.verdict.expert_orders import EXPERT_ORDERS
 from tests.support.traces import SAMPLES, analysis_of
-from traceprof.analyses.verdict.headline import as_parts, in_order, limits
+from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analyses.verdict.savings import Gain
+from traceprof.analyses.verdict.three_lines import MAX_WORDS, three_lines
+from traceprof.analyses.verdict.yields import expected_ns
+from traceprof.analysis import analyze_reports
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
-from traceprof.reports.time_text import beyond_gains, limits_text
 
 STEP_NS = 1000
 
@@ -34,80 +34,30 @@ def replayed(step_ns: int, low_ns: int, high_ns: int) -> Saving:
     return Saving(step_ns, low_ns, high_ns, Basis.REPLAY, "no-sync")
 
 
-PACING = replace(Saving.at_most(300, "no-data-loading"), sets_pace=True)
-
-
-def test_proven_gains_come_first_then_limits_then_costs() -> None:
+def test_the_cost_comes_first_then_what_is_expected() -> None:
     expected = [
-        made("overlap-slowdown", replayed(300, 250, 350)),
-        made("straggler", replayed(20, 11, 500)),  # proven, by little
-        made("gpu-idle", PACING),  # others would only wait longer
-        made("exposed-copy", Saving.at_most(900), severity=Severity.HIGH),
-        made("launch-queue-stall", replayed(700, 10, 800)),  # it may be noise
-        made("full-precision-matmul", Saving.at_most(400, "x")),
-        made("link-saturated", Saving.unknown("nobody knows"), impact_ns=99),
+        made("exposed-copy", Saving.at_most(100), severity=Severity.HIGH),
+        made("straggler", replayed(300, 250, 350)),
+        made("link-saturated", Saving.at_most(400, "x")),  # half of it is expected
+        made("unfused-kernels", replayed(700, 0, 300)),  # nothing is promised: a limit
         made("link-underused", impact_ns=98),
-        made("unfused-kernels", Saving.at_most(900), impact_ns=9, severity=Severity.INFO),
-        made("small-collectives", impact_ns=8, severity=Severity.INFO),
+        made("launch-queue-stall", replayed(700, 690, 710), severity=Severity.INFO),
     ]
     mixed = expected.copy()
     random.Random(1).shuffle(mixed)
     assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
 
 
-def test_a_wait_that_hardly_costs_anything_is_not_put_first_as_it_may_set_the_pace() -> None:
+@pytest.mark.parametrize(("cost", "first"), [(25, "host-sync"), (24, "gpu-idle")])
+def test_a_cause_of_half_of_a_symptom_stands_before_it(cost: int, first: str) -> None:
     findings = [
-        made("gpu-idle", replace(PACING, high_ns=10)),
-        made("straggler", Saving.at_most(11)),
+        made("gpu-idle", Saving.at_most(50), severity=Severity.HIGH),
+        made("host-sync", Saving.at_most(9), cost, severity=Severity.LOW),
+        made("exposed-copy", Saving.at_most(900), severity=Severity.MEDIUM),
     ]
-    assert [one.id for one in in_order(findings, STEP_NS)] == ["straggler", "gpu-idle"]
-
-
-@pytest.mark.parametrize(
-    ("limit_ns", "gain_ns", "named"),
-    [(400, 150, True), (400, 200, False), (400, None, False), (None, 10, False)],
-)
-def test_a_limit_far_above_all_gains_is_named_beside_them(
-    limit_ns: int | None, gain_ns: int | None, *, named: bool
-) -> None:
-    findings = [made("host-sync", replayed(500, 450, 550))]  # an estimate is no limit
-    for rank, share in enumerate((1, 2) if limit_ns else ()):  # of a rank, what it can gain
-        limit = Saving.at_most((limit_ns or 0) // share, "half-precision")
-        findings.append(made("full-precision-matmul", limit, rank=rank))
-    gains = () if gain_ns is None else (Gain("host-sync", "no-sync", gain_ns, STEP_NS - gain_ns),)
-    said = " Far beyond that: at most 400 ns less without full-precision-matmul."
-    assert beyond_gains(findings, STEP_NS, gains) == (said if named else "")
-
-
-def test_the_limit_of_what_sets_the_pace_is_named_before_larger_ones() -> None:
-    findings = in_order([made("exposed-copy", Saving.at_most(900)), made("gpu-idle", PACING)], 1000)
-    gains = (Gain("host-sync", "no-sync", 20, STEP_NS - 20),)
-    assert "at most 300 ns less without gpu-idle" in beyond_gains(findings, STEP_NS, gains)
-    assert limits_text(findings, STEP_NS) == (
-        "Of what a replay can remove, gpu-idle comes first: at most 300 ns less by no-data-loading"
-    )
-
-
-def test_limits_are_gains_above_noise_of_which_nothing_is_promised() -> None:
-    bounds = [
-        made("exposed-copy", Saving.at_most(900)),  # all time that it involves
-        made("launch-queue-stall", replayed(500, 0, 800)),
-        made("full-precision-matmul", Saving.at_most(10, "x")),
-    ]
-    others = [
-        made("overlap-slowdown", replayed(300, 250, 350)),
-        made("host-stall", replayed(700, 1, 800)),
-        made("pageable-copy", Saving.at_most(9, "x")),
-        made("straggler", Saving.unknown("nobody knows")),
-        made("link-underused"),
-    ]
-    ordered = in_order([*others, *bounds], STEP_NS)
-    assert limits(ordered, STEP_NS) == [(one, one.saving) for one in bounds]
-    assert limits_text(ordered, STEP_NS) == (
-        "At most 900 ns less without exposed-copy, which no replay can remove here; of what a"
-        " replay can remove, launch-queue-stall comes first: at most 800 ns less by no-sync"
-    )
-    assert "no finding" in limits_text(bounds[:1], STEP_NS)
+    ids = [one.id for one in in_order(findings, STEP_NS)]
+    assert ids[0] == first
+    assert ids.index("exposed-copy") == (2 if first == "host-sync" else 1)
 
 
 def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:
@@ -135,20 +85,41 @@ def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> N
     assert parts == {("host-sync", 0): "gpu-idle"}
 
 
-@pytest.mark.parametrize(
-    ("saving", "severity"),
-    [
-        (replayed(12, 11, 13), Severity.LOW),
-        (replayed(12, 10, 13), Severity.INFO),  # not above 1 %
-        (Saving.at_most(900, "copies-hidden"), Severity.INFO),
-        (None, Severity.INFO),
-    ],
-)
-def test_a_proven_gain_is_no_mere_information(saving: Saving | None, severity: Severity) -> None:
-    (finding,) = in_order([made("host-sync", saving, severity=Severity.INFO)], STEP_NS)
-    assert finding.severity is severity
-    high = made("host-sync", saving, severity=Severity.HIGH)
-    assert in_order([high], STEP_NS)[0].severity is Severity.HIGH
+@pytest.mark.parametrize("saving", [replayed(12, 11, 13), Saving.at_most(900, "x"), None])
+def test_a_gain_changes_no_severity(saving: Saving | None) -> None:
+    for severity in Severity:
+        (finding,) = in_order([made("host-sync", saving, severity=severity)], STEP_NS)
+        assert finding.severity is severity
+
+
+@cache
+def _causes(path: Path) -> tuple[str, ...]:
+    headline = analyze_reports([path]).headline
+    return () if headline is None else tuple(finding.id for finding in headline.causes)
+
+
+def _report(folder: Path, name: str) -> Path:
+    (path, *_) = (
+        path
+        for path in (folder / f"{name}{end}" for end in ("", ".sqlite", ".json.gz", *_PROFILER))
+        if path.exists()
+    )
+    return path
+
+
+_PROFILER = (".pt.trace.json.gz", ".json")
+_MISSES = 4  # of all of them; the first choice of 16 in 18 has to agree
+
+
+@pytest.mark.long
+def test_an_expert_acts_on_the_same_first(traces: Path) -> None:
+    firsts = {
+        name: (expected[0], _causes(_report(traces, name))[:1])
+        for name, expected in EXPERT_ORDERS.items()
+    }
+    misses = {name: pair for name, pair in firsts.items() if pair[1] != pair[:1]}
+    assert len(firsts) >= 18
+    assert len(misses) <= _MISSES, misses
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
@@ -170,41 +141,33 @@ def _check(result: RunResult) -> None:
     least_ns = 0.01 * headline.step_ns
     groups = by_id(result.findings)
     assert [*result.findings] == [finding for group in groups for finding in group]
-    kinds = [_kind(group, least_ns) for group in groups]
-    assert kinds == sorted(kinds, key=lambda kind: (kind[0], -kind[1]))
-    savings = headline.savings
-    if savings.gains:
-        assert (savings.possible_high_ns or 0) < headline.step_ns - least_ns
+    for before, after in pairwise(result.findings):  # a cause may stand before what it explains
+        if before.id != after.id and before.severity < after.severity:
+            assert before.impact_ns >= 0.5 * after.impact_ns
+    if headline.savings.gains:
+        assert (headline.savings.possible_high_ns or 0) < headline.step_ns - least_ns
     named = [finding.id for finding in headline.causes]
     assert len(named) <= 3
     assert named == [group[0].id for group in groups if group[0].id in named]
     for finding in headline.causes:
         assert finding.saving is not None
         assert finding.saving.high_ns is None or finding.saving.high_ns >= least_ns
+        assert expected_ns(finding, headline.step_ns) <= headline.step_ns
     assert all(gain.gain_ns > least_ns for gain in headline.savings.gains)
     for group in groups:
         for one in group:
             assert one.saving is not None
             assert bool(one.saving.why) == (one.saving.assume is None)
-    for place, group in enumerate(groups[:3]):
-        advised = [advice[:30] for one in group if one.impact_ns for advice in one.advice[:1]]
-        for report in (text.render(result), markdown.render(result).replace("\\", "")):
-            assert not advised or any(one in report for one in advised), place
+    verdict = three_lines(result)
+    assert verdict is not None
+    assert len(" ".join(verdict.lines).split()) <= MAX_WORDS
+    short = " ".join(text.render(result).split())
+    assert len(short.split()) <= _MAX_PAGE
+    for report in (short, " ".join(text.render(result, is_verbose=True).split())):
+        assert all(" ".join(line.split()) in report for line in verdict.lines)
+    page = markdown.render(result).replace("\\", "")
+    assert verdict.problem in page
+    assert verdict.action is None or verdict.action.rstrip(".") in page
 
 
-def _kind(group: list[Finding], least_ns: float) -> tuple[int, int]:
-    """Say how much is known of a gain, and how much it is."""
-    best = (9, 0)
-    for one in group:
-        saving = one.saving
-        assert saving is not None
-        if saving.basis is Basis.REPLAY and (saving.low_ns or 0) > least_ns:
-            assert one.severity > Severity.INFO
-            kind = (0, saving.step_ns or 0)
-        elif saving.sets_pace and (saving.high_ns or 0) > least_ns:
-            kind = (1, saving.high_ns or 0)
-        else:
-            known = 3 if saving.high_ns is None else 2
-            kind = (known + 2 * (one.severity is Severity.INFO), saving.high_ns or 0)
-        best = min(best, kind, key=lambda kind: (kind[0], -kind[1]))
-    return best
+_MAX_PAGE = 400  # words

@@ -10,37 +10,73 @@ from msgspec.structs import replace
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_means import slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.savings import Savings
-from traceprof.findings import Basis, Finding, Saving, Severity, by_id, worst_of
+from traceprof.analyses.verdict.yields import expected_ns
+from traceprof.findings import Finding, by_id, worst_of
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.steps.step_means import StepLengths
 
 MIN_SHARE = 0.01
 """The share of a step from which on a gain is above the noise between two runs."""
-_PROVEN, _PACING, _LIMITED, _UNKNOWN = range(4)
+_EXPLAINED = 0.5
+# Causes on other ranks, or of several symptoms: beside `FindingKind.part_of`, which is of one rank.
+_SYMPTOMS = {
+    "uneven-kernels": ("straggler", "exposed-communication", "gpu-idle"),
+    "straggler": ("exposed-communication", "gpu-idle"),
+    "pipeline-bubble": ("exposed-communication", "gpu-idle"),
+}
 
 
 def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     """Return findings in the order in which to act on them, the ranks of each id together.
 
-    First those with a gain that a replay proved, by that gain; then those with a limit only, by the
-    limit; then the others, by what they cost. Of limits that of a wait which may set the pace goes
-    first: as long as it does, other limits are none that a change comes near. Mere information
-    comes last, in the same order: a limit far above what a finding costs is no evidence. One with a
-    proven gain is no mere information.
+    By severity, which is the cost, then by the gain that is expected. A cause that explains at
+    least half of what another finding costs stands before it, at the better of their two places:
+    they are one action.
 
     Args:
         findings: of the run, with their savings as far as they are known.
         step_ns: what a step takes.
     """
-    marked = [_marked(finding, step_ns) for finding in findings]
-    groups = [sorted(group, key=lambda finding: _key(finding, step_ns)) for group in by_id(marked)]
-    groups.sort(key=lambda group: _key(group[0], step_ns))
-    return tuple(finding for group in groups for finding in group)
+    groups = {
+        group[0].id: sorted(group, key=lambda one: _key(one, step_ns)) for group in by_id(findings)
+    }
+    symptom_of = _symptoms(groups)
+
+    def action(id_: str) -> list[str]:
+        chain = [id_]
+        while chain[-1] in symptom_of:
+            chain.append(symptom_of[chain[-1]])
+        return chain
+
+    chains = {id_: action(id_) for id_ in groups}
+    keys = {id_: _key(group[0], step_ns) for id_, group in groups.items()}
+    first = {
+        root: min(keys[id_] for id_, chain in chains.items() if chain[-1] == root)
+        for root in {chain[-1] for chain in chains.values()}
+    }
+    order = sorted(
+        groups,
+        key=lambda id_: (first[chains[id_][-1]], chains[id_][-1], -len(chains[id_]), keys[id_]),
+    )
+    return tuple(finding for id_ in order for finding in groups[id_])
+
+
+def _symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
+    """Return the symptom of each cause that explains at least half of it."""
+    cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
+    symptoms = {}
+    for id_ in groups:
+        whole = FINDINGS[id_].part_of
+        for symptom in _SYMPTOMS.get(id_, () if whole is None else (whole,)):
+            if symptom in groups and cost[id_] and cost[id_] >= _EXPLAINED * cost[symptom]:
+                symptoms[id_] = symptom
+                break
+    return symptoms
 
 
 def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Finding]:
@@ -54,38 +90,6 @@ def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Fin
     return [replace(finding, part_of=_part_of(finding, costs)) for finding in findings]
 
 
-def is_proven(finding: Finding, step_ns: int) -> bool:
-    """Say whether a replay proved that a step gains more than noise without a finding."""
-    saving = finding.saving
-    return (
-        saving is not None
-        and saving.basis is Basis.REPLAY
-        and (saving.low_ns or 0) > MIN_SHARE * step_ns
-    )
-
-
-def limits(findings: Iterable[Finding], step_ns: int) -> list[tuple[Finding, Saving]]:
-    """Return the findings without which a step gains at most a limit that is above noise.
-
-    Args:
-        findings: of the run, in the order in which to act: so are the limits.
-        step_ns: what a step takes.
-    """
-    return [
-        (finding, finding.saving)
-        for finding in findings
-        if finding.saving is not None
-        and finding.saving.is_limit
-        and (finding.saving.high_ns or 0) >= MIN_SHARE * step_ns
-    ]
-
-
-def _marked(finding: Finding, step_ns: int) -> Finding:
-    if finding.severity is Severity.INFO and is_proven(finding, step_ns):
-        return replace(finding, severity=Severity.LOW)
-    return finding
-
-
 def _part_of(finding: Finding, costs: dict[tuple[str, int], int]) -> str | None:
     whole = finding.part_of or FINDINGS[finding.id].part_of
     if whole is None or finding.impact_ns > costs.get((whole, finding.rank), -1):
@@ -94,22 +98,10 @@ def _part_of(finding: Finding, costs: dict[tuple[str, int], int]) -> str | None:
 
 
 def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
-    saving = finding.saving
-    if saving is None or saving.high_ns is None:
-        rank, gain_ns = _UNKNOWN, 0
-    elif is_proven(finding, step_ns):
-        rank, gain_ns = _PROVEN, saving.step_ns or 0
-    else:
-        is_pacing = saving.sets_pace and saving.high_ns > MIN_SHARE * step_ns
-        rank, gain_ns = (_PACING if is_pacing else _LIMITED), saving.high_ns
-    # Of two that gain as much, a part is more specific than the whole.
     return (
-        rank >= _LIMITED and finding.severity is Severity.INFO,
-        rank,
-        -gain_ns,
-        finding.part_of is None,
-        -finding.impact_ns,
         -finding.severity.level,
+        -expected_ns(finding, step_ns),
+        -finding.impact_ns,
         finding.id,
         finding.rank,
     )
@@ -135,12 +127,25 @@ class Headline(Record, frozen=True):
 
     @property
     def causes(self) -> tuple[Finding, ...]:
-        """What to act on first: at most three findings, each worth 1 % of a step or more."""
-        return tuple(finding for finding in self.worst if self._matters(finding))[:MAX_CAUSES]
+        """What to act on first: at most three findings, each worth 1 % of a step or more.
+
+        A finding that one before it explains is the same action.
+        """
+        symptom_of = _symptoms({finding.id: [finding] for finding in self.worst})
+        named: list[Finding] = []
+        taken_in: set[str] = set()
+        for finding in self.worst:
+            if finding.id not in taken_in and self._matters(finding):
+                named.append(finding)
+            symptom = symptom_of.get(finding.id)
+            while symptom is not None:
+                taken_in.add(symptom)
+                symptom = symptom_of.get(symptom)
+        return tuple(named[:MAX_CAUSES])
 
     def _matters(self, finding: Finding) -> bool:
         most_ns = None if finding.saving is None else finding.saving.high_ns
-        is_costly = finding.impact_fraction >= MIN_SHARE or is_proven(finding, self.step_ns)
+        is_costly = finding.impact_fraction >= MIN_SHARE
         return is_costly and (most_ns is None or most_ns >= MIN_SHARE * self.step_ns)
 
     def updated(self, findings: Sequence[Finding]) -> Headline:

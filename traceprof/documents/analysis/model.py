@@ -25,6 +25,7 @@ from traceprof.analyses.steps import slow_steps
 from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
+from traceprof.analyses.verdict.three_lines import ThreeLines
 from traceprof.analyses.work.rank_work import PeerSet, RankWork
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, Number, Text, one_of
 from traceprof.host.units import StepUnit
@@ -200,6 +201,7 @@ class Bucket(BucketUse, frozen=True, kw_only=True):
     "layers",
     "tokens_per_s",
     "sequences",
+    "verdict",
 )
 class Headline(Savings, frozen=True, kw_only=True):
     """Summary of the run."""
@@ -254,6 +256,11 @@ class Headline(Savings, frozen=True, kw_only=True):
     ] = None
     sequences: Annotated[
         Count | None, "Sequences in a server's pass, the mean; null where no server runs."
+    ] = None
+    verdict: Annotated[
+        ThreeLines | None,
+        "What is wrong, what to do, what it brings, and how far to trust it. Null if nothing was"
+        " judged, or only the findings that were asked for.",
     ] = None
 
 

@@ -12,6 +12,7 @@ from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps.step_means import WHY_LEFT_OUT, StepTotals, judged_steps
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analyses.work import rank_work
 from traceprof.documents.analysis import model
 from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
@@ -78,6 +79,7 @@ _headline_row = maker(
     "layers",
     "tokens_per_s",
     "sequences",
+    "verdict",
 )
 _lateness_row = maker(model.Lateness, "rank", "host")
 
@@ -199,7 +201,7 @@ def _headline(result: RunResult) -> Headline:
     if headline is None:
         source, of_none = StepsSource.NONE, StepUnit.STEP
         return _headline_row(
-            Savings(), None, None, [], [], source, [], [], None, of_none, None, None, None
+            Savings(), None, None, [], [], source, [], [], None, of_none, None, None, None, None
         )
     lengths, unit = headline.lengths, headline.breakdown.unit
     served = unit.served
@@ -217,6 +219,7 @@ def _headline(result: RunResult) -> Headline:
         unit.layers,
         served and served.tokens_per_s,
         served and served.sequences,
+        three_lines(result),
     )
 
 

@@ -1,0 +1,295 @@
+"""The verdict in three lines: what is wrong, what to do, what it brings; then how far to trust it.
+
+At most `MAX_WORDS` words in all. One action, one rank, one number: the rest of the report says
+more. Shares are of the mean counted step where there are steps, else of the training.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
+
+from traceprof.analyses.steps.step_means import counted_steps
+from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
+from traceprof.errors import one_line
+from traceprof.findings import Finding, Severity, Text, share
+from traceprof.trace.model.trace import KINETO_FORMAT
+from traceprof.units import counted, duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analyses.verdict.headline import Headline
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.run.completeness import Losses
+
+MAX_WORDS = 60
+_MAX_ACTION = 22  # words
+_MAX_TRUST = 15
+_FEW_STEPS = 3
+_NEARLY_ALL = 0.95  # of the recorded GPU time
+
+_IDLE = {
+    "data_loading": "the host waits for data to be loaded",
+    "launch_bound": "the host cannot launch its kernels fast enough",
+    "sync": "the host waits for the GPU and launches too late afterwards",
+    "mpi": "the host is in MPI calls",
+    "setup": "the host sets something up for the first time",
+    "allocation": "the host allocates and frees memory",
+    "host_code": "the host runs code of its own",
+    "waiting": "the launching thread sleeps",
+    "stalled": "calls of the host are held up",
+    "queued": "work in its queue waits for other work",
+    "turnaround": "it takes time between operations, even those launched in time",
+    "unknown": "the report does not show why",
+}
+_EXPOSED = {
+    "waiting": "it waits for other ranks",
+    "late_launch": "the host launches it late",
+    "queued": "it queues behind other communication",
+    "same_stream": "it shares a stream with compute",
+    "needed_at_once": "compute needs it at once",
+    "late_input": "its input comes late",
+    "unknown": "there is too little compute beside it, or the reason is unknown",
+}
+_CLAIMS = {
+    "exposed-copy": "copies that nothing hides",
+    "pageable-copy": "waiting for copies from or to pageable host memory",
+    "full-precision-matmul": "matrix multiplications in FP32 beyond what half precision would take",
+    "unfused-kernels": "chains of small kernels that one fused kernel could replace",
+    "few-blocks": "kernels too small to fill the GPU",
+    "unified-memory": "kernels that wait for pages of unified memory",
+    "overlap-slowdown": "kernels that run slower beside communication",
+    "nccl-serialization": "communication that waits behind other communication on its stream",
+    "late-allreduce": "gradients that are reduced when no compute is left to hide it",
+    "small-collectives": "collectives so small that latency dominates",
+    "process-group-scaling": "communication that slows down with the number of process groups",
+    "pipeline-bubble": "stages of the pipeline that wait for each other",
+    "launch-queue-stall": "launches blocked by a full queue",
+    "host-stall": "calls of the host that were held up",
+    "peer-copy-through-host": "copies between GPUs that go through host memory",
+    "nccl-p2p-slower-than-copy": "sends between GPUs that are slower than copies",
+    "link-saturated": "transfers over a link at its limit",
+    "link-underused": "transfers far below the link's speed",
+}
+
+
+class ThreeLines(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wrong, what to do, and what it brings, in at most 60 words."""
+
+    problem: Annotated[Text, "What is wrong, in one sentence with one number."]
+    action: Annotated[Text | None, "What to do first; null if there is nothing to do."]
+    gain: Annotated[Text | None, "What a step gains by it; null if that is unknown."]
+    trust: Annotated[Text | None, "What weakens the verdict; null if nothing does."]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The verdict as lines of a report."""
+        last = (self.gain and f"Gain: {self.gain}.", self.trust and f"Trust: {self.trust}.")
+        action = self.action and f"Do: {self.action.rstrip('.')}."
+        return tuple(filter(None, (self.problem, action, *last)))
+
+
+def three_lines(analysis: RunResult) -> ThreeLines | None:
+    """Return the verdict on a run; None if nothing was judged, or only some findings were."""
+    headline = analysis.headline
+    if headline is None or analysis.measured.wanted is not None:
+        return None
+    lost = lost_lines(analysis.completeness)
+    if lost:
+        return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
+    kind = "step" if headline.lengths else str(headline.breakdown.judged_kind)
+    causes = headline.causes
+    trust = _trust(analysis, headline, causes[0] if causes else None)
+    if not causes or causes[0].severity is Severity.INFO:
+        return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
+    first = causes[0]
+    problem = _problem(first, analysis, kind)
+    action = short_action(first)
+    gain = _gain(first, headline, kind)
+    return ThreeLines(problem, action, gain, trust)
+
+
+def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
+    """Return what recordings lack, if it is so much that it changes what can be said.
+
+    `completeness`: by rank.
+    """
+    doubtful = [(rank, losses) for rank, losses in completeness if losses.is_doubtful]
+    if not doubtful:
+        return []
+    rank, worst = max(doubtful, key=lambda pair: pair[1].share)
+    more = f" ({counted(len(doubtful), 'rank')} of {len(completeness)} lack some)"
+    of_rank = f"on rank {rank} " if len(completeness) > 1 else ""
+    effect = (
+        "nothing is judged: no steps, no findings"
+        if worst.is_unusable
+        else "nothing is judged that takes gaps between operations for idle time"
+    )
+    lacks = f"{of_rank}{worst.sentence}{more if len(doubtful) > 1 else ''}"
+    lost = f"{duration(worst.lost_ns)} in which nothing is recorded are lost, not idle; {effect}"
+    return [f"The recording is incomplete: {lacks}. {lost}."]
+
+
+def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
+    part = _mean(headline.breakdown)
+    computes = f"compute takes {percent(share(part.compute_ns, part.window_ns))} of the {kind}"
+    if not causes:
+        return f"Nothing costs 1 % of the {kind}: {computes}."
+    return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first."
+
+
+class _MeanStep(Struct, frozen=True):
+    """The mean counted step of a rank, or all that is judged."""
+
+    window_ns: int
+    compute_ns: int
+    idle_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+
+
+def _mean(result: BreakdownResult) -> _MeanStep:
+    steps: list[Measures] = [step.measures for step in counted_steps(result)] or [result.judged]
+    return _MeanStep(
+        *(
+            round(sum(getattr(step, name) for step in steps) / len(steps))
+            for name in _MeanStep.__struct_fields__
+        )
+    )
+
+
+_PARTS = {
+    "gpu-idle": "idle_ns",
+    "exposed-communication": "exposed_communication_ns",
+    "exposed-copy": "exposed_copy_ns",
+}
+
+
+def share_of_step(finding: Finding, breakdowns: Sequence[BreakdownResult]) -> float:
+    """Return what a finding costs as a share of the mean counted step of its rank."""
+    result = next((one for one in breakdowns if one.rank == finding.rank), None)
+    if result is None or not counted_steps(result):
+        return finding.impact_fraction
+    mean = _mean(result)
+    if finding.id in _PARTS:
+        return share(getattr(mean, _PARTS[finding.id]), mean.window_ns)
+    per_step = finding.metrics.get("per_step_ns")
+    if isinstance(per_step, int):
+        return min(share(per_step, mean.window_ns), 1.0)
+    return finding.impact_fraction
+
+
+_SENTENCES = {
+    "gpu-idle": "The GPU{of_rank} idles {cost}: {idle}{place}.",
+    "exposed-communication": (
+        "Communication{of_rank} that no compute hides takes {cost}, mostly since {exposed}."
+    ),
+    "host-sync": "The host waits for the GPU{api}, and the GPU{of_rank} then idles {cost}.",
+    "straggler": "Every rank waits for rank {rank}, which arrives last: {cost}.",
+    "uneven-kernels": "Kernels of rank {rank} take longer than those of its peers: {cost}.",
+    "attention": "Attention that is not one kernel, and other unfused kernels, cost {cost}.",
+    "other": "{title}: {cost}.",
+    "claim": "{cost}{on_rank} goes to {claim}.",
+}
+
+
+def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
+    several, cause = len(analysis.breakdown) > 1, cause_of(finding) or "unknown"
+    is_attention = finding.id == "unfused-kernels" and finding.title.startswith("attention")
+    other = "claim" if finding.id in _CLAIMS else "other"
+    api = finding.metrics.get("api")
+    form = "attention" if is_attention else finding.id if finding.id in _SENTENCES else other
+    return _SENTENCES[form].format(
+        cost=f"{percent(share_of_step(finding, analysis.breakdown))} of the {kind}",
+        rank=finding.rank,
+        of_rank=f" of rank {finding.rank}" if several else "",
+        on_rank=f" on rank {finding.rank}" if several else "",
+        idle=_IDLE.get(cause, _IDLE["unknown"]),
+        exposed=_EXPOSED.get(cause, _EXPOSED["unknown"]),
+        place=_place(finding),
+        api=f" ({api})" if isinstance(api, str) else "",
+        title=_within(one_line(finding.title), _MAX_ACTION),
+        claim=_CLAIMS.get(finding.id),
+    )
+
+
+def _place(finding: Finding) -> str:
+    """Return the place that a finding names last in its title's parentheses."""
+    named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", finding.title.partition(";")[0])
+    if named is None:
+        return ""
+    name = re.split(r", |#", named[1])[-1].strip()
+    return f" ({name})" if name and len(name) <= 60 else ""
+
+
+def short_action(finding: Finding) -> str | None:
+    """Return the first advice, without what explains it."""
+    if not finding.advice:
+        return None
+    return _within(one_line(finding.advice[0]), _MAX_ACTION)
+
+
+def _within(text: str, max_words: int) -> str:
+    """Return the first clauses of a text that have no more words than allowed."""
+    if len(text.split()) <= max_words:
+        return text.rstrip(".")
+    best = ""
+    for clause in re.finditer(r"[;:,.](?= )|(?= \()", text):
+        before = text[: clause.start()]
+        if len(before.split()) > max_words:
+            break
+        if before.count("(") == before.count(")"):
+            best = before
+    return best or " ".join(text.split()[:max_words])
+
+
+def _gain(finding: Finding, headline: Headline, kind: str) -> str | None:
+    saving, step = finding.saving, headline.step_ns
+    if saving is None or not saving.high_ns or not step:
+        return None
+    a_step = f"of {duration(step)} a {kind}" if headline.lengths else f"of {duration(step)}"
+    if saving.low_ns and saving.step_ns:
+        gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
+        return f"about {gained}, by a replay"
+    most = duration(saving.high_ns)
+    known = usual_yield(finding)
+    if known is None or known.num_changes < MIN_CHANGES:
+        num = 0 if known is None else known.num_changes
+        few = f"only {counted(num, 'such change')}" if num else "no such change"
+        return f"at most {most} {a_step} ({percent(saving.high_ns / step)}); {few} on file"
+    about = expected_ns(finding, step)
+    return (
+        f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
+        f" {known.low:.1f} to {known.high:.1f} of {most}"
+    )
+
+
+def _trust(analysis: RunResult, headline: Headline, first: Finding | None) -> str | None:
+    """Say what weakens the verdict, the weightiest first, in a few words."""
+    said: list[str] = []
+    for reason in _doubts(analysis, headline, first):
+        if len(" ".join([*said, reason]).split()) > _MAX_TRUST:
+            break
+        said.append(reason)
+    return "; ".join(said) or None
+
+
+def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> Iterator[str]:
+    if headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL:
+        yield f"only {percent(headline.judged_fraction)} of the recorded GPU time is judged"
+    if headline.breakdown.periods:
+        yield "no range marks steps: a period may be a layer"
+    if headline.lengths is None:
+        yield "no steps are known"
+    elif headline.lengths.num_steps < _FEW_STEPS:
+        num = headline.lengths.num_steps
+        yield "one step" if num == 1 else f"only {counted(num, 'step')}"
+    formats = {report.format for report in analysis.run.reports}
+    if KINETO_FORMAT in formats and first is not None and cause_of(first) == "launch_bound":
+        yield "torch.profiler slows launching"
+    if analysis.failed:
+        yield f"{counted(len(analysis.failed), 'report')} left out"

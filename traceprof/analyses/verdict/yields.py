@@ -1,0 +1,83 @@
+"""Usual yield: what changes on file brought of the limits that findings had given before them.
+
+`make validation` writes the table, `usual_yields.json`, from pairs of recordings and from changes
+that were timed on GPUs. A limit says what a change cannot exceed; its usual yield says what one may
+expect.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
+from msgspec import json as msgspec_json
+
+from traceprof.findings import Count, Number, Text
+
+if TYPE_CHECKING:
+    from traceprof.findings import Finding
+
+MIN_CHANGES = 5
+"""Changes from which on there is a usual yield."""
+_UNKNOWN = 0.5  # of a limit: the middle of what is possible
+
+
+class UsualYield(Struct, frozen=True, forbid_unknown_fields=True):
+    """What changes of one kind brought, as a share of the limit that was given before."""
+
+    finding: Annotated[Text, "The id of the finding."]
+    cause: Annotated[Text | None, "Its largest part; null for a finding of one part."]
+    num_changes: Annotated[Count, "The changes on file."]
+    low: Annotated[Number, "First quartile of what came, as a share of the limit."]
+    middle: Annotated[Number, "Median."]
+    high: Annotated[Number, "Third quartile."]
+
+
+@cache
+def usual_yields() -> dict[tuple[str, str | None], UsualYield]:
+    """Return the table, by finding and cause."""
+    text = files("traceprof.analyses.verdict").joinpath("usual_yields.json").read_bytes()
+    rows = msgspec_json.decode(text, type=list[UsualYield])
+    return {(row.finding, row.cause): row for row in rows}
+
+
+def cause_of(finding: Finding) -> str | None:
+    """Return the largest part of a finding that has several; None for others."""
+    if finding.id not in {"gpu-idle", "exposed-communication"}:
+        return None
+    parts = {
+        name.removesuffix("_ns"): value
+        for name, value in finding.metrics.items()
+        if name in _PARTS and isinstance(value, int) and value > 0
+    }
+    return max(parts, key=lambda name: parts[name], default=None)
+
+
+_PARTS = {
+    *("launch_bound_ns", "turnaround_ns", "queued_ns", "sync_ns", "data_loading_ns", "mpi_ns"),
+    *("setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns"),
+    *("late_launch_ns", "same_stream_ns", "needed_at_once_ns", "late_input_ns", "unknown_ns"),
+}
+
+
+def usual_yield(finding: Finding) -> UsualYield | None:
+    """Return what changes on file brought of such a limit; None if there are none."""
+    return usual_yields().get((finding.id, cause_of(finding)))
+
+
+def expected_ns(finding: Finding, step_ns: int) -> int:
+    """Return the expected gain of a step: an estimate's middle, or a limit by its usual yield.
+
+    `step_ns`: what a step takes.
+    """
+    saving = finding.saving
+    if saving is not None and saving.step_ns is not None and saving.low_ns:
+        return saving.step_ns
+    most_ns = None if saving is None else saving.high_ns
+    if most_ns is None:
+        return round(_UNKNOWN * finding.impact_fraction * step_ns)
+    known = usual_yield(finding)
+    has_yield = known is not None and known.num_changes >= MIN_CHANGES
+    return round(most_ns * (known.middle if known is not None and has_yield else _UNKNOWN))
