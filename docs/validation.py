@@ -20,23 +20,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import traceprof
+from traceprof.analyses.verdict.yields import MIN_CHANGES, UsualYield, cause_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from traceprof.documents.comparison import Comparison
+    from traceprof.findings import Finding, Saving
 
     Change = tuple[str, str | None, str | None]
 
 PAGE = Path(__file__).parent / "validation.md"
 GPU_PAGE = Path(__file__).parent / "h100.md"
+YIELDS_PAGE = Path(__file__).parent / "yields.md"
 RECORDINGS = Path(__file__).parents[1] / "tests" / "gpu" / "recordings"
 FOLDER = "TRACEPROF_TRACES"
 _STUDENT = 2.262  # of ten rounds, 95 %
 _SAME = 0.001  # of a step: what equal numbers may differ by
 _MS = 1_000_000
+NO_USE = "limit without use"  # the change gained nothing, or less than a tenth of the limit
+_USELESS = 0.1
+YIELDS = Path(traceprof.__file__).parent / "analyses" / "verdict" / "usual_yields.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a change brought of the limit that a finding had given."""
+
+    finding: str
+    cause: str | None
+    change: str
+    limit_ns: int
+    came_ns: float
+
+    @property
+    def ratio(self) -> float:
+        """What came, as a share of the limit; 0 if it became slower."""
+        return max(self.came_ns, 0.0) / self.limit_ns
+
+
+OUTCOMES: list[Outcome] = []  # of all pages, in their order
 
 
 @dataclass(frozen=True)
@@ -237,13 +264,22 @@ class Promise:
         """Return whether it holds for a measured gain between two numbers."""
         if self.low_ns is not None and self.low_ns > high_ns:
             return self.kept(high_ns, 0)
+        if self.is_limit and high_ns < _USELESS * (self.high_ns or 0):
+            return NO_USE
         least_ns = low_ns if self.low_ns is None else max(low_ns, self.low_ns)
         return self.kept(min(least_ns, high_ns), 0)
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether nothing is promised."""
+        return bool(self.high_ns) and not self.low_ns
 
     def kept(self, came_ns: float, step_ns: int) -> str:
         """Return whether it holds for a measured gain."""
         if self.high_ns is None:
             return "no prediction"
+        if self.is_limit and came_ns < _USELESS * self.high_ns:
+            return NO_USE
         if came_ns > self.high_ns + _SAME * step_ns:
             return f"**{'too low' if self.low_ns is not None else 'the limit was beaten'}**"
         if self.low_ns is not None and came_ns < self.low_ns - _SAME * step_ns:
@@ -272,12 +308,97 @@ def _rows(folder: Path, pair: Pair) -> tuple[str, list[str]]:
         saving = finding.saving
         if saving is not None:
             promise = Promise(saving.low_ns, saving.high_ns, saving.step_ns)
+        _note_outcome(finding, pair.change, promise, came_ns)
     kept = promise.kept(came_ns, step.before_ns)
     first = (
         f"| {pair.change} ({pair.source}) | {reason} | {promise} | {came} | {kept}"
         f" | {_verdict(comparison)} |"
     )
     return first, list(_predictions(before, pair, came_ns))
+
+
+def _note_outcome(finding: Finding, change: str, promise: Promise, came_ns: float) -> None:
+    if promise.is_limit and promise.high_ns:
+        cause = cause_of(finding)
+        OUTCOMES.append(Outcome(finding.id, cause, change, promise.high_ns, came_ns))
+
+
+def learnt(outcomes: Iterable[Outcome]) -> dict[tuple[str, str | None], list[float]]:
+    """Return the ratios of each kind of limit, by finding and cause: one for each change."""
+    by_change: dict[tuple[str, str | None], dict[str, list[float]]] = {}
+    for outcome in outcomes:
+        changes = by_change.setdefault((outcome.finding, outcome.cause), {})
+        changes.setdefault(outcome.change, []).append(outcome.ratio)
+    return {
+        kind: sorted(statistics.fmean(ratios) for ratios in changes.values())
+        for kind, changes in by_change.items()
+    }
+
+
+def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
+    """Return what limits usually bring."""
+    rows = []
+    for (finding, cause), ratios in sorted(
+        learnt(outcomes).items(), key=lambda item: (item[0][0], item[0][1] or "")
+    ):
+        low, middle, high = (
+            statistics.quantiles(ratios, n=4, method="inclusive") if ratios[1:] else ratios * 3
+        )
+        numbers = (round(value, 3) for value in (low, middle, high))
+        rows.append(UsualYield(finding, cause, len(ratios), *numbers))
+    return rows
+
+
+def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """Return how many changes brought what others let expect, within a factor of two, and all."""
+    right = 0
+    for outcome in outcomes:
+        others = learnt(one for one in outcomes if one.change != outcome.change)
+        ratios = others.get((outcome.finding, outcome.cause), [])
+        usual = statistics.median(ratios) if len(ratios) >= MIN_CHANGES else 0.5
+        right += usual / 2 <= outcome.ratio <= usual * 2
+    return right, len(outcomes)
+
+
+def yields_page(outcomes: Sequence[Outcome]) -> str:
+    """Return the page about usual yields, from the outcomes of the other pages."""
+    right, num = left_out_one(outcomes)
+    rows = [
+        f"| `{row.finding}` | {row.cause or ''} | {row.num_changes}"
+        f" | {row.low:.2f} | {row.middle:.2f} | {row.high:.2f} |"
+        for row in usual_yields(outcomes)
+    ]
+    single = [
+        f"| {one.change} | `{one.finding}` | {one.cause or ''}"
+        f" | {duration(one.limit_ns)} | {one.ratio:.3f} |"
+        for one in outcomes
+    ]
+    return "\n".join(
+        [
+            "# Usual yields",
+            "",
+            _YIELDS_INTRO.format(right, num),
+            "",
+            "| finding | largest part | changes | first quartile | median | third quartile |",
+            "|" + "---|" * 6,
+            *rows,
+            "",
+            "## Each change",
+            "",
+            "| change | finding | largest part | limit | came ÷ limit |",
+            "|" + "---|" * 5,
+            *single,
+            "",
+        ]
+    )
+
+
+_YIELDS_INTRO = """\
+What changes brought of the limits that findings had given before them: what came ÷ the limit, from
+[pairs of recordings](validation.md) and from [changes timed on GPUs](h100.md). A change that was
+recorded twice counts once. The report multiplies a limit with the median of its kind from five
+changes on, else with 0.5. Learnt without the change itself, that is within a factor of two of what
+came in {} of {} recordings. `make validation` writes this page."""
 
 
 def _predictions(before: Path, pair: Pair, came_ns: int) -> Iterator[str]:
@@ -359,6 +480,11 @@ def _unpacked(packed: Path) -> Iterator[Path]:
         yield path
 
 
+def _without_recorder(saving: Saving) -> Promise:
+    """Return what was promised for a host that no recorder slows down."""
+    return Promise(saving.low_ns, saving.faster_host_ns or saving.high_ns, saving.step_ns)
+
+
 def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list[str]:
     """Return the rows of one of our programs: what its finding promised, and what `whatif` did."""
     change, reason, assume = named
@@ -372,7 +498,9 @@ def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list
     for place, finding in enumerate(findings, 1):
         if finding.id == reason:
             saving = finding.saving
-            promise = Promise(saving.low_ns, saving.high_ns, saving.step_ns) if saving else None
+            promise = _without_recorder(saving) if saving else None
+            if promise is not None:
+                _note_outcome(finding, change, promise, came)
             place_of = f"`{reason}`, {place} of {len(findings)}"
             promises = [(place_of, promise or Promise(None, None))]
     if assume is not None:
@@ -402,7 +530,10 @@ def _gpu_table(intro: str, folder: Path, changes: Mapping[str, Change]) -> list[
                 rows += _of_gpu(report, change, times[name])
     kept = [row.split(" | ")[-1].removesuffix(" |") for row in rows]
     return [
-        intro.format(kept.count("yes"), len(kept) - kept.count("no prediction")),
+        intro.format(
+            kept.count("yes"), len(kept) - kept.count("no prediction") - kept.count(NO_USE)
+        ),
+        *([f"Limits without use: {kept.count(NO_USE)}."] if NO_USE in kept else []),
         "",
         (
             "| change | a step | recorded | reason, place, or assumption | predicted"
@@ -465,9 +596,12 @@ def page(folder: Path) -> str:
         " validation` writes this page from a folder of recordings (`TRACEPROF_TRACES`);\nthe table"
         " of pairs, with the gains measured without traceprof, is in"
         " [validation.py](validation.py). Nothing is\nadjusted to them, and misses are shown."
-        f" Held: {kept.count('yes')} of {len(kept)} predictions of findings, and"
-        f" {predicted.count('yes')} of {len(predicted)} predictions of `whatif`\n"
-        f"({predicted.count('no prediction')} refused)."
+        f" Held: {kept.count('yes')} of {len(kept) - kept.count(NO_USE)} predictions of findings,"
+        " and"
+        f" {predicted.count('yes')} of {len(predicted) - predicted.count(NO_USE)} predictions of"
+        " `whatif`\n"
+        f"({predicted.count('no prediction')} refused). Limits of which less than a tenth came"
+        f" are without use, and not counted as held: {[*kept, *predicted].count(NO_USE)}."
     )
     limits = (
         "The finding that names the reason, its place in the order of the report, and its saving in"
@@ -510,3 +644,6 @@ def page(folder: Path) -> str:
 if __name__ == "__main__":
     GPU_PAGE.write_text(gpu_page(), encoding="utf-8")
     PAGE.write_text(page(Path(os.environ[FOLDER])), encoding="utf-8")
+    YIELDS_PAGE.write_text(yields_page(OUTCOMES), encoding="utf-8")
+    rows = [msgspec.to_builtins(row) for row in usual_yields(OUTCOMES)]
+    YIELDS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -200,6 +200,11 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         "What limits a bound that is not all time that the finding involves and comes from no"
         " replay; else null.",
     ] = None
+    faster_host_ns: Annotated[
+        Count | None,
+        "Largest gain if the host also launched faster than it did when it was recorded; null if"
+        " it is no larger than `high_ns`.",
+    ] = None
 
     @property
     def is_limit(self) -> bool:
@@ -304,6 +309,9 @@ class FindingKind(Record, frozen=True):
     # the id of the finding whose time includes the time of this one, else None
     part_of: str | None = None
     changes_kernels: bool = False  # whether compute takes less time without it
+    # whether nothing else does: without it a step gains at most what it gains if no kernel of
+    # compute takes any time
+    only_compute: bool = False
     # what a report must show of a rank so that it can be ruled out; None if nothing hides it.
     # Where that is hidden and it is not found, it is not applicable
     needs: Sight | None = None

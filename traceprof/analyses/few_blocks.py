@@ -62,7 +62,11 @@ class FewBlocksMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of compute time in kernels with a known grid"]
 
 
-FINDINGS = {ID: FindingKind(FewBlocksMetrics, changes_kernels=True, needs=Sight.OPERATIONS)}
+FINDINGS = {
+    ID: FindingKind(
+        FewBlocksMetrics, changes_kernels=True, only_compute=True, needs=Sight.OPERATIONS
+    )
+}
 
 
 class FewBlocksResult(RankResult, frozen=True):

@@ -169,6 +169,7 @@ FINDINGS = {
         FullPrecisionMatmulMetrics,
         removed_by=("half-precision",),
         changes_kernels=True,
+        only_compute=True,
         needs=Sight.NAMES,
         counts_gaps=False,
     )

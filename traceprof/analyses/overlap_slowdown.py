@@ -117,6 +117,7 @@ FINDINGS = {
         OverlapSlowdownMetrics,
         removed_by=("no-overlap-slowdown",),
         changes_kernels=True,
+        only_compute=True,
         needs=Sight.COMMUNICATION,
     )
 }

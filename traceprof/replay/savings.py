@@ -14,7 +14,7 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.analyses.work.pass_model import EQUAL, equal_step
-from traceprof.findings import Basis, Saving, by_id
+from traceprof.findings import Basis, Saving, Severity, by_id, severity_of_cost, share
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
 from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, checked_replay
@@ -60,7 +60,8 @@ def savings(
     headline, assumed = verdict.headline, verdict.assumed
     if headline is None or not assumed:
         return verdict
-    distinct = list(dict.fromkeys(assumed.values()))
+    is_compute = {finding.id for finding in verdict.findings if FINDINGS[finding.id].only_compute}
+    distinct = list(dict.fromkeys([*assumed.values(), *([_NO_COMPUTE] if is_compute else [])]))
     assumptions = [_all_of(atoms) for atoms in distinct]
     replay = _replayed(analysis, assumptions, map_items)
     if isinstance(replay, Refusal):
@@ -72,7 +73,7 @@ def savings(
     }
     is_paced = unseen_pace(replay.graph.facts) is not None
     groups = by_id(verdict.findings)
-    shares = {group[0].id: FINDINGS[group[0].id].share_of(group) for group in groups}
+    part_of_cost = {group[0].id: FINDINGS[group[0].id].share_of(group) for group in groups}
     costs = {group[0].id for group in groups if any(finding.impact_ns for finding in group)}
     saved = [
         structs.replace(
@@ -80,7 +81,7 @@ def savings(
             saving=_saving_of(
                 finding,
                 answers[assumed[finding.id]],
-                shares[finding.id],
+                part_of_cost[finding.id],
                 costs=finding.id in costs,
                 limits_only=replay.brings_batches,
                 sets_pace=is_paced and BY_CAUSE[IdleCause.DATA_LOADING] in assumed[finding.id],
@@ -90,7 +91,10 @@ def savings(
         else finding
         for finding in verdict.findings
     ]
-    findings = in_order(within_reach(saved, analysis.measured.of(breakdown)), headline.step_ns)
+    within = within_reach(saved, analysis.measured.of(breakdown))
+    if is_compute:
+        within = _as_recorded(within, answers[_NO_COMPUTE], headline.step_ns)
+    findings = in_order(within, headline.step_ns)
     atoms_of = {
         finding.id: assumed[finding.id]
         for finding in findings
@@ -99,6 +103,39 @@ def savings(
     savings = _together(headline, replay, atoms_of, answers)
     headline = replace(headline.updated(findings), savings=savings)
     return replace(verdict, findings=findings, headline=headline)
+
+
+_NO_COMPUTE = ("kernel:.=0x",)
+
+
+def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> tuple[Finding, ...]:
+    """Return findings about compute with what they cost on the host as it was recorded.
+
+    `answer`: to compute that takes no time.
+    """
+    if answer.refused is not None:
+        return tuple(findings)
+    most_ns = _saving(answer).high_ns or 0
+    return tuple(
+        _held_by_host(finding, most_ns, step_ns) if FINDINGS[finding.id].only_compute else finding
+        for finding in findings
+    )
+
+
+def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
+    """Return a finding that costs and gains no more in a step than all compute does."""
+    saving, most = finding.saving, share(most_ns, step_ns)
+    if saving is not None and (saving.high_ns or 0) > most_ns and not saving.low_ns:
+        saving = structs.replace(saving, high_ns=most_ns, faster_host_ns=saving.high_ns)
+    if finding.impact_fraction <= most:
+        return structs.replace(finding, saving=saving)
+    return structs.replace(
+        finding,
+        saving=saving,
+        impact_ns=int(finding.impact_ns * most / finding.impact_fraction),
+        impact_fraction=most,
+        severity=min(finding.severity, severity_of_cost(most) or Severity.INFO),
+    )
 
 
 def not_replayed(

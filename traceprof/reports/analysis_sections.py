@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from traceprof.errors import one_line
 from traceprof.reports.blocks import Paragraph, Section, paragraph, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
-from traceprof.reports.detail import WHOLE
 from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
 from traceprof.reports.ranks_text import rank_sections
 from traceprof.reports.slow_steps_text import slow_steps_section
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.detail import Detail
 
+_MAX_NOTES = 1000
 _MAX_NAMED = 3  # reports, each on a line of its own
 
 
@@ -57,21 +56,21 @@ class AnalysisSections(Record, frozen=True):
         ]
 
 
-def analysis_sections(analysis: RunResult, detail: Detail = WHOLE) -> AnalysisSections:
-    """Return the report of an analysis at a level of detail."""
-    header, missing, notes = _header(analysis), _gaps(analysis, detail), _notes(analysis, detail)
+def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> AnalysisSections:
+    """Return all that a report of an analysis says."""
+    header, missing, notes = _header(analysis), _gaps(analysis), _notes(analysis)
     if not analysis.breakdown:
         return AnalysisSections(header, gaps=missing, notes=notes)
-    below = below_the_table(analysis, detail.max_ranks)
-    parts = parts_table(analysis, detail.max_ranks)
+    where = [*where_lines(analysis), parts_table(analysis), *below_the_table(analysis)]
+    kernels = kernel_sections(analysis) if shows_kernels else ()
     return AnalysisSections(
         header,
         headline=tuple(map(one_line, headline_lines(analysis))),
-        times=section("Where the time went", *where_lines(analysis), parts, *below),
-        steps=steps_section(analysis, detail) if detail.has_steps else None,
+        times=section("Where the time went", *where),
+        steps=steps_section(analysis),
         slow_steps=slow_steps_section(analysis),
-        others=(*rank_sections(analysis, detail), *compute_sections(analysis, detail)),
-        findings=section("Findings", *finding_blocks(analysis, detail)),
+        others=(*rank_sections(analysis), *_compute(analysis), *kernels),
+        findings=section("Findings", *finding_blocks(analysis)),
         gaps=missing,
         notes=notes,
     )
@@ -122,37 +121,32 @@ def _header(analysis: RunResult) -> tuple[str, ...]:
     return version, f"{count}  exported by {origins}"
 
 
-def compute_sections(analysis: RunResult, detail: Detail) -> Iterator[Section]:
-    """Yield what compute consists of, and the tables of kernels where they are wanted."""
-    compute = compute_lines(analysis, detail) if detail.has_compute else []
+def _compute(analysis: RunResult) -> Iterator[Section]:
+    compute = compute_lines(analysis)
     if compute:
         yield section("What compute consists of", *compute)
-    if detail.shows_kernels:
-        yield kernel_section(analysis)
-        modules = module_section(analysis)
-        if modules is not None:
-            yield modules
 
 
-def _gaps(analysis: RunResult, detail: Detail) -> Section | None:
-    """Return what could not be analysed: gaps with reasons, then the names of other findings."""
-    explained, others = gaps(analysis.not_applicable, detail)
-    names = ", ".join(others)
-    if explained:
-        also = f"Nor could {names} be analysed." if others else None
-        return section("Could not be analysed", *explained, also)
-    if others:
-        return section("", paragraph(f"Could not be analysed: {names}.", is_apart=True))
-    return None
+def kernel_sections(analysis: RunResult) -> Iterator[Section]:
+    """Yield the tables of kernels and of modules."""
+    yield kernel_section(analysis)
+    modules = module_section(analysis)
+    if modules is not None:
+        yield modules
 
 
-def _notes(analysis: RunResult, detail: Detail) -> Section | None:
+def _gaps(analysis: RunResult) -> Section | None:
+    explained = gaps(analysis.not_applicable)
+    return section("Could not be analysed", *explained) if explained else None
+
+
+def _notes(analysis: RunResult) -> Section | None:
     """Return what to know about the reports' data, and which reports were left out."""
     notes = []
     for report_index, note in analysis.notes:
         name = analysis.run.reports[report_index].path.name
         notes.append(f"{name}: {note}" if len(analysis.run.reports) > 1 else note)
     notes += [f"left out: {report.error}" for report in analysis.failed]
-    more = len(notes) - detail.max_notes
-    notes[detail.max_notes :] = [f"… and {counted(more, 'more note')}"] if more > 0 else []
+    more = len(notes) - _MAX_NOTES
+    notes[_MAX_NOTES:] = [f"… and {counted(more, 'more note')}"] if more > 0 else []
     return section("About the data", *notes) if notes else None

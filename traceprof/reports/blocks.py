@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import Measures
 
+MAX_RANKS = 32  # in a table: more than that nobody reads; the JSON has them all
 MAX_NAME = 80  # characters of a name that stands in a table
 PARTS = {
     "compute_ns": "compute",

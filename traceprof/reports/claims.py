@@ -12,7 +12,6 @@ from traceprof.analyses.verdict.three_lines import share_of_step, short_action
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph, table
-from traceprof.reports.detail import WHOLE
 from traceprof.units import between, duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding, NotApplicable, Saving
-    from traceprof.reports.detail import Detail
     from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
@@ -40,10 +38,9 @@ _GAINS_BESIDE = {
     "no-sync": "the host then launches ahead, which hides other time of its own, too",
 }
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer
-_MANY = 4  # findings that one gap hides: it matters, and not all need a name
 
 
-def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Block]:
+def finding_blocks(analysis: RunResult) -> Iterator[Block]:
     """Yield the findings in the order in which to act, then time that no finding accounts for."""
     kind = judged_kind(analysis.breakdown)
     if any(losses.is_unusable for _, losses in analysis.completeness):
@@ -51,21 +48,9 @@ def finding_blocks(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Bloc
     elif not analysis.findings:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")
     groups = by_id(analysis.findings)
-    num_full = len(groups) if detail.is_whole else detail.num_first
     seen: set[tuple[int, int, int]] = set()  # rank, start and end of evidence shown so far
-    for place, group in enumerate(groups[:num_full]):
-        yield _with_evidence(claim(analysis, group), group, place, detail, seen)
-    later = [claim(analysis, group) for group in groups[num_full:]]
-    if detail.later == "list" and later:
-        costs = [
-            f"{one.id} {_cost(worst_of(group), kind)}"
-            for one, group in zip(later, groups[num_full:], strict=True)
-        ]
-        yield Paragraph(f"Also: {', '.join(costs)}.", is_apart=True)
-    elif detail.later == "cost":
-        yield from (replace(one, sentences=()) for one in later)
-    else:
-        yield from later
+    for place, group in enumerate(groups):
+        yield _with_evidence(claim(analysis, group), group, place, seen)
     left = [part for part in analysis.attributions if part.finding is None]
     for part in left[:_MAX_UNEXPLAINED]:
         yield paragraph(
@@ -144,17 +129,13 @@ def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
 
 
 def _with_evidence(
-    claimed: Claim,
-    group: Sequence[Finding],
-    place: int,
-    detail: Detail,
-    seen: set[tuple[int, int, int]],
+    claimed: Claim, group: Sequence[Finding], place: int, seen: set[tuple[int, int, int]]
 ) -> Claim:
     """Return the claim of the finding at a place in the order, with evidence and advice."""
     worst, evidence = worst_of(group), []
     for number, item in enumerate(worst.evidence):
         interval = worst.rank, item.start_ns, item.end_ns
-        matters = number < min(_MAX_SHOWN[worst.severity], detail.num_evidence)
+        matters = number < _MAX_SHOWN[worst.severity]
         length = duration(item.end_ns - item.start_ns)
         text = f"at {item.start_ns / 1e9:.6f} s for {length}: {one_line(item.label)}"
         is_shown = matters and interval not in seen
@@ -162,16 +143,14 @@ def _with_evidence(
         if matters:
             seen.add(interval)
     is_first = place < _MIN_ADVISED and worst.impact_ns > 0
-    num_advice = min(max(_MAX_SHOWN[worst.severity], is_first), detail.num_advice)
+    num_advice = max(_MAX_SHOWN[worst.severity], is_first)
     more = len(worst.advice) - num_advice
     return replace(
         claimed,
         evidence=tuple(evidence),
         advice=tuple(map(one_line, worst.advice)),
         num_advice=num_advice,
-        more=f"… {more} more: traceprof explain {worst.id}"
-        if detail.is_whole and num_advice and more > 0
-        else "",
+        more=f"… {more} more: traceprof explain {worst.id}" if num_advice and more > 0 else "",
     )
 
 
@@ -220,26 +199,15 @@ def _cost(finding: Finding, kind: WindowKind) -> str:
     return f"{percent(finding.impact_fraction)} of the {kind}"
 
 
-def gaps(missing: Sequence[NotApplicable], detail: Detail = WHOLE) -> tuple[list[Gap], list[str]]:
-    """Return what could not be analysed, once for several findings or ranks.
-
-    Returns:
-        Gaps with reasons, and the ids of the findings whose reasons are left out.
-    """
+def gaps(missing: Sequence[NotApplicable]) -> list[Gap]:
+    """Return what could not be analysed, once for several findings or ranks."""
     explained: list[Gap] = []
-    others: dict[str, None] = {}
     for group in by_reason(missing):
         known = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(known)}" if known else ""
-        names = [*dict.fromkeys(gap.id for gap in group)]
-        if not detail.has_reasons and len(names) <= _MANY:
-            others |= dict.fromkeys(names)
-            continue
-        findings = ", ".join(names)
-        if len(names) > _MANY and not detail.is_whole:
-            findings = f"{', '.join(names[:_MANY])} and {len(names) - _MANY} more"
+        findings = ", ".join(dict.fromkeys(gap.id for gap in group))
         differs = any(gap.reason != group[0].reason for gap in group)
         of_rank = f" (rank {group[0].rank})" if differs else ""
         reason = f"{where}: {one_line(group[0].reason)}{of_rank}"
         explained.append(Gap(findings, reason, one_line(group[0].how_to_collect)))
-    return explained, [*others]
+    return explained

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from msgspec.structs import replace
 
 from traceprof.analyses.steps.step_means import judged_steps
 from traceprof.errors import one_line
@@ -16,7 +15,6 @@ from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections
 from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, TableBlock, paragraph
 from traceprof.reports.comparison_sections import comparison_sections, verdict
-from traceprof.reports.detail import WHOLE
 from traceprof.reports.drawings import (
     PipelineDrawing,
     StepChart,
@@ -75,7 +73,7 @@ def render(
     scenes: Mapping[Moment, Scene] | None = None,
 ) -> str:
     """Return the report as a self-contained HTML page."""
-    report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
+    report = analysis_sections(analysis, shows_kernels=shows_kernels)
     names = [one_line(report.path.name) for report in analysis.run.reports[:1]]
     findings = () if report.findings is None else report.findings.blocks
     chart, chart_rank = _step_chart(analysis) if report.steps else (None, None)

@@ -12,7 +12,6 @@ from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.categories import MAIN_COMPUTE
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.blocks import MAX_NAME, section, table
-from traceprof.reports.detail import WHOLE
 from traceprof.structs import Record
 from traceprof.units import counted, duration, percent, three_digits, times
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
     from traceprof.reports.blocks import Section, TableBlock
-    from traceprof.reports.detail import Detail
 
 _MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
 _MIN_SPOKEN = 0.01  # of the compute: less is not worth a word
@@ -38,7 +36,7 @@ _MAX_NAME = 70  # characters of a kernel's name: it stands in one line
 _MATRICES = frozenset(str(category) for category in MAIN_COMPUTE)
 
 
-def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
+def compute_lines(analysis: RunResult) -> list[str]:
     """Describe the compute of the rank that computes longest, in at most six lines.
 
     There are none if no rank computes for half of the judged time.
@@ -60,7 +58,7 @@ def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
         f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
         *_tensor_cores(longest),
         *([step_text(longest.in_step)] if longest.in_step is not None else []),
-        *(_signature(use, longest.total_ns) for use in longest.largest if detail.has_kernels),
+        *(_signature(use, longest.total_ns) for use in longest.largest),
     ]
 
 

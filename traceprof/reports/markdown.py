@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from traceprof.reports.analysis_sections import analysis_sections
 from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock, paragraph
 from traceprof.reports.comparison_sections import comparison_sections, verdict
-from traceprof.reports.detail import WHOLE
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -33,7 +30,7 @@ _OPEN = ("Gates", "Where it comes from", "Findings, per step")  # of a compariso
 
 def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
     """Return the report as Markdown: what matters first, the rest folded in."""
-    report = analysis_sections(analysis, replace(WHOLE, shows_kernels=shows_kernels))
+    report = analysis_sections(analysis, shows_kernels=shows_kernels)
     title, *more = report.headline or report.header[:1]
     lines = [f"### {escaped(title)}", "", *(f"{escaped(line)}\n" for line in more)]
     if report.times is not None:

@@ -6,9 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.errors import one_line
-from traceprof.reports.blocks import MAX_NAME, paragraph, section, table
-from traceprof.reports.detail import MAX_RANKS, WHOLE
-from traceprof.reports.time_text import where_all
+from traceprof.reports.blocks import MAX_NAME, MAX_RANKS, paragraph, section, table
 from traceprof.trace.grouping import median_of
 from traceprof.units import counted, duration, percent, ranks_text, size_text, three_digits
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.reports.blocks import Block, Section, TableBlock
-    from traceprof.reports.detail import Detail
     from traceprof.run.session_clocks import MachineClock
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
@@ -46,7 +43,7 @@ _SOURCES = {
 }
 
 
-def rank_sections(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Section]:
+def rank_sections(analysis: RunResult) -> Iterator[Section]:
     """Yield sections on ranks against each other, and on process groups and DDP's buckets."""
     is_one_report = len(analysis.run.reports) == 1
     compared = analysis.ranks
@@ -54,18 +51,16 @@ def rank_sections(analysis: RunResult, detail: Detail = WHOLE) -> Iterator[Secti
     shares_work = not is_one_report or bool(compared.waits or compared.unmatched)
     if len(compared.ranks) > 1 and shares_work:
         heading = "Who waited for whom" if is_one_report else "Ranks on one clock"
-        yield section(heading, *_ranks_on_one_clock(analysis, detail.max_ranks))
+        yield section(heading, *_ranks_on_one_clock(analysis))
         # Of one report the JSON has it: who waited says more in less room.
-        shows_transfers = not is_one_report and detail.has_transfers
-        transferred = _transfer_table(analysis) if shows_transfers else None
+        transferred = None if is_one_report else _transfer_table(analysis)
         if transferred is not None:
             yield section(_arrived_heading(analysis), transferred)
-    if detail.has_groups:
-        yield from _groups(analysis)
-        yield from _buckets(analysis)
+    yield from _groups(analysis)
+    yield from _buckets(analysis)
 
 
-def _ranks_on_one_clock(analysis: RunResult, max_ranks: int) -> Iterator[Block]:
+def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
     """Yield a line for each rank, those that made others wait longest, and what is unmatched."""
     comparison, matrix_ns = analysis.ranks, analysis.ranks.matrix_ns
     # Ranks of one report share a clock and a machine.
@@ -75,12 +70,7 @@ def _ranks_on_one_clock(analysis: RunResult, max_ranks: int) -> Iterator[Block]:
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
-    if max_ranks < min(len(order), MAX_RANKS):
-        cost_ns = matrix_ns.sum(axis=0)
-        late_first = sorted(order, key=lambda member: -int(cost_ns[member]))
-        shown = sorted(late_first[:max_ranks], key=lambda member: comparison.ranks[member])
-    else:
-        shown = order[:max_ranks]
+    shown = order[:MAX_RANKS]
     for member in shown:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         waited = matrix_ns[member]
@@ -104,7 +94,7 @@ def _ranks_on_one_clock(analysis: RunResult, max_ranks: int) -> Iterator[Block]:
     yield table(("rank", *of_machine, *_HEADINGS), rows, text=("host",))
     if len(order) > len(shown):
         more = counted(len(order) - len(shown), "more rank")
-        yield paragraph(f"… and {more}{where_all(max_ranks)}")
+        yield paragraph(f"… and {more}: --format json has them all")
     if not is_one_report:
         yield paragraph(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -127,29 +126,6 @@ def _claim(claim: Claim) -> Iterator[_Line]:
         yield _Line(Text(f"→ {advice}", "italic"), _INDENT)
     if claim.more:
         yield _Line(Text(claim.more, "bright_black"), _INDENT)
-
-
-def height(sections: Iterable[Section], width: int) -> int:
-    """Return the lines that sections take as plain text."""
-    lines = 0
-    for section in sections:
-        lines += 2 if section.title else 0
-        for line in _lines(section.blocks):
-            if isinstance(line, TableBlock):
-                headings = [column.heading.count("\n") for column in line.columns]
-                lines += max(headings) + 2 + len(line.rows) + _has_bars(line)
-            elif line.is_cut or cell_len(line.text.plain) <= width - line.indent:
-                lines += 1
-            else:
-                lines += len(line.text.wrap(_MEASURING, width - line.indent))
-    return lines
-
-
-_MEASURING = Console(file=io.StringIO(), color_system=None, highlight=False, emoji=False)
-
-
-def _has_bars(table: TableBlock) -> bool:
-    return any(isinstance(cell, Bar) for row in table.rows for cell in row)
 
 
 def _drawn_table(table: TableBlock, max_cell: int | None) -> RenderableType:

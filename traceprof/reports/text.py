@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from traceprof.reports.analysis_sections import analysis_sections, compute_sections, short_sections
+from traceprof.reports.analysis_sections import analysis_sections, kernel_sections, short_sections
 from traceprof.reports.blocks import MAX_NAME, Paragraph, Section
 from traceprof.reports.comparison_sections import comparison_sections
-from traceprof.reports.detail import WHOLE
 from traceprof.reports.terminal import plain, renderable
 from traceprof.version import __version__
 
@@ -32,12 +29,11 @@ def render(
     Without `is_verbose` it is the verdict, and what it is based on: what is read in a minute. Plain
     text is 110 columns wide.
     """
-    shown = replace(WHOLE, shows_kernels=shows_kernels)
     sections = short_sections(analysis)
     if is_verbose:
-        sections = analysis_sections(analysis, shown).in_order
+        sections = analysis_sections(analysis, shows_kernels=shows_kernels).in_order
     elif shows_kernels:
-        sections[-1:] = [*compute_sections(analysis, shown), sections[-1]]
+        sections[-1:] = [*kernel_sections(analysis), sections[-1]]
     drawn = renderable(sections)
     if console is None:
         return plain(drawn)

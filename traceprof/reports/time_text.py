@@ -11,8 +11,7 @@ from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.host.units import StepUnit
-from traceprof.reports.blocks import LOST, MAX_NAME, PARTS, bar_of, section, table
-from traceprof.reports.detail import MAX_RANKS, WHOLE
+from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
 from traceprof.run.completeness import is_doubtful
 from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.reports.blocks import Cell, Section, TableBlock
-    from traceprof.reports.detail import Detail
     from traceprof.run.summary import RankInfo
 
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
@@ -98,19 +96,16 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     return table(headings, rows, text=("",), cut=("GPU",))
 
 
-def below_the_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
+def below_the_table(analysis: RunResult) -> list[str]:
     """Return notes on ranks left out of the table, and on the time outside the training."""
-    left_out = len(analysis.breakdown) - max_ranks
+    left_out = len(analysis.breakdown) - MAX_RANKS
     lines = (
-        [f"… and {counted(left_out, 'more rank')}{where_all(max_ranks)}"] if left_out > 0 else []
+        [f"… and {counted(left_out, 'more rank')}: --format json has them all"]
+        if left_out > 0
+        else []
     )
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     return [*lines, *outside_the_training(by_rank)]
-
-
-def where_all(max_ranks: int) -> str:
-    """Say where to find all ranks, if a table has the maximum number."""
-    return ": --format json has them all" if max_ranks == MAX_RANKS else ""
 
 
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
@@ -193,13 +188,11 @@ def _hidden(measures: Measures) -> str:
     return percent(measures.overlapped_communication_ns / measures.communication_ns)
 
 
-def steps_section(analysis: RunResult, detail: Detail = WHOLE) -> Section | None:
+def steps_section(analysis: RunResult) -> Section | None:
     """Return the mean steady step of each rank; None if no rank has steps."""
     if not any(result.steps for result in analysis.breakdown):
         return None
-    results = _shown(analysis, detail.max_ranks)
-    if not detail.has_all_steps and analysis.headline is not None:
-        results = [analysis.headline.breakdown]
+    results = _shown(analysis, MAX_RANKS)
     rows: list[tuple[str, ...]] = []
     parts = _parts(analysis)
     notes: list[str] = []

@@ -227,10 +227,18 @@ def _place(finding: Finding) -> str:
 
 
 def short_action(finding: Finding) -> str | None:
-    """Return the first advice, without what explains it."""
-    if not finding.advice:
-        return None
-    return _within(one_line(finding.advice[0]), _MAX_ACTION)
+    """Return the first advice that is an action, without what explains it."""
+    for advice in map(one_line, finding.advice):
+        text = _COUNTED.sub("", advice)
+        if not text.startswith(_NO_ACTION):
+            word, _, rest = text.partition(" ")
+            text = f"{word.capitalize()} {rest}" if word.isalpha() and word.islower() else text
+            return _within(text, _MAX_ACTION)
+    return None
+
+
+_COUNTED = re.compile(r"^\d.*?\): (they [^;]*; )?")  # what the advice is about, and how much it is
+_NO_ACTION = ("torch.profiler itself",)
 
 
 def _within(text: str, max_words: int) -> str:
@@ -256,15 +264,17 @@ def _gain(finding: Finding, headline: Headline, kind: str) -> str | None:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
         return f"about {gained}, by a replay"
     most = duration(saving.high_ns)
+    faster = saving.faster_host_ns
+    beyond = f", {duration(faster)} on a faster host" if faster else ""
     known = usual_yield(finding)
     if known is None or known.num_changes < MIN_CHANGES:
         num = 0 if known is None else known.num_changes
         few = f"only {counted(num, 'such change')}" if num else "no such change"
-        return f"at most {most} {a_step} ({percent(saving.high_ns / step)}); {few} on file"
+        return f"at most {most} {a_step} ({percent(saving.high_ns / step)}){beyond}; {few} on file"
     about = expected_ns(finding, step)
     return (
         f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
-        f" {known.low:.1f} to {known.high:.1f} of {most}"
+        f" {known.low:.1f} to {known.high:.1f} of {most}{beyond}"
     )
 
 
