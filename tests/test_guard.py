@@ -65,7 +65,7 @@ def test_an_analysis_says_in_one_line_what_failed(
     whole = document(_analyzed(TWO_RANKS))
     calls = failing(part)
     analysis = _analyzed(TWO_RANKS)
-    written = text.render(analysis)
+    written = text.render(analysis, is_verbose=True)
     found = document(analysis)
     assert found.breakdown == whole.breakdown or "period" in part.ids or "steps" in part.ids
     assert len(found.ranks) == 2

@@ -11,6 +11,7 @@ from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
@@ -133,7 +134,7 @@ class Analysis:
         return f"<Analysis of {names}, ranks: {num_ranks}, findings: {num_findings}{step}>"
 
     def _repr_html_(self) -> str:
-        """Return the findings as a table for a notebook, in the order in which to act on them."""
+        """Return the verdict, and the findings as a table, for a notebook."""
         import html
 
         import pandas as pd
@@ -141,7 +142,10 @@ class Analysis:
         findings = self.to_pandas("findings")[_SHOWN]
         with pd.option_context("display.max_colwidth", None):  # titles are long
             table = findings.to_html(index=False, max_rows=_MAX_SHOWN, show_dimensions=True)
-        return f"<p>{html.escape(repr(self)[1:-1])}</p>{table}"
+        verdict = three_lines(self.result)
+        lines = () if verdict is None else verdict.lines
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        return f"{said}<p>{html.escape(repr(self)[1:-1])}</p>{table}"
 
     def close(self) -> None:
         """Close the reports as soon as no thread reads them (`run.in_use`)."""

@@ -2,15 +2,18 @@
 
 import importlib.util
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.support.selection import long_after
+from traceprof.analyses.verdict.yields import usual_yields
 from traceprof.replay.assumptions.assumption import PROFILERS_SHARE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,6 +42,36 @@ def test_a_pair_is_in_the_page_as_it_is_found(validation: ModuleType, traces: Pa
 @pytest.mark.long
 def test_the_page_is_what_is_written(validation: ModuleType, traces: Path) -> None:
     assert validation.page(traces) == WRITTEN, "run `make validation`"
+
+
+def test_usual_yields_are_those_of_the_changes_in_their_page() -> None:
+    """What the report reads, computed from the page's rows in another way."""
+    rows = re.findall(
+        r"^\| (.+) \| `([a-z-]+)` \| ([a-z_]*) \| [\d.]+ .?s \| ([\d.]+) \|$",
+        (DOCS / "yields.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    table = pd.DataFrame(rows, columns=["change", "finding", "cause", "ratio"])
+    table["ratio"] = table["ratio"].astype(float)
+    means = table.groupby(["finding", "cause", "change"])["ratio"].mean()
+    assert len(table) >= 50
+    kinds = means.groupby(["finding", "cause"])
+    assert {(row.finding, row.cause or "") for row in usual_yields().values()} == {*kinds.groups}
+    for row in usual_yields().values():
+        ratios = means[row.finding, row.cause or ""]
+        assert row.num_changes == len(ratios)
+        expected = ratios.quantile([0.25, 0.5, 0.75]).tolist()
+        assert [row.low, row.middle, row.high] == pytest.approx(expected, abs=0.002)
+
+
+def test_a_limit_of_which_hardly_anything_came_is_of_no_use(validation: ModuleType) -> None:
+    limit = validation.Promise(None, 100)
+    assert [limit.kept(came, 0) for came in (-5, 9, 10, 100, 101)] == [
+        *[validation.NO_USE] * 2,
+        *["yes"] * 2,
+        "**the limit was beaten**",
+    ]
+    assert validation.Promise(5, 100, 50).kept(9, 0) == "yes"
 
 
 def test_what_the_profiler_costs_is_written_as_it_was_measured(validation: ModuleType) -> None:

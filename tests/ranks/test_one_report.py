@@ -64,7 +64,7 @@ def test_known_answers_on_two_h100(traces: Path, tmp_path: Path) -> None:
 
 
 def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
-    shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]))
+    shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]), is_verbose=True)
     section = shown.split("Who waited for whom")[1].split("Findings")[0].splitlines()
     rows = {line.split()[0]: line.split() for line in section if line[:6].strip().isdecimal()}
     assert rows["1"][-6:] == ["14.5", "ms", "rank", "0", "0", "ns"]
@@ -73,7 +73,7 @@ def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
 
 
 def test_ranks_without_a_gpu_are_shown_likewise() -> None:
-    assert "Who waited for whom" in text.render(analyzed([CPU_SAMPLE]))
+    assert "Who waited for whom" in text.render(analyzed([CPU_SAMPLE]), is_verbose=True)
 
 
 @pytest.mark.parametrize("sample", long_after(1, ["peer-copies", "healthy", "launch-bound"]))
@@ -82,8 +82,10 @@ def test_one_report_and_several_have_the_section_for_the_same_ranks(
 ) -> None:
     path = SAMPLE_FOLDER / f"{sample}.sqlite"
     whole = analyzed([path])
-    shown = text.render(whole)
+    shown = text.render(whole, is_verbose=True)
     assert ("Who waited for whom" in shown) == bool(run_of(whole)["matched"])
     assert "Ranks on one clock" not in shown
     parts = split_by_process(path, tmp_path / "parts")
-    assert ("Ranks on one clock" in text.render(analyzed(parts))) == (len(parts) > 1)
+    assert ("Ranks on one clock" in text.render(analyzed(parts), is_verbose=True)) == (
+        len(parts) > 1
+    )

@@ -95,7 +95,9 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    shown = text.render(closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)).result)
+    shown = text.render(
+        closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)).result, is_verbose=True
+    )
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert any(line.startswith("0 CPU 190 ms") for line in lines)
     assert "0 AllReduce 0-1 2 51.2 kB 17 ms 17 ms" in lines
@@ -108,14 +110,16 @@ def test_text(tmp_path: Path) -> None:
 
 def test_a_receive_tells_from_whom(tmp_path: Path) -> None:
     builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
-    assert "Recv from 3" in text.render(closed_analysis(builder.write(tmp_path)).result)
+    assert "Recv from 3" in text.render(
+        closed_analysis(builder.write(tmp_path)).result, is_verbose=True
+    )
 
 
 def test_many_groups_are_cut_short(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for group in range(60):
         builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
-    shown = text.render(closed_analysis(builder.write(tmp_path)).result)
+    shown = text.render(closed_analysis(builder.write(tmp_path)).result, is_verbose=True)
     assert "… and 36 more rows: --format json has them all" in shown
 
 
@@ -148,7 +152,7 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path) -> None:
     # What is missing of all ranks with a GPU is said of the run, once.
     assert [gap for gap in found["not_applicable"] if gap["rank"] is not None] == []
     assert "rank 1: no GPU operation was recorded of this process" in found["notes"][0]["note"]
-    assert " CPU " in text.render(analysis.result)
+    assert " CPU " in text.render(analysis.result, is_verbose=True)
 
 
 def test_no_communication_range_and_no_compute_range(tmp_path: Path) -> None:

@@ -271,7 +271,11 @@ def test_ranks_stand_by_number(tmp_path: Path) -> None:
         assert [entry["rank"] for entry in document[key]] == ORDER
     names = [document["reports"][rank["report"]]["path"] for rank in document["ranks"]]
     assert names == [str(path) for path in paths]
-    steps = text.render(result).partition("Per training step")[2].partition("Ranks on one")[0]
+    steps = (
+        text.render(result, is_verbose=True)
+        .partition("Per training step")[2]
+        .partition("Ranks on one")[0]
+    )
     rows = [line.split()[0] for line in steps.splitlines() if line.strip()[:1].isdecimal()]
     assert rows == [str(number) for number in ORDER]
     analysis = analyze(*reversed(paths), options=options, jobs=1)

@@ -58,9 +58,9 @@ def savings(
         map_items: prepares the replay of the processes of the run, each an item.
     """
     headline, assumed = verdict.headline, verdict.assumed
-    if headline is None or not assumed:
-        return verdict
     is_compute = {finding.id for finding in verdict.findings if FINDINGS[finding.id].only_compute}
+    if headline is None or not (assumed or is_compute):
+        return verdict
     distinct = list(dict.fromkeys([*assumed.values(), *([_NO_COMPUTE] if is_compute else [])]))
     assumptions = [_all_of(atoms) for atoms in distinct]
     replay = _replayed(analysis, assumptions, map_items)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
-from traceprof.reports.blocks import Paragraph, Section, paragraph, section
+from traceprof.reports.blocks import Paragraph, Section, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
 from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
 from traceprof.reports.ranks_text import rank_sections
-from traceprof.reports.slow_steps_text import slow_steps_section
+from traceprof.reports.slow_steps_text import slow_steps_lines, slow_steps_section
 from traceprof.reports.time_text import (
     below_the_table,
     headline_lines,
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.blocks import Block
 
 _MAX_NOTES = 1000
-_MAX_NAMED = 3  # reports, each on a line of its own
+_MAX_NAMED = 3  # reports, each on a line of its own; findings that could not be analysed
 
 
 class AnalysisSections(Record, frozen=True):
@@ -61,7 +62,8 @@ def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> An
     header, missing, notes = _header(analysis), _gaps(analysis), _notes(analysis)
     if not analysis.breakdown:
         return AnalysisSections(header, gaps=missing, notes=notes)
-    where = [*where_lines(analysis), parts_table(analysis), *below_the_table(analysis)]
+    where: list[Block | str] = [*where_lines(analysis), parts_table(analysis)]
+    where += below_the_table(analysis)
     kernels = kernel_sections(analysis) if shows_kernels else ()
     return AnalysisSections(
         header,
@@ -76,35 +78,38 @@ def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> An
     )
 
 
-_MAX_ROWS = 6  # findings in the table of the short report
-_MAX_THEN = 2  # pieces of advice after the first, which the verdict gives
-
-
 def short_sections(analysis: RunResult) -> list[Section]:
     """Return what the text shows without `--verbose`: what to do, and what that is based on."""
-    whole = analysis_sections(analysis)
-    title, *lines = whole.header
-    times = None
-    if analysis.breakdown:
-        times = section("Where the time went", parts_table(analysis, _MAX_RANKS))
-    notes = [] if whole.notes is None else list(whole.notes.blocks)
+    if not analysis.breakdown:
+        return analysis_sections(analysis).in_order
+    title, *lines = _header(analysis)
+    problem, *more = map(one_line, headline_lines(analysis))
     missing = sorted({gap.id for gap in analysis.not_applicable})
-    names = ", ".join(missing[:_MAX_NAMES])
-    more = f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""
-    below = paragraph(f"Could not be analysed: {names}{more}.") if missing else None
-    short = [
+    names = ", ".join(missing[:_MAX_NAMED])
+    others = len(missing) - _MAX_NAMED
+    unknown = f"Could not be analysed: {names}{f' and {others} more' * (others > 0)}."
+    left_out = [f"left out: {report.error}" for report in analysis.failed]
+    return [
         section("", Paragraph(title, "title"), *lines),
-        section("", *whole.headline),
-        times,
-        section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)) if times else None,
-        section("", *(notes[:1] if not analysis.breakdown else ()), below),
-        section("", paragraph("--verbose shows the rest.", is_apart=True)),
+        section(
+            "",
+            Paragraph(problem, "title", is_apart=True),
+            *more[:-1],
+            *(Paragraph(line, is_apart=True) for line in more[-1:]),
+            *slow_steps_lines(analysis)[:1],
+        ),
+        section(
+            "Where the time went", parts_table(analysis, _MAX_RANKS), *compute_lines(analysis)[:1]
+        ),
+        section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)),
+        section("", *([unknown] if missing else []), *left_out[:_MAX_NAMED]),
+        section("", Paragraph("--verbose shows the rest.", is_apart=True)),
     ]
-    return [one for one in short if one is not None]
 
 
+_MAX_ROWS = 6  # findings in the table of the short report
+_MAX_THEN = 2  # pieces of advice after the first, which the verdict gives
 _MAX_RANKS = 4
-_MAX_NAMES = 4
 
 
 def _header(analysis: RunResult) -> tuple[str, ...]:

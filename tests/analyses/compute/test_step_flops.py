@@ -72,7 +72,7 @@ def test_the_user_may_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (found,) = json.loads(capsys.readouterr().out)["step_flops"]
     assert (found["source"], found["flops"], found["coverage"]) == ("given", 4e9, 1)
     assert found["mfu"] == pytest.approx(4e9 / (found["step_ns"] / 1e9) / 312e12, rel=1e-4)
-    assert run("analyze", path, "--no-savings", "--flops-per-step", "4e9") == 0
+    assert run("analyze", path, "--no-savings", "--flops-per-step", "4e9", "--verbose") == 0
     assert f"an MFU of {100 * found['mfu']:.1f} %" in " ".join(capsys.readouterr().out.split())
 
 

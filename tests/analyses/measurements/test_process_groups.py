@@ -90,7 +90,8 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
             (use.communicator, use.description) for use in analysis.result.collectives[0].uses
         ]
         assert described == [("group 1", "tensor_parallel"), ("group 0", None)]
-        groups = text_report.render(analysis.result).partition("Communication by process group")[2]
+        groups = text_report.render(analysis.result, is_verbose=True)
+        groups = groups.partition("Communication by process group")[2]
         document = json.loads(json_report.render(analysis.result))
     assert "1 (tensor_parallel) " in groups
     assert [use["description"] for use in document["collectives"]] == ["tensor_parallel", None]

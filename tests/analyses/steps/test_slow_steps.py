@@ -143,7 +143,7 @@ def test_a_long_first_step_with_few_kernels_is_no_cut_one() -> None:
 
 def test_the_text_says_it_in_a_line(tmp_path: Path) -> None:
     analysis = closed_analysis(training(range_of("evaluate")).write(tmp_path / "t.sqlite"))
-    lines = render(analysis.result).splitlines()
+    lines = render(analysis.result, is_verbose=True).splitlines()
     place = next(index for index, line in enumerate(lines) if line.startswith("Slow steps"))
     said = " ".join(lines[place + 1 : lines.index("", place)])
     assert said.startswith("Step 7 (while the GPU was at step 6) of rank 0: 6 ms more than")

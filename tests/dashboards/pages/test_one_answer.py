@@ -23,7 +23,6 @@ from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analysis import Analysis, Options
 from traceprof.findings import by_id
-from traceprof.reports.text import render
 
 REPORTS = ("training", "nccl-serialization", "ddp", "warm-up", "launch-queue-stall")
 NAMES = {measure: name for measure, name, _ in PARTS}
@@ -235,10 +234,6 @@ def test_findings_have_the_order_of_the_report(analysis: Analysis) -> None:
     for piece in pieces:
         places = [piece.index(id_) for id_ in ids if id_ in piece]
         assert places == sorted(places)
-    report = render(analysis.result)
-    for id_ in ids:
-        if f"(in {id_}, too)" in report:
-            assert f"(in {id_}, too)" in pieces[0]
 
 
 def test_with_a_time_chosen_nothing_is_of_all_of_the_time(analysis: Analysis) -> None:

@@ -114,7 +114,7 @@ def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Pa
         sum(int(one[name] or 0) for one in parts) for name in ("bubble_ns", "imbalance_ns")
     )
     assert saving.share == pytest.approx(part / whole)
-    shown = " ".join(render(result).split())
+    shown = " ".join(render(result, is_verbose=True).split())
     at_most = f"a step takes at most {duration(saving.high_ns or 0)} less (equal-stages)"
     assert f"without {percent(part / whole)} of it {at_most}" in shown
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_WORDS = 60
 _MAX_ACTION = 22  # words
 _MAX_TRUST = 15
+_MAX_PLACE = 60  # characters
 _FEW_STEPS = 3
 _NEARLY_ALL = 0.95  # of the recorded GPU time
 
@@ -53,7 +54,8 @@ _EXPOSED = {
     "same_stream": "it shares a stream with compute",
     "needed_at_once": "compute needs it at once",
     "late_input": "its input comes late",
-    "unknown": "there is too little compute beside it, or the reason is unknown",
+    "transfer": "it takes longer than the compute beside it",
+    "unknown": "no reason is known",
 }
 _CLAIMS = {
     "exposed-copy": "copies that nothing hides",
@@ -103,14 +105,14 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
     kind = "step" if headline.lengths else str(headline.breakdown.judged_kind)
     causes = headline.causes
-    trust = _trust(analysis, headline, causes[0] if causes else None)
     if not causes or causes[0].severity is Severity.INFO:
+        trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
         return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
-    first = causes[0]
-    problem = _problem(first, analysis, kind)
-    action = short_action(first)
-    gain = _gain(first, headline, kind)
-    return ThreeLines(problem, action, gain, trust)
+    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], headline, kind)
+    left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
+    action = short_action(causes[0], min(left, _MAX_ACTION))
+    left -= len((action or "").split()) + 1
+    return ThreeLines(problem, action, gain, _trust(analysis, headline, causes[0], left))
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
@@ -223,17 +225,18 @@ def _place(finding: Finding) -> str:
     if named is None:
         return ""
     name = re.split(r", |#", named[1])[-1].strip()
-    return f" ({name})" if name and len(name) <= 60 else ""
+    is_name = name and len(name) <= _MAX_PLACE and not name[0].isdigit()
+    return f" ({name})" if is_name else ""
 
 
-def short_action(finding: Finding) -> str | None:
+def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
     """Return the first advice that is an action, without what explains it."""
     for advice in map(one_line, finding.advice):
         text = _COUNTED.sub("", advice)
         if not text.startswith(_NO_ACTION):
             word, _, rest = text.partition(" ")
             text = f"{word.capitalize()} {rest}" if word.isalpha() and word.islower() else text
-            return _within(text, _MAX_ACTION)
+            return _within(text, max_words)
     return None
 
 
@@ -278,11 +281,13 @@ def _gain(finding: Finding, headline: Headline, kind: str) -> str | None:
     )
 
 
-def _trust(analysis: RunResult, headline: Headline, first: Finding | None) -> str | None:
+def _trust(
+    analysis: RunResult, headline: Headline, first: Finding | None, max_words: int
+) -> str | None:
     """Say what weakens the verdict, the weightiest first, in a few words."""
     said: list[str] = []
     for reason in _doubts(analysis, headline, first):
-        if len(" ".join([*said, reason]).split()) > _MAX_TRUST:
+        if len(" ".join([*said, reason]).split()) > min(max_words, _MAX_TRUST):
             break
         said.append(reason)
     return "; ".join(said) or None

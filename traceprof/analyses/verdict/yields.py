@@ -57,8 +57,8 @@ def cause_of(finding: Finding) -> str | None:
 
 _PARTS = {
     *("launch_bound_ns", "turnaround_ns", "queued_ns", "sync_ns", "data_loading_ns", "mpi_ns"),
-    *("setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns"),
-    *("late_launch_ns", "same_stream_ns", "needed_at_once_ns", "late_input_ns", "unknown_ns"),
+    *("setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns"),
+    *("late_launch_ns", "same_stream_ns", "needed_at_once_ns", "late_input_ns", "transfer_ns"),
 }
 
 
