@@ -64,7 +64,7 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
 def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Iterator[Block]:
     """Yield a table of findings in the order in which to act, and what to do after the first."""
     kind, headline = judged_kind(analysis.breakdown), analysis.headline
-    unit = "step" if headline is not None and headline.lengths is not None else str(kind)
+    unit = str(kind) if headline is None else headline.unit
     groups = by_id(analysis.findings)
     if not groups:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")

@@ -126,6 +126,13 @@ class Headline(Record, frozen=True):
     savings: Savings = field(default_factory=Savings)  # what a step could take
 
     @property
+    def unit(self) -> str:
+        """What is one step in words; without steps, what is judged."""
+        if self.lengths is None:
+            return str(self.breakdown.judged_kind)
+        return self.breakdown.unit.unit.word
+
+    @property
     def causes(self) -> tuple[Finding, ...]:
         """What to act on first: at most three findings, each worth 1 % of a step or more.
 

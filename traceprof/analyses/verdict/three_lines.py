@@ -16,7 +16,7 @@ from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
 from traceprof.trace.model.trace import KINETO_FORMAT
-from traceprof.units import counted, duration, percent
+from traceprof.units import between, counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,7 +103,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     lost = lost_lines(analysis.completeness)
     if lost:
         return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
-    kind = "step" if headline.lengths else str(headline.breakdown.judged_kind)
+    kind = headline.unit
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
@@ -192,7 +192,9 @@ _SENTENCES = {
     ),
     "host-sync": "The host waits for the GPU{api}, and the GPU{of_rank} then idles {cost}.",
     "straggler": "Every rank waits for rank {rank}, which arrives last: {cost}.",
-    "uneven-kernels": "Kernels of rank {rank} take longer than those of its peers: {cost}.",
+    "uneven-kernels": "Rank {rank} computes longer than its peers{peers}: {cost}.",
+    "changing": "Ranks compute unequally long, another one longest each time: {cost}.",
+    "longest-stage": "Stage {stage} of the pipeline computes longest; the others wait: {cost}.",
     "attention": "Attention that is not one kernel, and other unfused kernels, cost {cost}.",
     "other": "{title}: {cost}.",
     "claim": "{cost}{on_rank} goes to {claim}.",
@@ -205,11 +207,18 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     other = "claim" if finding.id in _CLAIMS else "other"
     api = finding.metrics.get("api")
     form = "attention" if is_attention else finding.id if finding.id in _SENTENCES else other
+    if form == "uneven-kernels" and finding.metrics.get("is_constant") is False:
+        form = "changing"
+    stage = finding.metrics.get("longest_stage")
+    if finding.id == "pipeline-bubble" and stage is not None:
+        form = "longest-stage"
     return _SENTENCES[form].format(
         cost=f"{percent(share_of_step(finding, analysis.breakdown))} of the {kind}",
         rank=finding.rank,
         of_rank=f" of rank {finding.rank}" if several else "",
         on_rank=f" on rank {finding.rank}" if several else "",
+        stage=stage,
+        peers=_peers(finding),
         idle=_IDLE.get(cause, _IDLE["unknown"]),
         exposed=_EXPOSED.get(cause, _EXPOSED["unknown"]),
         place=_place(finding),
@@ -217,6 +226,14 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         title=_within(one_line(finding.title), _MAX_ACTION),
         claim=_CLAIMS.get(finding.id),
     )
+
+
+def _peers(finding: Finding) -> str:
+    """Return what the peers of a rank take, for one that computes longer."""
+    own, least, most = (finding.metrics.get(f"{name}_ns") for name in ("compute", "least", "most"))
+    if not (isinstance(own, int) and isinstance(least, int) and isinstance(most, int)):
+        return ""
+    return f" ({duration(own)} to {between(least, most)})"
 
 
 def _place(finding: Finding) -> str:
@@ -297,7 +314,7 @@ def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> I
     if headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL:
         yield f"only {percent(headline.judged_fraction)} of the recorded GPU time is judged"
     if headline.breakdown.periods:
-        yield "no range marks steps: a period may be a layer"
+        yield f"no range marks steps: one is a period, {headline.breakdown.unit.unit.one}"
     if headline.lengths is None:
         yield "no steps are known"
     elif headline.lengths.num_steps < _FEW_STEPS:
