@@ -272,7 +272,7 @@ class Promise:
     @property
     def is_limit(self) -> bool:
         """Whether nothing is promised."""
-        return bool(self.high_ns) and not self.low_ns
+        return bool(self.high_ns) and self.low_ns is None
 
     def kept(self, came_ns: float, step_ns: int) -> str:
         """Return whether it holds for a measured gain."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analyses.verdict.expert_orders import EXPERT_ORDERS
+from tests.reference.expert_orders import EXPERT_ORDERS
 from tests.support.traces import SAMPLES, analysis_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
