@@ -303,7 +303,7 @@ def _rows(folder: Path, pair: Pair) -> tuple[str, list[str]]:
         total = len(analysis.findings)
     reason, promise = "not named", Promise(None, None)
     if found:
-        place, finding = found[0]
+        place, finding = min(found, key=lambda item: pair.reasons.index(item[1].id))
         reason = f"`{finding.id}`, {place} of {total}: {finding.title}"
         saving = finding.saving
         if saving is not None:

@@ -108,7 +108,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
         return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
-    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], headline, kind)
+    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], headline)
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
     action = short_action(causes[0], min(left, _MAX_ACTION))
     left -= len((action or "").split()) + 1
@@ -257,7 +257,8 @@ def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
     return None
 
 
-_COUNTED = re.compile(r"^\d.*?\): (they [^;]*; )?")  # what the advice is about, and how much it is
+# What an advice is about, and how much it is; what explains it.
+_COUNTED = re.compile(r"^\d.*?\): (they [^;]*; )?|^(?:The|They|No|Set-up) [^:;]*[:;] ")
 _NO_ACTION = ("torch.profiler itself",)
 
 
@@ -275,11 +276,12 @@ def _within(text: str, max_words: int) -> str:
     return best or " ".join(text.split()[:max_words])
 
 
-def _gain(finding: Finding, headline: Headline, kind: str) -> str | None:
+def _gain(finding: Finding, headline: Headline) -> str | None:
     saving, step = finding.saving, headline.step_ns
     if saving is None or not saving.high_ns or not step:
         return None
-    a_step = f"of {duration(step)} a {kind}" if headline.lengths else f"of {duration(step)}"
+    unit = f" {headline.breakdown.unit.unit.one}" if headline.lengths else ""
+    a_step = f"of {duration(step)}{unit}"
     if saving.low_ns and saving.step_ns:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
         return f"about {gained}, by a replay"
