@@ -48,8 +48,8 @@ def test_the_cost_comes_first_then_what_is_expected() -> None:
     assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
 
 
-@pytest.mark.parametrize(("cost", "first"), [(25, "host-sync"), (24, "gpu-idle")])
-def test_a_cause_of_half_of_a_symptom_stands_before_it(cost: int, first: str) -> None:
+@pytest.mark.parametrize(("cost", "first"), [(20, "host-sync"), (19, "gpu-idle")])
+def test_a_cause_of_much_of_a_symptom_stands_before_it(cost: int, first: str) -> None:
     findings = [
         made("gpu-idle", Saving.at_most(50), severity=Severity.HIGH),
         made("host-sync", Saving.at_most(9), cost, severity=Severity.LOW),
@@ -143,7 +143,7 @@ def _check(result: RunResult) -> None:
     assert [*result.findings] == [finding for group in groups for finding in group]
     for before, after in pairwise(result.findings):  # a cause may stand before what it explains
         if before.id != after.id and before.severity < after.severity:
-            assert before.impact_ns >= 0.5 * after.impact_ns
+            assert before.impact_ns >= 0.4 * after.impact_ns
     if headline.savings.gains:
         assert (headline.savings.possible_high_ns or 0) < headline.step_ns - least_ns
     named = [finding.id for finding in headline.causes]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MIN_SHARE = 0.01
 """The share of a step from which on a gain is above the noise between two runs."""
-_EXPLAINED = 0.5
+_EXPLAINED = 0.4
 # Causes on other ranks, or of several symptoms: beside `FindingKind.part_of`, which is of one rank.
 _SYMPTOMS = {
     "uneven-kernels": ("straggler", "exposed-communication", "gpu-idle"),
@@ -35,7 +35,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     """Return findings in the order in which to act on them, the ranks of each id together.
 
     By severity, which is the cost, then by the gain that is expected. A cause that explains at
-    least half of what another finding costs stands before it, at the better of their two places:
+    least two fifths of what another finding costs stands before it, at the better of their two places:
     they are one action.
 
     Args:
@@ -67,7 +67,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
 
 
 def _symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
-    """Return the symptom of each cause that explains at least half of it."""
+    """Return the symptom of each cause that explains most of it, or nearly."""
     cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
     symptoms = {}
     for id_ in groups:
