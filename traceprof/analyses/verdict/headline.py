@@ -35,8 +35,8 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     """Return findings in the order in which to act on them, the ranks of each id together.
 
     By severity, which is the cost, then by the gain that is expected. A cause that explains at
-    least two fifths of what another finding costs stands before it, at the better of their two places:
-    they are one action.
+    least two fifths of what another finding costs stands before it, at the better of their two
+    places: they are one action.
 
     Args:
         findings: of the run, with their savings as far as they are known.

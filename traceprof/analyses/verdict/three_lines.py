@@ -30,6 +30,7 @@ MAX_WORDS = 60
 _MAX_ACTION = 22  # words
 _MAX_TRUST = 15
 _MAX_PLACE = 60  # characters
+_MAX_PLACE_WORDS = 5
 _FEW_STEPS = 3
 _NEARLY_ALL = 0.95  # of the recorded GPU time
 
@@ -237,7 +238,9 @@ def _peers(finding: Finding) -> str:
 
 
 def _place(finding: Finding) -> str:
-    """Return the place that a finding names last in its title's parentheses."""
+    """Return the range around most of a finding, else the name in its title's parentheses."""
+    if finding.place is not None:
+        return f" ({_within(one_line(finding.place, _MAX_PLACE), _MAX_PLACE_WORDS)})"
     named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", finding.title.partition(";")[0])
     if named is None:
         return ""
