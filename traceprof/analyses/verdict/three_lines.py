@@ -238,15 +238,12 @@ def _peers(finding: Finding) -> str:
 
 
 def _place(finding: Finding) -> str:
-    """Return the range around most of a finding, else the name in its title's parentheses."""
-    if finding.place is not None:
-        return f" ({_within(one_line(finding.place, _MAX_PLACE), _MAX_PLACE_WORDS)})"
+    """Return the name in its title's parentheses, else the range around most of a finding."""
     named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", finding.title.partition(";")[0])
-    if named is None:
-        return ""
-    name = re.split(r", |#", named[1])[-1].strip()
-    is_name = name and len(name) <= _MAX_PLACE and not name[0].isdigit()
-    return f" ({name})" if is_name else ""
+    name = re.split(r", |#", named[1])[-1].strip() if named is not None else ""
+    if not name or len(name) > _MAX_PLACE or name[0].isdigit():
+        name = one_line(finding.place or "", _MAX_PLACE)
+    return f" ({_within(name, _MAX_PLACE_WORDS)})" if name else ""
 
 
 def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
