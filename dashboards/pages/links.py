@@ -128,8 +128,9 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
-    worst, others = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
-    if others:
+    split = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
+    worst = split.drawn
+    if split.others:
         note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
     chart = plots(
         "link-rates",

@@ -90,7 +90,7 @@ def _mean_ns(result: BreakdownResult) -> float:
 
 
 def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
-    results, others = split
+    results, others = split.drawn, split.others
     if len(results) < 2:
         return None
     grid = step_grid([*results, *others])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dash import dcc, html
 from dash.development.base_component import Component
@@ -252,7 +253,8 @@ MAX_DRAWN = 16
 """Ranks that are drawn one by one."""
 
 
-class Split(NamedTuple, Generic[Item]):
+@dataclass(frozen=True)  # Python 3.10 has no generic named tuples
+class Split(Generic[Item]):
     """Ranks that are drawn one by one, and the others."""
 
     drawn: list[Item]  # all ranks in their order; of many, only the worst, the worst first
