@@ -14,7 +14,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots dist constraints docs clean
+.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots dist versions constraints docs clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -80,7 +80,10 @@ dist: $(VENV)/installed-test  ## Build a wheel and an sdist, and run the demo wi
 	$(BIN)/hatchling build --directory dist
 	$(BIN)/python -m tests.support.dist dist $(DIST_OPTIONS)
 
-constraints:  ## Write constraints.txt, the tested versions, anew
+versions: $(VENV)/installed-test  ## Run the quick tests of reports, frames and store with the lowest versions of all that is needed
+	$(BIN)/python -m tests.support.dist
+
+constraints:  ## Write constraints.txt and constraints-lowest.txt, the tested versions, anew
 	@$(MAKE) --no-print-directory dist DIST_OPTIONS=--constraints
 
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)

@@ -75,8 +75,9 @@ def test_nothing_installs_a_package_that_others_could_register() -> None:
     assert all(ours.fullmatch(name) for name in ("traceprof", "traceprof[export]", "traceprof>=1"))
 
 
-def test_constraints_are_of_what_is_promised() -> None:
-    lines = dist.CONSTRAINTS.read_text().splitlines()
+@pytest.mark.parametrize("path", [dist.CONSTRAINTS, dist.LOWEST], ids=lambda path: path.name)
+def test_constraints_are_of_what_is_promised(path: Path) -> None:
+    lines = path.read_text().splitlines()
     names = {re.split("==", line)[0].lower().replace("_", "-") for line in lines if "==" in line}
     toml = (ROOT / "pyproject.toml").read_text()
     [required] = re.findall(r"^dependencies = \[\n(.*?)^\]", toml, re.MULTILINE | re.DOTALL)

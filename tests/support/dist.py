@@ -1,10 +1,13 @@
 """Install what `make dist` built into empty environments, and run the demo in each.
 
 python -m tests.support.dist dist                 the wheel and sdist there, in every Python at hand
-python -m tests.support.dist dist --constraints   write constraints.txt first, of newest versions
+python -m tests.support.dist dist --constraints   write both files of constraints first
+python -m tests.support.dist                      only the tests with the lowest versions
 
-The exit status is 1 where one of them prints something else than this folder's own traceprof, or
-where no Python of the promised versions is at hand.
+In the oldest Python the quick tests of reports, frames and store run with the lowest versions of
+all that is allowed, in the newest with the newest there are. The exit status is 1 where a test
+fails, where a distribution prints something else than this folder's own traceprof, or where no
+Python of the promised versions is at hand.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
+LOWEST = ROOT / "constraints-lowest.txt"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 EXTRAS = "dashboard,distributed,doctor,export,zstd"
 """Every extra that is for users but `instrument`: the training environment chooses its torch."""
@@ -29,6 +33,16 @@ HEADER = """\
 # Versions with which traceprof is tested: pip install -c constraints.txt .
 # Written by `make constraints` from empty environments of each Python.
 """
+
+
+LOWEST_HEADER = """\
+# The lowest versions that pyproject.toml allows, and what goes with them, in Python 3.10.
+# Written by `make constraints`, which solves them; `make versions` runs tests with them.
+"""
+QUICK_TESTS = ("tests/frames", "tests/reports", "tests/store")
+FOR_TESTS = (
+    *("hypothesis", "jsonschema", "playwright", "pytest", "pytest-rerunfailures", "pytest-xdist"),
+)
 
 
 def interpreters() -> dict[str, Path]:
@@ -138,6 +152,40 @@ def constraints(packages: dict[str, dict[str, str]]) -> str:
     return HEADER + "".join(lines)
 
 
+def lowest(python: Path) -> str:
+    """Return constraints-lowest.txt: what uv finds for the oldest Python."""
+    with tempfile.TemporaryDirectory() as name:
+        uv = install(python, "uv", Path(name) / "env", None) / "uv"
+        solve = (uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate")
+        how = ("--resolution", "lowest-direct", "--python-version", VERSIONS[0])
+        extras = [word for extra in EXTRAS.split(",") for word in ("--extra", extra)]
+        return LOWEST_HEADER + run(*solve, *how, *extras, "pyproject.toml")
+
+
+def check_tests(python: Path, limits: Path | None) -> None:
+    """Run the quick tests of what other packages' versions matter for, with some versions.
+
+    Raises:
+        SystemExit: one fails.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        programs = install(python, f"{ROOT}[{EXTRAS}]", Path(name) / "env", limits)
+        constrained = () if limits is None else ("--constraint", limits)
+        pip = (programs / "python", "-m", "pip", "install", "--quiet")
+        run(*pip, "--disable-pip-version-check", *constrained, *FOR_TESTS)
+        pytest = (programs / "python", "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider")
+        print(run(*pytest, "-m", "not slow and not long", *QUICK_TESTS).splitlines()[-1])
+
+
+def check_lowest(pythons: dict[str, Path]) -> None:
+    """Run tests with the lowest versions, which only the oldest Python has."""
+    if VERSIONS[0] in pythons:
+        check_tests(pythons[VERSIONS[0]], LOWEST)
+        print(f"Python {VERSIONS[0]}: tests run with the lowest versions", flush=True)
+    else:
+        print(f"the lowest versions are not tried: Python {VERSIONS[0]} is not at hand", flush=True)
+
+
 def _marker(pythons: Iterable[str]) -> str:
     return " or ".join(f'python_version == "{python}"' for python in pythons)
 
@@ -145,14 +193,17 @@ def _marker(pythons: Iterable[str]) -> str:
 def main() -> int:
     """Check all distributions in a folder."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("folder", type=Path, help="the folder with the wheel and the sdist")
+    parser.add_argument("folder", type=Path, nargs="?", help="with the wheel and the sdist")
     parser.add_argument("--constraints", action="store_true", help="write constraints.txt first")
     arguments = parser.parse_args()
+    pythons = interpreters()
+    if arguments.folder is None:
+        check_lowest(pythons)
+        return 0
     distributions = sorted(path.resolve() for path in arguments.folder.iterdir())
     kinds = {re.sub(r".*(\.whl|\.tar\.gz)$", r"\1", path.name) for path in distributions}
     if kinds != {".whl", ".tar.gz"}:
         sys.exit(f"{arguments.folder} has no wheel and no sdist, or something else")
-    pythons = interpreters()
     missing = [version for version in VERSIONS if version not in pythons]
     if not pythons:
         sys.exit(f"no Python {', '.join(VERSIONS)} with venv is on PATH")
@@ -160,11 +211,16 @@ def main() -> int:
         [wheel] = [path for path in distributions if path.suffix == ".whl"]
         packages = {version: frozen(wheel, python) for version, python in pythons.items()}
         CONSTRAINTS.write_text(constraints(packages), encoding="utf-8")
+        LOWEST.write_text(lowest(next(iter(pythons.values()))), encoding="utf-8")
     shown = run(Path(sys.executable).with_name(DEMO[0]), *DEMO[1:])
     for version, python in pythons.items():
         for distribution in distributions:
             check(distribution, python, shown)
             print(f"Python {version}: {distribution.name} installs and runs", flush=True)
+    check_lowest(pythons)
+    newest = max(pythons, key=VERSIONS.index)
+    check_tests(pythons[newest], None)
+    print(f"Python {newest}: tests run with the newest versions", flush=True)
     if missing:
         print(f"not at hand, and not tried: Python {', '.join(missing)}")
     return 0
