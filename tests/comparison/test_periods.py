@@ -74,7 +74,9 @@ def test_both_sides_go_without(other: TraceBuilder, why: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("length_us", "expected"), [(30, ("same", "inconclusive")), (33, ("slower",))]
+    ("length_us", "expected"),
+    # A tenth more of one kernel is 3.8 % of a step, of which launching takes a half and varies.
+    [(30, ("same", "inconclusive")), (33, ("differs",)), (40, ("slower",))],
 )
 def test_phases_are_compared_each_with_itself(
     length_us: int, expected: tuple[str, ...], tmp_path: Path

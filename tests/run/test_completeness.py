@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import astuple
 
 import traceprof
 from tests.reference import completeness as reference
@@ -17,6 +18,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.databases import change
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
+from traceprof.reports import text
 from traceprof.reports.time_text import headline_lines
 
 if TYPE_CHECKING:
@@ -155,10 +157,17 @@ def test_what_lies_beyond_the_end_is_cut(program: str, tmp_path: Path) -> None:
 def test_a_damaged_recording_is_compared_with_nothing(tmp_path: Path) -> None:
     path, _ = without("training", tmp_path, at_random(0.05))
     whole = SAMPLE_FOLDER / "training.sqlite"
-    compared = traceprof.compare(whole, path, gates=["step:+500%"])
-    assert compared.step.verdict == "not comparable"
-    assert "completeness" in compared.comparable.kinds
-    assert [gate.outcome for gate in compared.gates] != ["met"]
+    compared = traceprof.compare(whole, path, gates=["step:+500%", "idle:+500%"])
+    assert not compared.step.verdict.startswith(("faster", "slower"))
+    whole_ns, *parts = astuple(compared.parts)
+    assert sum(parts) == whole_ns
+    assert compared.parts.lost_ns > 0
+    for part in compared.part_changes:
+        assert part.change_ns is part.low_ns is part.high_ns is None
+        assert "the recording after is incomplete" in (part.unknown or "")
+    assert not compared.idle
+    assert [gate.outcome for gate in compared.gates][1] == "inconclusive"
+    assert "incomplete" in text.render_comparison(compared)
 
 
 @pytest.mark.parametrize(("share", "is_unusable"), [(0.05, False), (0.3, True)])

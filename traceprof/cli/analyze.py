@@ -17,6 +17,7 @@ from traceprof.cli.options import (
     judging_options,
     print_failures,
     progress,
+    read_labels,
     reports_argument,
 )
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
@@ -25,7 +26,7 @@ from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
@@ -151,7 +152,7 @@ def command(
         measures_all=shows_kernels or store is not None,
     )
     options.check()
-    labels_by_key = _labels(labels)
+    labels_by_key = read_labels(labels)
     if store is None and (name is not None or labels):
         option = "--label" if name is None else "--name"
         raise UsageError(f"cannot use {option}", "no run is saved", "say where: --save runs.db")
@@ -205,17 +206,6 @@ def _step_number(text: str) -> int:
         raise UsageError(
             f"cannot read the step {text!r}", "it is not a whole number", "write A:B, such as 5:10"
         ) from error
-
-
-def _labels(texts: Sequence[str]) -> dict[str, str]:
-    labels = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key.strip() or not equals:
-            remedy = "write KEY=VALUE, such as batch=64"
-            raise UsageError(f"cannot read --label {text!r}", "it has no key or no value", remedy)
-        labels[key.strip()] = value.strip()
-    return labels
 
 
 def _save(analysis: RunResult, store: str, name: str | None, labels: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from traceprof.cli.options import (
     judging_options,
     print_internal_errors,
     progress,
+    read_labels,
 )
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError
@@ -67,6 +68,24 @@ _READ_BY_PEOPLE = ("text", "markdown")
     " steps, completeness; or although both are the same recording: recording. Without it the"
     " verdict is 'not comparable', and every gate fails. Repeatable.",
 )
+@click.option(
+    "--one-recording",
+    is_flag=True,
+    help="Judge gates by these recordings alone, though other runs of one program may differ.",
+)
+@click.option(
+    "--runs",
+    metavar="DB",
+    type=ReportPath(),
+    help="A store with runs of the unchanged program: how much these differ is taken from them.",
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Of the runs in --runs, take those with this label. Repeatable.",
+)
 @output_options(*_FORMATS)
 @click.option(
     "--annotations",
@@ -88,6 +107,9 @@ def command(
     more_after: tuple[str, ...],
     gates: tuple[str, ...],
     allow_different: tuple[str, ...],
+    one_recording: bool,
+    runs: str | None,
+    labels: tuple[str, ...],
     output_format: str,
     output: str | None,
     annotations: str | None,
@@ -105,7 +127,7 @@ def command(
     from traceprof.comparison.ask import compared, without_predictions
     from traceprof.comparison.comparable import check_allowed
     from traceprof.comparison.gates import parse
-    from traceprof.comparison.sides import files_of, loaded
+    from traceprof.comparison.sides import files_of, loaded, stored_with
 
     check_allowed(allow_different)
     limits = [parse(gate) for gate in gates]  # report mistakes before any report is read
@@ -114,6 +136,7 @@ def command(
         if not side:
             why = f"nothing is given for the side {name}"
             raise UsageError("cannot compare", why, "write traceprof compare BEFORE AFTER")
+    earlier = () if runs is None else stored_with(runs, read_labels(labels))
     check_output(output, [file for side in sides for file in files_of(side)])
     is_single = all(len(side) == 1 and not os.path.isdir(side[0]) for side in sides)  # noqa: PTH112
     with progress("rows" if is_single else "reports") as shown:
@@ -121,7 +144,9 @@ def command(
         second = loaded(sides[1], without_predictions(options), listener=shown, jobs=jobs)
     captures = [capture for side in (first, second) for capture in side.captures]
     print_internal_errors(gap for capture in captures for gap in capture.not_applicable)
-    comparison = compared(first, second, limits, allow_different)
+    comparison = compared(
+        first, second, limits, allow_different, earlier, one_recording=one_recording
+    )
     _write(comparison, output_format, output)
     if annotations is not None:
         from traceprof.reports.junit import github_annotations

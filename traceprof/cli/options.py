@@ -176,6 +176,22 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
     return taking
 
 
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Read `KEY=VALUE` as the labels of saved runs are written.
+
+    Raises:
+        UsageError: one has no key or no value.
+    """
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            remedy = "write KEY=VALUE, such as batch=64"
+            raise UsageError(f"cannot read --label {text!r}", "it has no key or no value", remedy)
+        labels[key.strip()] = value.strip()
+    return labels
+
+
 def _ids(option: str, text: str | None) -> list[str]:
     if text is None:
         return []

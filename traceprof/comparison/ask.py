@@ -7,17 +7,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.steps.step_means import CAUSES, COLUMNS
+from traceprof.analyses.steps.step_means import CAUSES, PARTS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
+from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.communication import communication
-from traceprof.comparison.comparable import check_allowed, comparable
+from traceprof.comparison.comparable import check_allowed, comparable, why_incomplete
 from traceprof.comparison.findings import findings
-from traceprof.comparison.gates import change_of, judged, parse
+from traceprof.comparison.gates import beyond, change_of, judged, parse
 from traceprof.comparison.kernels import kernels, modules
-from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
+from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend, usual_change
 from traceprof.comparison.series import series, why_unlike
-from traceprof.comparison.sides import LoadedSide, loaded
+from traceprof.comparison.sides import LoadedSide, loaded, stored_with
+from traceprof.comparison.statistics import Interval, mann_whitney
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from traceprof.comparison.gates import GateLimit
     from traceprof.comparison.series import Series
     from traceprof.comparison.sides import Source
-    from traceprof.comparison.statistics import Interval
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
@@ -53,6 +54,9 @@ def compare(
     *,
     gates: Iterable[str] = (),
     allow_different: Collection[str] = (),
+    one_recording: bool = False,
+    runs: str | os.PathLike[str] | None = None,
+    labels: Mapping[str, str] | None = None,
     options: Options | None = None,
     listener: Progress | None = None,
     jobs: int | None = None,
@@ -65,8 +69,10 @@ def compare(
         after: the same, of the other side.
         gates: limits that must be kept, such as `step:+2%`.
         allow_different: what may differ without making the sides incomparable: `gpu`,
-            `world-size`, `recording` (the same one on both sides), `recorded-parts`, `clocks`,
-            `steps`, `completeness`.
+            `world-size`, `recording` (the same one on both sides), `steps`.
+        one_recording: judge gates by two recordings alone, whatever others would differ by.
+        runs: a store with runs of the unchanged program: how much these differ is taken from them.
+        labels: which of its runs.
         options: what to analyse of reports.
         listener: receives progress updates.
         jobs: how many processes may analyse.
@@ -83,7 +89,10 @@ def compare(
         loaded(side, how, listener=listener, jobs=jobs)
         for side, how in zip(sources, (options, without_predictions(options)), strict=True)
     ]
-    return compared(sides[0], sides[1], limits, allow_different)
+    earlier = () if runs is None else stored_with(runs, labels or {})
+    return compared(
+        sides[0], sides[1], limits, allow_different, earlier, one_recording=one_recording
+    )
 
 
 def _sources(name: str, side: object) -> list[Source]:
@@ -108,6 +117,9 @@ def compared(
     after: LoadedSide,
     gates: Sequence[GateLimit] = (),
     allow_different: Collection[str] = (),
+    runs: Sequence[Document] = (),
+    *,
+    one_recording: bool = False,
 ) -> d.Comparison:
     """Compare two sides that have been read.
 
@@ -116,17 +128,21 @@ def compared(
         after: the other.
         gates: limits that must be kept.
         allow_different: as in `compare`.
+        runs: of the unchanged program, recorded before.
+        one_recording: as in `compare`.
     """
     unlike = why_unlike(before.captures, after.captures)
     if unlike is not None:
         before, after = before.without_periods(), after.without_periods()
     steps = series(before.captures), series(after.captures)
-    means = [d.Parts(*(side.means[name] for name in COLUMNS)) for side in steps]
-    changes = _differences(*means)
+    means = [_parts(side.means) for side in steps]
+    changes = _parts({name: steps[1].means[name] - steps[0].means[name] for name in steps[0].means})
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
-    step = _step(*steps, is_comparable=checked.is_comparable)
-    parts = [_part(part, name, *steps) for part, name in _PARTS]
+    spread = spreads(runs)
+    step = _step(*steps, spread, is_comparable=checked.is_comparable)
+    unknown = next(why_incomplete(before.captures, after.captures), None)
+    parts = [_part(part, name, *steps, unknown) for part, name in _PARTS]
     return d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
@@ -138,29 +154,35 @@ def compared(
         mean_before=means[0],
         mean_after=means[1],
         part_changes=parts,
-        idle=_idle(steps[0].means, steps[1].means),
+        idle=[] if unknown else _idle(steps[0].means, steps[1].means),
         kernels=matched.changes,
         kernel_matching=matched.matching,
         kernels_beside_ns=matched.beside_ns,
         modules=modules(before.captures, after.captures),
         communication=communication(before.captures, after.captures),
         findings=findings(before.captures, after.captures, steps[0].step_ns, parts),
-        gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],
+        gates=[
+            judged(
+                gate,
+                *steps,
+                after.captures,
+                checked.reasons,
+                () if one_recording else spread,
+                unknown,
+            )
+            for gate in gates
+        ],
         notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
     )
 
 
-def _differences(before: d.Parts, after: d.Parts) -> d.Parts:
+def _parts(means: Mapping[str, int]) -> d.Parts:
     return d.Parts(
-        after.mean_step_ns - before.mean_step_ns,
-        after.compute_ns - before.compute_ns,
-        after.exposed_communication_ns - before.exposed_communication_ns,
-        after.exposed_copy_ns - before.exposed_copy_ns,
-        after.idle_ns - before.idle_ns,
+        mean_step_ns=means["window_ns"], **{name: means[name] for name in (*PARTS, "lost_ns")}
     )
 
 
-def _step(before: Series, after: Series, *, is_comparable: bool) -> d.Step:
+def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparable: bool) -> d.Step:
     values = before.step_ns, after.step_ns
     change = change_of(parse("step:+0%"), before, after)
     interval = None if change is None else change.interval
@@ -173,6 +195,8 @@ def _step(before: Series, after: Series, *, is_comparable: bool) -> d.Step:
         None if median is None or not has_steps else round(median)
         for median in (before.median_ns, after.median_ns)
     ]
+    between = None if is_several or judged is None else beyond(judged, before, after, spread)
+    verdict = _verdict(judged, between) if is_comparable else "not comparable"
     return d.Step(
         before_ns=round(values[0]),
         after_ns=round(values[1]),
@@ -184,34 +208,69 @@ def _step(before: Series, after: Series, *, is_comparable: bool) -> d.Step:
         at_same_mix=None
         if mix is None
         else d.AtSameMix(mix.change / 100, mix.interval.low / 100, mix.interval.high / 100),
-        verdict=_verdict(judged) if is_comparable else "not comparable",
+        verdict=verdict,
         basis=basis,
+        between_low=None if between is None else between.low / 100,
+        between_high=None if between is None else between.high / 100,
+        varying=widest(before, after, spread) if verdict == "differs" else None,
+        between=[] if between is None else spread,
+        usual=_usual(before, after, spread, is_comparable=is_comparable)
+        if has_steps and not is_several
+        else None,
     )
 
 
-def _verdict(interval: Interval | None) -> d.Verdict:
-    """Return the verdict of an interval in hundredths."""
+def _verdict(interval: Interval | None, between: Interval | None) -> d.Verdict:
+    """Return the verdict of an interval in hundredths, and of the same with other recordings."""
     if interval is None:
         return "inconclusive"
-    if interval.high < 0:
-        return "faster"
-    if interval.low > 0:
-        return "slower"
+    if not interval.low <= 0 <= interval.high:
+        if between is not None and between.low <= 0 <= between.high:
+            return "differs"
+        return "faster" if interval.high < 0 else "slower"
     return "same" if max(-interval.low, interval.high) <= 100 * SAME else "inconclusive"
 
 
-def _part(part: d.Part, name: str, before: Series, after: Series) -> d.PartChange:
+def _usual(
+    before: Series, after: Series, spread: Sequence[d.Spread], *, is_comparable: bool
+) -> d.UsualStep | None:
+    has_phases = before.has_phases and after.has_phases
+    phases = (before.phases[0][1], after.phases[0][1]) if has_phases else None
+    change = usual_change((before.lengths[0], after.lengths[0]), phases)
+    if change is None:
+        return None
+    interval = Interval(*(100 * end for end in change.interval))
+    usual = before.with_usual_idle, after.with_usual_idle
+    between = beyond(interval, *usual, spread)
+    (first, second), (longer, longer_after) = change.medians, change.num_longer
+    return d.UsualStep(
+        before_ns=round(first),
+        after_ns=round(second),
+        num_longer_before=longer,
+        num_longer_after=longer_after,
+        change=second / first - 1,
+        low=change.interval.low,
+        high=change.interval.high,
+        p=mann_whitney(before.lengths[0], after.lengths[0]),
+        verdict=_verdict(interval, between) if is_comparable else "not comparable",
+    )
+
+
+def _part(
+    part: d.Part, name: str, before: Series, after: Series, unknown: str | None
+) -> d.PartChange:
     column = f"{part.replace(' ', '_')}_ns"
     change = change_of(parse(f"{name}:+0ns"), before, after)
-    interval = None if change is None else change.interval
+    interval = None if change is None or unknown else change.interval
     values = before.means[column], after.means[column]
     return d.PartChange(
         part=part,
         before_ns=values[0],
         after_ns=values[1],
-        change_ns=values[1] - values[0],
+        change_ns=None if unknown else values[1] - values[0],
         low_ns=None if interval is None else round(interval.low),
         high_ns=None if interval is None else round(interval.high),
+        unknown=unknown,
     )
 
 
@@ -282,14 +341,17 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
                 f" a change of the mean by {100 * size:.1f} %: there are {len(lengths)}"
             )
     medians = step.median_before_ns, step.median_after_ns
-    if step.verdict == "inconclusive" and medians[0] and medians[1]:
+    is_told = step.usual is not None and step.usual.verdict in {"faster", "slower"}
+    if step.verdict == "inconclusive" and medians[0] and medians[1] and not is_told:
         notes.append(
             f"the median step takes {duration(medians[0])} before and {duration(medians[1])} after"
             f" ({100 * (medians[1] / medians[0] - 1):+.1f} %); the mean is what the training pays"
         )
-    if is_single:
+    if step.between_low is not None and step.between_high is not None:
+        source = "as stored runs differ" if step.between[0].source == "runs" else "as is usual"
         notes.append(
-            "one recording per side: the interval does not include how much two runs of the same"
-            " program differ (1 to 2 %, by clocks and placement); give several to include it"
+            "one recording a side: with what runs of one program differ by"
+            f" ({source}, by part), the change lies between {100 * step.between_low:+.1f} and"
+            f" {100 * step.between_high:+.1f} %; three recordings a side measure it"
         )
     return notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING, get_args
 
 from traceprof.comparison.series import why_unlike
@@ -12,9 +14,9 @@ from traceprof.run.session_clocks import UNNAMED_MACHINES
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.analysis.model import Document, Kernel
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Of differences that make sides incomparable."""
@@ -61,29 +63,23 @@ def comparable(
 
     if any(_is_same(one, other) for one in before for other in after):
         reasons.append(("recording", "the same recording stands on both sides"))
+    differences += _command_lines(before, after)
+    differences += _environment(before, after)
+    for what, say in _PROGRAM.items():
+        compare(what, (say(before), say(after)))
     compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
     compare("ranks", (_ranks(before), _ranks(after)), "world-size", "different numbers of ranks")
     compare("steps", (_steps(before), _steps(after)), "steps", "steps were found in different ways")
     unlike = why_unlike(before, after)
     if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
         reasons.append(("steps", unlike))
-    alone = _recorded_alone(before, after)
-    compare("recorded on one side only", alone)
-    only = [
-        f"{parts} only {side}"
-        for parts, side in zip(alone, ("before", "after"), strict=True)
-        if parts != _NO_PARTS
-    ]
-    if only:
-        reasons.append(("recorded-parts", f"different parts were recorded: {', '.join(only)}"))
+    compare("recorded on one side only", _recorded_alone(before, after))
     compare("clocks", (_clocks(before), _clocks(after)))
     unequal = _clock_reason(before, after)
     if unequal is not None:
         reasons.append(("clocks", unequal))
-    reasons += [("completeness", why) for why in _incomplete(before, after)]
     compare("profiler", (_profilers(before), _profilers(after)))
     compare("machines", (_hosts(before), _hosts(after)))
-    differences += _command_lines(before, after)
     kept = [(kind, why) for kind, why in reasons if kind not in allowed]
     return Comparable(
         is_comparable=not kept,
@@ -94,8 +90,8 @@ def comparable(
     )
 
 
-def _incomplete(before: Sequence[Document], after: Sequence[Document]) -> Iterator[str]:
-    """Yield which side lacks so many operations that its idle time is not known."""
+def why_incomplete(before: Sequence[Document], after: Sequence[Document]) -> Iterator[str]:
+    """Yield which side lacks so many operations that the parts of its steps are unknown."""
     for side, documents in (("before", before), ("after", after)):
         losses = [lacking for document in documents for lacking in document.completeness]
         doubtful = [
@@ -104,7 +100,7 @@ def _incomplete(before: Sequence[Document], after: Sequence[Document]) -> Iterat
         if doubtful:
             worst = max(doubtful, key=lambda lacking: lacking.num_lost / lacking.num_launches)
             yield (
-                f"the recording {side} is incomplete, so that its idle time is unknown:"
+                f"the recording {side} is incomplete:"
                 f" {worst.num_lost} of {counted(worst.num_launches, 'launch')} on rank"
                 f" {worst.rank} have no operation in it"
             )
@@ -214,3 +210,50 @@ def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> lis
     gone = [word for word in lines[0] if word not in lines[1]]
     new = [word for word in lines[1] if word not in lines[0]]
     return [Difference("command line", " ".join(gone), " ".join(new))]
+
+
+def _environment(before: Sequence[Document], after: Sequence[Document]) -> Iterator[Difference]:
+    """Yield versions and variables that differ, where both sides have any."""
+    first, second = (
+        side[0].reports[0].environment if side[0].reports else {} for side in (before, after)
+    )
+    if not first or not second:
+        return
+    for name in sorted({*first, *second}):
+        if first.get(name) != second.get(name) and not _OF_PLACE.search(name):
+            yield Difference(name, first.get(name, ""), second.get(name, ""))
+
+
+def _share(captures: Sequence[Document], chosen: Callable[[Kernel], bool]) -> float:
+    rows = [row for capture in captures for row in capture.kernels]
+    total = sum(row.total_ns for row in rows)
+    return sum(row.total_ns for row in rows if chosen(row)) / total if total else 0.0
+
+
+def _precisions(captures: Sequence[Document]) -> str:
+    """Return the precisions of matrix products, by time; unknown without any."""
+    of_matmul: Counter[str] = Counter()
+    for capture in captures:
+        for row in capture.kernels:
+            if row.category in _PRODUCTS and row.precision is not None:
+                of_matmul[row.precision] += row.total_ns
+    total = of_matmul.total()
+    return (
+        ", ".join(sorted(name for name, ns in of_matmul.items() if ns >= _MIN_USED * total))
+        or _UNKNOWN
+    )
+
+
+def _compiled(captures: Sequence[Document]) -> str:
+    is_used = _share(captures, lambda row: row.name.startswith("triton_")) >= _MIN_USED
+    return "used" if is_used else "not used"
+
+
+_MIN_USED = 0.05  # of the time of kernels
+_PRODUCTS = ("matmul", "attention", "convolution")
+_OF_PLACE = re.compile(r"VISIBLE_DEVICES|_(HOME|PATH|ROOT|DIR)\b|HOST|PORT")
+_PROGRAM: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "precision of products": _precisions,
+    "kernels of torch.compile": _compiled,
+}
+"""What the kernels say of the program: how its products calculate, and whether it is compiled."""

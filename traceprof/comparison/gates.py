@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.comparison.between import reach
 from traceprof.comparison.mean_change import MeanChange, mean_change
 from traceprof.comparison.statistics import Interval, of_captures
 from traceprof.documents.comparison import GateResult
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from traceprof.comparison.series import Series
     from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Outcome
+    from traceprof.documents.comparison import Outcome, Spread
     from traceprof.intervals import Float64
 
 # By the place of what they measure in a series; the step itself has a series of its own.
@@ -39,6 +40,9 @@ class GateLimit(Record, frozen=True):
     limit: float = 0.0  # how much it may grow; a negative one says how much it must fall
     unit: str = ""  # `%` of before, `pp` (hundredths of a step), `ns`; empty of a finding
     finding: str = ""  # the id of the finding that must not be there
+
+
+_STEP = GateLimit("step:+0%", "step", 0.0, "%")
 
 
 def parse(text: str) -> GateLimit:
@@ -77,6 +81,8 @@ def judged(
     after: Series,
     captures_after: Sequence[Document],
     reasons: Sequence[str] = (),
+    spread: Sequence[Spread] = (),
+    unknown: str | None = None,
 ) -> GateResult:
     """Say whether a gate is met: its interval's upper end must keep the limit.
 
@@ -86,14 +92,21 @@ def judged(
         after: those of the other.
         captures_after: the recordings of the other side.
         reasons: why the sides are not comparable; then every gate fails.
+        spread: what recordings of one program differ by; empty if two are judged alone.
+        unknown: why the parts of the step are unknown.
     """
-    result = _judged_finding(gate, captures_after) if gate.finding else _judged(gate, before, after)
+    if gate.finding:
+        result = _judged_finding(gate, captures_after)
+    else:
+        result = _judged(gate, before, after, spread)
+        if unknown is not None and gate.metric != "step":
+            result.outcome, result.reason = "inconclusive", f"unknown: {unknown}"
     if reasons:
         result.outcome, result.reason = "not met", f"not comparable: {'; '.join(reasons)}"
     return result
 
 
-def _judged(gate: GateLimit, before: Series, after: Series) -> GateResult:
+def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spread]) -> GateResult:
     change = change_of(gate, before, after)
     if change is None or change.judged is None:
         value = None if change is None else change.change
@@ -105,7 +118,11 @@ def _judged(gate: GateLimit, before: Series, after: Series) -> GateResult:
     span = f"{_written(low, gate.unit)} to {_written(high, gate.unit)}{mix}"
     value = change.change if change.at_same_mix is None else change.at_same_mix.change
     outcome: Outcome
-    if high <= gate.limit:
+    between = beyond(change.judged, before, after, spread, gate)
+    if not low <= 0 <= high and between is not None and between.low <= 0 <= between.high:
+        outcome = "inconclusive"
+        why = f"{span}, no more than recordings of one program differ: record three a side"
+    elif high <= gate.limit:
         outcome, why = "met", f"{span} keeps {allowed}"
     elif low > gate.limit:
         outcome, why = "not met", f"{span} is beyond {allowed}"
@@ -137,9 +154,38 @@ def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | No
         phases = None
         if before.has_phases and after.has_phases:
             phases = before.phases[0][of_lengths], after.phases[0][of_lengths]
-        return mean_change(unit * old, unit * new, lengths, phases)
+        return mean_change(unit * old, unit * new, lengths, phases, is_share=gate.unit == "%")
     over = [[float(values.mean()) for values in side] for side in sides]
     return MeanChange(change, _over_recordings(over, in_shares=gate.unit == "%"), None)
+
+
+def beyond(
+    interval: Interval,
+    before: Series,
+    after: Series,
+    spread: Sequence[Spread],
+    gate: GateLimit = _STEP,
+) -> Interval | None:
+    """Return an interval with what recordings of one program differ by; None if that is measured.
+
+    Args:
+        interval: over the steps of one recording a side, in the unit of the gate.
+        before: one recording.
+        after: another one.
+        spread: by part; of none there is no such interval.
+        gate: what the change is of, and its unit.
+    """
+    if not spread or len(before.captures) > 1 or len(after.captures) > 1 or not before.has_steps:
+        return None
+    part = None if gate.metric == "step" else gate.metric.replace("-", " ")
+    column = f"{'window' if part is None or gate.unit == 'pp' else part.replace(' ', '_')}_ns"
+    unit = 1.0 if gate.unit == "ns" else 100 / max(before.means[column], 1)
+    # What changes within a recording may differ between two as much.
+    trend_ns = 0.0 if part is not None else max(before.trend_ns, after.trend_ns)
+    ends = reach(before.means, after.means, spread, part)
+    middle, half = sum(interval) / 2, (interval.high - interval.low) / 2
+    low, high = (math.hypot(half, unit * end, unit * trend_ns) for end in ends)
+    return Interval(middle - low, middle + high)
 
 
 def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> Interval | None:

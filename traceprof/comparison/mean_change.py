@@ -13,7 +13,7 @@ from traceprof.run.steady_steps import long_steps, regular_spacing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Float64, Int64
+    from traceprof.intervals import Float64, Int64, Mask
 
 MIN_STEPS = 3
 """Of each recording: of fewer no interval is given."""
@@ -23,6 +23,9 @@ _MAX_BLOCK = 6  # steps; loaders alternate, so that a block has an even number o
 _MIN_CORRELATION = 0.1  # of neighbouring blocks: below it is noise
 _MAX_CORRELATION = 0.6
 _KINDS_EXPLAINED = 0.90  # of the variance: so clear are kinds whose shares are compared
+LONGER = 1.25
+"""Of the usual step: such steps are longer ones."""
+_UNCERTAIN = 0.05  # of a mean: its standard error
 _CERTAIN = 0.99  # level at which shares of kinds, or halves of a recording, differ
 
 
@@ -61,6 +64,8 @@ def mean_change(
     after: Float64,
     lengths: tuple[Float64, Float64],
     phases: tuple[Int64, Int64] | None = None,
+    *,
+    is_share: bool = False,
 ) -> MeanChange:
     """Return the change of the mean of a value of steps, such as their length.
 
@@ -75,6 +80,7 @@ def mean_change(
         lengths: float64[n] and float64[m], how long the same steps are: they tell the kinds.
         phases: int64[n] and int64[m], the phase of the program that each is of: where there are
             several they are the kinds, whatever their shares; one where not given.
+        is_share: whether values are hundredths of the mean before: none falls by more than 100.
     """
     sides = (before, after)
     change = float(after.mean() - before.mean())
@@ -83,17 +89,26 @@ def mean_change(
     blocks = [block_length(length) for length in lengths]
     means = [mean_of_blocks(side, block) for side, block in zip(sides, blocks, strict=True)]
     kinds = _phases(phases) or _kinds(lengths, blocks)
-    mix = None if kinds is None else _at_same_mix(sides, lengths, kinds)
-    return MeanChange(change, difference(means), mix)
+    mix = None if kinds is None else _at_same_mix(sides, lengths, kinds, is_share=is_share)
+    return MeanChange(change, difference(means, is_share=is_share), mix)
 
 
-def difference(means: Sequence[Mean], level: float = LEVEL) -> Interval:
+def difference(means: Sequence[Mean], level: float = LEVEL, *, is_share: bool = False) -> Interval:
     """Return the interval of the difference of two means (Welch 1947).
 
     Args:
         means: before and after.
         level: of the interval.
+        is_share: as in `mean_change`. Of uncertain means the logarithms are compared.
     """
+    is_uncertain = any(mean.variance > (_UNCERTAIN * mean.value) ** 2 for mean in means)
+    if is_share and is_uncertain and min(mean.value for mean in means) > 0:
+        logarithms = [
+            Mean(math.log(mean.value), mean.variance / mean.value**2, mean.freedom)
+            for mean in means
+        ]
+        base = means[0].value
+        return Interval(*(base * math.expm1(end) for end in difference(logarithms, level)))
     before, after = means
     variance = before.variance + after.variance
     change = after.value - before.value
@@ -189,7 +204,11 @@ def _kinds(lengths: tuple[Float64, Float64], blocks: list[int]) -> tuple[Int64, 
 
 
 def _at_same_mix(
-    sides: tuple[Float64, Float64], lengths: tuple[Float64, Float64], kinds: tuple[Int64, Int64]
+    sides: tuple[Float64, Float64],
+    lengths: tuple[Float64, Float64],
+    kinds: tuple[Int64, Int64],
+    *,
+    is_share: bool,
 ) -> AtSameMix:
     """Return the change of each kind, weighted by its share of the steps of both sides."""
     numbers, num_steps = np.unique(np.concatenate(kinds), return_counts=True)
@@ -206,10 +225,66 @@ def _at_same_mix(
         value = sum(share * mean.value for share, mean in zip(shares, means, strict=True))
         variance = sum(of_kind for of_kind, _ in variances)
         pooled.append(Mean(value, variance, _freedom(*variances)))
-    return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled))
+    return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled, is_share=is_share))
 
 
 def _freedom(*parts: tuple[float, Mean]) -> float:
     """Return the degrees of freedom of a sum of variances (Welch, Satterthwaite)."""
     squares = sum(variance**2 / mean.freedom for variance, mean in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else 1.0
+
+
+class UsualChange(NamedTuple):
+    """The change of the median of the commonest kind of steps."""
+
+    medians: tuple[float, float]
+    num_longer: tuple[int, int]  # steps that are longer by a quarter or more
+    interval: Interval  # of the change, as a fraction of the median before
+
+
+def usual_change(
+    lengths: tuple[Float64, Float64], phases: tuple[Int64, Int64] | None = None
+) -> UsualChange | None:
+    """Return the change of the usual step; None if there are too few steps.
+
+    The variance of a median is taken from the order statistics around it (McKean and Schrader,
+    1984), wider where neighbouring steps are alike, as that of the mean.
+
+    Args:
+        lengths: float64[n] and float64[m], of the steps in order of time.
+        phases: of the program, as in `mean_change`: the commonest one is judged.
+    """
+    usual = [
+        side[commonest(side, None if phases is None else phases[index])]
+        for index, side in enumerate(lengths)
+    ]
+    if min(map(len, usual)) < MIN_STEPS or min(side.min() for side in usual) <= 0:
+        return None
+    logarithms = [_median(np.log(side)) for side in usual]
+    low, high = difference(logarithms)
+    first, second = (math.exp(one.value) for one in logarithms)
+    num_longer = (
+        int(np.count_nonzero(lengths[0] >= LONGER * first)),
+        int(np.count_nonzero(lengths[1] >= LONGER * second)),
+    )
+    return UsualChange((first, second), num_longer, Interval(math.expm1(low), math.expm1(high)))
+
+
+def commonest(lengths: Float64, phases: Int64 | None) -> Mask:
+    """Return which steps are of the commonest kind, or phase where there are several, bool[n]."""
+    if phases is not None and phases.min() != phases.max():
+        kinds = phases
+    else:
+        is_long = long_steps(lengths, _KINDS_EXPLAINED)
+        kinds = np.zeros(len(lengths), np.int64) if is_long is None else is_long.astype(np.int64)
+    mask: Mask = kinds == np.bincount(kinds).argmax()
+    return mask
+
+
+def _median(values: Float64) -> Mean:
+    num, ascending = len(values), np.sort(values)
+    place = max(int((num + 1) / 2 - 1.96 * math.sqrt(num / 4)), 1)
+    deviation = float(ascending[-place] - ascending[place - 1]) / (2 * 1.96)
+    blocks, spread = mean_of_blocks(values, block_length(np.exp(values))), float(values.var(ddof=1))
+    alike = max(blocks.variance * num / spread, 1.0) if spread > 0 else 1.0
+    return Mean(float(np.median(values)), deviation**2 * alike, blocks.freedom)

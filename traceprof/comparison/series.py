@@ -6,8 +6,10 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses.steps.step_means import CAUSES, COLUMNS, in_whole_ns, mean_step
+from traceprof.comparison.mean_change import LONGER, commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
@@ -73,6 +75,26 @@ class Series(Record, frozen=True):
         return sum(float(lengths.mean()) for lengths in self.lengths) / len(self.lengths)
 
     @property
+    def with_usual_idle(self) -> Series:
+        """The same with the idle time of the usual step only, its causes in proportion."""
+        rows = self.captures[0]
+        usual = commonest(rows[:, 0], self.phases[0][0])
+        idle_ns = float(median_of(rows[usual, COLUMNS.index("idle_ns")]))
+        share = idle_ns / self.means["idle_ns"] if self.means["idle_ns"] else 0.0
+        causes = {name: round(share * self.means[name]) for name in ("idle_ns", *CAUSES)}
+        lengths = self.lengths[0][commonest(self.lengths[0], self.phases[0][1])]
+        not_long = lengths[lengths < LONGER * median_of(lengths)]
+        return replace(self, means={**self.means, **causes}, lengths=(not_long,))
+
+    @property
+    def trend_ns(self) -> float:
+        """How much longer or shorter the steps of a recording's second half are; 0 if uncertain."""
+        if self.has_phases or not self.has_steps:
+            return 0.0
+        changes = [(trend(lengths) or 0.0) * float(lengths.mean()) for lengths in self.lengths]
+        return max(map(abs, changes))
+
+    @property
     def median_ns(self) -> float | None:
         """Return the median step, or the mean of the medians of recordings; None without steps."""
         if not self.has_steps:
@@ -89,7 +111,7 @@ def series(captures: Sequence[Document]) -> Series:
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
     shared = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
-    mean = {name: sum(times[name] for times in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
+    mean = {name: sum(times[name] for times in exact) / len(exact) for name in exact[0]}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
     lengths = tuple(steady for steady, _, _ in slowest)
     left_out = sum(num - len(steady) for steady, _, num in slowest) if has_steps else 0

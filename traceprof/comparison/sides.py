@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis, analyze_captures
+from traceprof.comparison.between import MIN_RUNS
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_document
 from traceprof.documents.analysis.records import document
@@ -18,9 +19,10 @@ from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.store.runs import is_store, load_json, stored_runs
 from traceprof.trace.folder import reports_in
+from traceprof.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from traceprof.progress import Progress
 
@@ -96,6 +98,22 @@ def stored(path: str | os.PathLike[str], name: str) -> Document:
         TraceprofError: there is no such run, or another version wrote it.
     """
     return read_document(load_json(path, name), f"{os.fspath(path)}#{name}")
+
+
+def stored_with(path: str | os.PathLike[str], labels: Mapping[str, str]) -> list[Document]:
+    """Return the analyses of the runs of a store that have some labels.
+
+    Raises:
+        TraceprofError: there is no such store, no such run, or another version wrote one.
+    """
+    chosen = [run for run in stored_runs(path) if labels.items() <= run.labels.items()]
+    if len(chosen) < MIN_RUNS:
+        raise UsageError(
+            f"cannot take from {os.fspath(path)} how much runs differ",
+            f"it has {counted(len(chosen), 'run')} with these labels, and {MIN_RUNS} are needed",
+            "save more runs of the unchanged program: traceprof analyze --save",
+        )
+    return [stored(path, run.name) for run in chosen]
 
 
 def files_of(sources: Sequence[str]) -> list[Path]:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from traceprof.findings import Count, Fraction, Saving
 
 SCHEMA: Literal["traceprof.comparison/1"] = "traceprof.comparison/1"
-Verdict = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
+Verdict = Literal["faster", "slower", "same", "differs", "inconclusive", "not comparable"]
 Kind = Literal[
     "gpu", "world-size", "recording", "recorded-parts", "clocks", "steps", "completeness"
 ]
@@ -69,6 +69,32 @@ class AtSameMix(Struct, forbid_unknown_fields=True):
     high: float
 
 
+class Spread(Struct, forbid_unknown_fields=True):
+    """How much a part of the step varies between recordings of one program."""
+
+    part: Annotated[str, "Part of the step, or cause of idle time."]
+    deviation: Annotated[float, Meta(ge=0), "Standard deviation of the part's logarithm."]
+    source: Annotated[
+        Literal["table", "runs"], "The table of measured reruns, or the stored runs of `--runs`."
+    ]
+
+
+class UsualStep(Struct, forbid_unknown_fields=True):
+    """The median step of the commonest kind."""
+
+    before_ns: Count
+    after_ns: Count
+    num_longer_before: Annotated[Count, "Number of steps longer by a quarter or more, before."]
+    num_longer_after: Count
+    change: Annotated[float, "Change of the median, as a fraction of the value before."]
+    low: Annotated[float, "Lower end of its interval over steps."]
+    high: float
+    p: Annotated[
+        Fraction, "Mann and Whitney's test of all steps: the probability of such a difference."
+    ]
+    verdict: Annotated[Verdict, "As of the mean, beyond what steady parts vary between runs."]
+
+
 class Step(Struct, forbid_unknown_fields=True):
     """The mean of the steady steps, on the rank where it is longest.
 
@@ -89,20 +115,33 @@ class Step(Struct, forbid_unknown_fields=True):
     ]
     verdict: Annotated[
         Verdict,
-        "`faster` or `slower` if the interval excludes 0; `same` if it includes 0 and lies"
-        " within 1 %. `not comparable` takes precedence.",
+        "`faster` or `slower` if the interval excludes 0, and so does `between_low` to"
+        " `between_high` with one recording a side, else `differs`; `same` if it includes 0 and"
+        " lies within 1 %. `not comparable` takes precedence.",
     ]
     basis: Annotated[Basis, "What the interval is computed from; `training`: there is no interval."]
+    between_low: Annotated[
+        float | None,
+        "Lower end of the change with the usual spread between recordings; null if several"
+        " recordings on a side show it.",
+    ] = None
+    between_high: float | None = None
+    varying: Annotated[
+        str | None, "If the verdict is `differs`: the part that varies so between recordings."
+    ] = None
+    between: Annotated[list[Spread], "The spread that was assumed, by part."] = []
+    usual: Annotated[UsualStep | None, "Beside the mean; null without enough steps."] = None
 
 
 class Parts(Struct, forbid_unknown_fields=True):
-    """The mean step, or its change, and the four parts that sum to it."""
+    """The mean step, or its change, and the five parts that sum to it."""
 
     mean_step_ns: int
     compute_ns: int
     exposed_communication_ns: int
     exposed_copy_ns: int
     idle_ns: int
+    lost_ns: Annotated[int, "Time of lost records, as in the analysis."] = 0
 
 
 class PartChange(Struct, forbid_unknown_fields=True):
@@ -111,9 +150,10 @@ class PartChange(Struct, forbid_unknown_fields=True):
     part: Part
     before_ns: Count
     after_ns: Count
-    change_ns: int
+    change_ns: Annotated[int | None, "Null if unknown."]
     low_ns: int | None
     high_ns: int | None
+    unknown: Annotated[str | None, "Why the change is unknown."] = None
 
 
 class IdleChange(Struct, forbid_unknown_fields=True):
@@ -219,7 +259,7 @@ class Comparison(Struct, forbid_unknown_fields=True):
     after: Side
     comparable: Comparable
     step: Step
-    parts: Annotated[Parts, "Changes: the four parts sum to mean_step_ns."]
+    parts: Annotated[Parts, "Changes: the five parts sum to mean_step_ns."]
     mean_before: Parts
     mean_after: Parts
     part_changes: list[PartChange]

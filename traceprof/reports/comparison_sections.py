@@ -29,6 +29,7 @@ MAX_MODULES = 20
 MAX_COMMUNICATION = 15
 _MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
 _MAX_NAMED = 3  # reports
+_CAUSES = frozenset(cause.value.replace("_", " ") for cause in IdleCause)
 MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
@@ -52,6 +53,8 @@ def comparison_sections(comparison: Comparison) -> Iterator[Section]:
 def verdict(comparison: Comparison) -> str:
     """Return the verdict on the step in one sentence."""
     step = comparison.step
+    if step.verdict == "differs":
+        return _differs(comparison)
     values = f"{_exact(step.before_ns)} before and {_exact(step.after_ns)} after"
     what = "The training, without steps," if step.basis == "training" else "A step"
     change = "" if step.change is None else f" ({_signed(step.change)})"
@@ -67,6 +70,41 @@ def verdict(comparison: Comparison) -> str:
     return (
         f"{what} takes {values}: {step.verdict}, {span[:-1]}, {_LEVEL} {over}) at the same mix of"
         f" short and long steps; the mean {mean}."
+    )
+
+
+def _differs(comparison: Comparison) -> str:
+    """Say what differs between two recordings, that may do so without a change of the program."""
+    step, part = comparison.step, comparison.step.varying or ""
+    if part in _CAUSES:
+        what = CAUSES[IdleCause(part.replace(" ", "_"))]
+        changes = [one.change_ns for one in comparison.idle if one.cause.replace("_", " ") == part]
+    else:
+        what = part
+        changes = [one.change_ns or 0 for one in comparison.part_changes if one.part == part]
+    mix = step.at_same_mix
+    change = _signed(step.change or 0.0)
+    if mix is not None:
+        change = f"{_signed(mix.change)} at the same mix of short and long steps (mean {change})"
+    return (
+        f"These two recordings differ by {change}, {_exact(step.before_ns)} a step before and"
+        f" {_exact(step.after_ns)} after: runs of one program differ so, in {what} above all"
+        f" (here {change_text(sum(changes))}). Record three a side."
+    )
+
+
+def usual(comparison: Comparison) -> str | None:
+    """Say what the usual step does, where the mean does not tell."""
+    step = comparison.step.usual
+    is_told = comparison.step.verdict not in {"inconclusive", "differs"}
+    if step is None or is_told or step.verdict not in {"faster", "slower"}:
+        return None
+    span = _span(step.change, step.low, step.high)
+    return (
+        f"The usual step takes {_exact(step.before_ns)} before and {_exact(step.after_ns)} after:"
+        f" {step.verdict}, {span[:-1]}, {_LEVEL} over steps). In the mean,"
+        f" {counted(step.num_longer_before, 'step')} before and {step.num_longer_after} after, a"
+        " quarter longer or more, hide it."
     )
 
 
@@ -98,8 +136,11 @@ def _head(comparison: Comparison) -> Iterator[str]:
     for reason in comparison.comparable.allowed:
         yield f"Compared all the same: {reason}."
     yield verdict(comparison)
-    yield f"before: {_side(comparison.before)}"
-    yield f"after:  {_side(comparison.after)}"
+    of_usual = usual(comparison)
+    if of_usual is not None:
+        yield of_usual
+    for reason in dict.fromkeys(part.unknown for part in comparison.part_changes if part.unknown):
+        yield f"Unknown are the parts of the step: {reason}."
     reasons = [*comparison.comparable.reasons, *comparison.comparable.allowed]
     for difference in comparison.comparable.differences:
         pair = f"{difference.before} before, {difference.after} after"
@@ -107,6 +148,8 @@ def _head(comparison: Comparison) -> Iterator[str]:
             continue
         values = f"{difference.before or 'nothing'} before, {difference.after or 'nothing'} after"
         yield f"differs: {difference.what}: {values}"
+    yield f"before: {_side(comparison.before)}"
+    yield f"after:  {_side(comparison.after)}"
     for side in (comparison.before, comparison.after):
         for reason in side.left_out_reports:
             yield f"left out: {reason}"
@@ -139,7 +182,7 @@ def _parts(comparison: Comparison) -> Section:
             part.part,
             duration(part.before_ns),
             duration(part.after_ns),
-            change_text(part.change_ns),
+            "unknown" if part.change_ns is None else change_text(part.change_ns),
             ""
             if part.low_ns is None or part.high_ns is None
             else f"{change_text(part.low_ns)} to {change_text(part.high_ns)}",

@@ -53,14 +53,14 @@ def mean_step(totals: Sequence[StepTotals], *, has_steps: bool) -> dict[str, flo
     return {
         name: sum(getattr(rank, name) / max(rank.num_steps, 1) for rank in counted)
         / max(len(counted), 1)
-        for name in (*COLUMNS, *CAUSES)
+        for name in (*COLUMNS, "lost_ns", *CAUSES)
     }
 
 
 def in_whole_ns(mean: Mapping[str, float]) -> dict[str, int]:
-    """Return a mean step in whole ns: its parts sum to it, and the causes to idle time."""
+    """Return a mean step in whole ns: parts and lost time sum to it, causes to idle time."""
     total = round(mean["window_ns"])
-    parts = _rounded({name: mean[name] for name in PARTS}, total)
+    parts = _rounded({name: mean[name] for name in (*PARTS, "lost_ns")}, total)
     causes = _rounded({name: mean[name] for name in CAUSES}, parts["idle_ns"])
     return {"window_ns": total, **parts, **causes}
 

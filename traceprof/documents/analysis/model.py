@@ -472,6 +472,11 @@ class Report(Struct, forbid_unknown_fields=True):
     schema_version: str | None
     command_line: Annotated[list[str], "Command that was recorded; empty if unknown."]
     recorded: Annotated[list[str], "The optional parts that were recorded."]
+    environment: Annotated[
+        dict[str, str],
+        "Versions of software, environment variables of PyTorch, CUDA, NCCL and OpenMP, and what"
+        " the profiler was told to record, as far as known.",
+    ] = {}
 
 
 class Rank(Struct, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.trace.model.trace import Session
 
 
 _breakdown_row = maker(model.Breakdown, "rank")
@@ -101,7 +103,19 @@ def _reports(result: RunResult) -> Iterator[model.Report]:
             schema_version=report.schema_version,
             command_line=[_encodable(word) for word in report.session.command_line],
             recorded=[part.name.lower().replace("_", " ") for part in report.recorded],
+            environment=_environment(report.session),
         )
+
+
+def _environment(session: Session) -> dict[str, str]:
+    """Return versions, and the variables that change how a program runs."""
+    variables = {
+        name: value for name, value in session.environment.items() if _VARIABLE.fullmatch(name)
+    }
+    return {
+        _encodable(name): _encodable(value)
+        for name, value in ({**session.versions, **variables}).items()
+    }
 
 
 def _ranks(result: RunResult) -> Iterator[model.Rank]:
@@ -338,6 +352,9 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+_VARIABLE = re.compile(
+    r"(NCCL|RCCL|TORCH\w*|PYTORCH|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|MKL|GOMP|KMP|NVTE|HSA|HIP|MIOPEN)_\w+"
+)
 TABLES: Mapping[str, ListField] = {
     "reports": ListField(model.Report, _reports),
     "ranks": ListField(model.Rank, _ranks),

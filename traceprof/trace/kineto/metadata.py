@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 _VENDOR = "AMD"
 _ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_VERSIONS = (
+    *("cuda_runtime_version", "cuda_driver_version", "cupti_version", "nccl_version"),
+    *("hip_runtime_version", "hip_driver_version", "roctracer_version"),
+    *("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"),
+)
 _MAX_INTEGER = 1 << 62
 
 
@@ -52,6 +57,12 @@ class Metadata:
         return any(mark in self._facts for mark in _ROCM_MARKS) or any(
             name.startswith(_VENDOR) for name in names
         )
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of software by its name, and what the profiler was told to record."""
+        facts = {**self._distributed, **self._facts}
+        return {name.replace("_", " "): str(facts[name]) for name in _VERSIONS if facts.get(name)}
 
     @property
     def rank(self) -> int | None:

@@ -446,6 +446,7 @@ class KinetoTrace(Trace):
             command_line=(),
             environment={},
             end_ns=None if end_ns is None else end_ns - first_ns,
+            versions=self._metadata.versions,
         )
 
     def num_threads(self, process: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NewType, Protocol
 
 import numpy as np
@@ -64,6 +65,8 @@ class Session(Record, frozen=True):
     start_text: str | None = None  # the UTC time of the capture's start, as the report has it
     # of the capture, in the report's own time; events may end a little later
     end_ns: int | None = None
+    # versions of software by its name, and what a profiler recorded beside events
+    versions: Mapping[str, str] = MappingProxyType({})
 
 
 class Trace(Protocol):

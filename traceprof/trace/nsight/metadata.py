@@ -25,6 +25,7 @@ _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
+_VERSIONS = {"NVIDIA driver": "NvDriverVersion", "CUDA of the driver": "CudaDriverVersion"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _IN_PARTS = lazy(r"\bMIG\b")  # a GPU's name, where it is a part of a board
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
@@ -62,6 +63,11 @@ class Target:
             command_line=tuple(self.command_line),
             environment=self.environment,
             end_ns=self.capture_end_ns,
+            versions={
+                what: version
+                for what, name in _VERSIONS.items()
+                if (version := self._machine(name)) is not None
+            },
         )
 
     @property

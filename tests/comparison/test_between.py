@@ -1,0 +1,195 @@
+"""What recordings of one unchanged program differ by, and what one recording a side can say."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from tests.support.claims import document_of
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analysis import Options, analyze_reports
+from traceprof.comparison.ask import compare, compared
+from traceprof.comparison.between import NAMES, STEADY, VARYING, reach, spreads
+from traceprof.comparison.mean_change import Mean, difference, usual_change
+from traceprof.comparison.sides import LoadedSide
+from traceprof.comparison.statistics import mann_whitney
+from traceprof.documents.analysis.records import document
+from traceprof.reports.comparison_sections import usual, verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.documents.analysis.model import Document
+
+OPTIONS = Options(savings=False)
+TRAINING = SAMPLE_FOLDER / "training.sqlite"
+LOADER = "pairs/kineto_loader/resnet50_{}.pt.trace.json.gz"
+# Recordings of which each quarter is held against each other: nothing was changed in them.
+WINDOWS = (
+    "a100x4_ddp_baseline_rank0.sqlite",
+    "a100x4_ddp_nobroadcast_rank0.sqlite",
+    "a100_single_4workers_dataloader.sqlite",
+    "a100_single_dali_amp_bf16.sqlite",
+    "h100x2_torchrun_nccl_on_compute_stream.sqlite",
+    "jacobi_mpi",
+    "kineto/bytedance_st",
+    "kineto/param_resnet.json.gz",
+    "pairs/a100_loader_0_baseline.sqlite",
+    "pairs/a100_loader_1_8workers.sqlite",
+    "pairs/a100_loader_2_dali.sqlite",
+    "pairs/a100_loader_3_dali_amp.sqlite",
+    "pairs/h100x2_per_layer_sync.sqlite",
+    "pairs/v100_mpas_0_noasync.sqlite",
+    "pairs/v100_mpas_1_async.sqlite",
+    "streams_3.0.0.sqlite",
+)
+RERUNS = (
+    ("kineto/noise/h100_a1.pt.trace.json.gz", "kineto/noise/h100_a2.pt.trace.json.gz"),
+    ("kineto/noise/h100_b1.pt.trace.json.gz", "kineto/noise/h100_b2.pt.trace.json.gz"),
+    (LOADER.format("w0_a"), LOADER.format("w0_b")),
+)
+MIN_STEPS = 6  # of a window
+
+
+def _document(path: Path, steps: tuple[int, int] | None = None) -> Document:
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]
+    return document(analyze_reports(paths, Options(savings=False, steps=steps)))
+
+
+def _windows(path: Path) -> list[Document]:
+    """Return analyses of up to four equal parts of a recording's steps."""
+    numbers = sorted({step.step for step in _document(path).steps})
+    num_parts = min(len(numbers) // MIN_STEPS, 4)
+    ends = [numbers[index * len(numbers) // num_parts] for index in range(num_parts)]
+    return [
+        _document(path, (first, stop))
+        for first, stop in zip(ends, [*ends[1:], numbers[-1] + 1], strict=True)
+    ]
+
+
+def _side(one: Document) -> LoadedSide:
+    return LoadedSide("a window", (one,))
+
+
+@pytest.mark.long
+def test_unchanged_programs_are_neither_faster_nor_slower(traces: Path) -> None:
+    """Reruns against reruns, windows against windows: false alarms in at most 6 % of the pairs."""
+    pairs = [tuple(_document(traces / name) for name in names) for names in RERUNS]
+    for name in WINDOWS:
+        pairs += combinations(_windows(traces / name), 2)
+    verdicts = [compared(_side(before), _side(after)).step.verdict for before, after in pairs]
+    assert len(verdicts) >= 60
+    alarms = sum(one in {"faster", "slower"} for one in verdicts)
+    assert alarms <= 0.06 * len(verdicts)
+
+
+def test_a_loader_that_varies_so_is_no_change(traces: Path) -> None:
+    gates = ["step:+2%", "step:-2%", "idle:-2%", "compute:+2%"]
+    paths = [traces / LOADER.format(name) for name in ("w0_a", "w0_b")]
+    found = compare(*paths, gates=gates, options=OPTIONS)
+    assert found.step.verdict == "differs"
+    assert found.step.varying == "data loading"
+    assert verdict(found).endswith(
+        "runs of one program differ so, in data loading above all (here -24.0 ms). Record three a"
+        " side."
+    )
+    outcomes = ["inconclusive", "inconclusive", "inconclusive", "met"]
+    assert [gate.outcome for gate in found.gates] == outcomes
+    alone = compare(*paths, gates=gates, one_recording=True, options=OPTIONS)
+    assert [gate.outcome for gate in alone.gates] == ["met", "met", "met", "met"]
+
+
+def test_a_usual_step_is_shorter_whatever_hides_it_in_the_mean(traces: Path) -> None:
+    names = ("1_8workers", "2_dali")
+    paths = [traces / f"pairs/a100_loader_{name}.sqlite" for name in names]
+    found = compare(*paths, options=OPTIONS)
+    assert found.step.verdict == "differs"
+    assert found.step.usual is not None
+    assert found.step.usual.verdict == "faster"
+    assert (found.step.usual.num_longer_before, found.step.usual.num_longer_after) == (3, 0)
+    assert "In the mean, 3 steps before and 0 after" in (usual(found) or "")
+
+
+def test_stored_runs_say_how_much_parts_vary() -> None:
+    runs = [document_of(TRAINING) for _ in range(4)]
+    assert {one.deviation for one in spreads(runs)} == {0.0}
+    for factor, run in zip((0.9, 1.0, 1.0, 1.1), runs, strict=True):
+        run.step_totals = [
+            replace(
+                totals,
+                compute_ns=round(factor * totals.compute_ns),
+                window_ns=totals.window_ns + round((factor - 1) * totals.compute_ns),
+            )
+            for totals in run.step_totals
+        ]
+    found = {one.part: one for one in spreads(runs)}
+    logarithms = np.log([0.9, 1.0, 1.0, 1.1])
+    quantile = 3.182  # Student's t of three degrees of freedom
+    expected = quantile / 1.96 * logarithms.std(ddof=1)
+    assert found["compute"].deviation == pytest.approx(expected, rel=1e-3)
+    assert found["exposed communication"].deviation == 0
+    assert {one.source for one in found.values()} == {"runs"}
+
+
+def test_few_runs_say_nothing() -> None:
+    found = {one.part: one for one in spreads([document_of(TRAINING)] * 2)}
+    assert {one.source for one in found.values()} == {"table"}
+    assert found["compute"].deviation == STEADY["compute_ns"]
+    assert found["mpi"].deviation == VARYING
+
+
+def test_reach_holds_so_many_of_two_draws() -> None:
+    """Draw both sides of an unchanged part: 95 of 100 changes lie within the reach of each."""
+    random = np.random.default_rng(5)
+    spread = spreads()
+    num_within = 0
+    for _ in range(2000):
+        means = []
+        for _ in range(2):
+            compute = round(1e6 * math.exp(random.normal(0, STEADY["compute_ns"])))
+            means.append({**dict.fromkeys(NAMES, 0), "compute_ns": compute, "window_ns": compute})
+        change = means[1]["window_ns"] - means[0]["window_ns"]
+        low, high = reach(means[0], means[1], spread)
+        num_within += low <= -change <= high
+    assert num_within == pytest.approx(1900, abs=40)
+
+
+def test_no_interval_of_shares_goes_below_all() -> None:
+    before, after = Mean(100.0, 900.0, 10), Mean(4.0, 0.04, 10)
+    low, high = difference([before, after], is_share=True)
+    assert -100 < low < -96 < high < 0
+    plain = difference([before, after])
+    assert plain.low < -100
+    sure = [Mean(100.0, 1.0, 10), Mean(98.0, 1.0, 10)]
+    assert difference(sure, is_share=True) == difference(sure)
+
+
+def test_the_usual_step_is_the_median_of_the_commonest_kind() -> None:
+    random = np.random.default_rng(1)
+    before, after = (random.normal(length, 1, 40) for length in (100, 90))
+    before[::8] = 700
+    change = usual_change((before, after))
+    assert change is not None
+    assert change.medians == pytest.approx((100, 90), abs=0.6)
+    assert change.num_longer == (5, 0)
+    assert change.interval.low < -0.1 < change.interval.high < -0.09
+    assert usual_change((before[:2], after)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0], 0.0122),
+        ([1.0, 2.0, 4.0, 8.0], [3.0, 5.0, 6.0, 7.0], 0.4705),
+        ([1.0, 1.0, 1.0], [1.0, 1.0], 1.0),
+    ],
+)
+def test_mann_whitney(before: list[float], after: list[float], expected: float) -> None:
+    """By hand: U is 0 of 25 and 5 of 16, with the correction for continuity."""
+    found = mann_whitney(np.array(before), np.array(after))
+    assert found == pytest.approx(expected, abs=5e-4)

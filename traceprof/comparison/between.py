@@ -1,0 +1,122 @@
+"""How much recordings of one unchanged program differ, by part of the step.
+
+One recording a side does not show it. It is taken from runs that were stored before, else from a
+table of what reruns and windows of unchanged programs were measured to differ by. A part's length
+varies by factors: its logarithm has the standard deviation of the table. What depends on disks,
+networks and other processes may be 0 in one run, so a tenth of the step is added to it first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.steps.step_means import CAUSES, PARTS
+from traceprof.comparison.series import series
+from traceprof.comparison.statistics import LEVEL, Interval, t_quantile
+from traceprof.documents.comparison import Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.comparison.series import Series
+    from traceprof.documents.analysis.model import Document
+
+# Standard deviations of logarithms, of windows of 19 recordings and of reruns: three quarters of
+# them differ by no more (docs/compare.md has them all).
+STEADY = {
+    "compute_ns": 0.005,
+    "exposed_communication_ns": 0.06,
+    "exposed_copy_ns": 0.12,
+    "launch_bound_ns": 0.04,
+    "turnaround_ns": 0.03,
+    "sync_ns": 0.2,
+}
+VARYING = 0.7
+"""The same of all other causes of idle time: loading, MPI, stalls, unknown ones."""
+MIN_RUNS = 3
+"""Stored runs, of which the spread is taken instead."""
+_FLOOR = 0.1  # of the step
+_MIN_SHARE = 0.01  # of the step: less of a varying part is no matter
+_LEAST_NS = 1000  # what is less does not vary
+_NORMAL = 1.96
+NAMES = tuple(name for name in (*PARTS, *CAUSES) if name != "idle_ns")
+
+
+def spreads(runs: Sequence[Document] = ()) -> list[Spread]:
+    """Return how much each part varies between recordings of one program.
+
+    Args:
+        runs: of the unchanged program, recorded before; of fewer than three the table is used.
+    """
+    if len(runs) < MIN_RUNS:
+        return [Spread(_part(name), STEADY.get(name, VARYING), "table") for name in NAMES]
+    means = [series([run]).means for run in runs]
+    # Few runs tell their spread badly: the quantile is Student's.
+    wider = t_quantile((1 + LEVEL) / 2, len(runs) - 1) / _NORMAL
+    found = []
+    for name in NAMES:
+        values = np.log(
+            [max(mean[name] + _floor(name, mean["window_ns"]), _LEAST_NS) for mean in means]
+        )
+        found.append(Spread(_part(name), wider * float(values.std(ddof=1)), "runs"))
+    return found
+
+
+def reach(
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    spread: Sequence[Spread],
+    part: str | None = None,
+) -> Interval:
+    """Return how far a change may lie below and above what was measured, both in ns.
+
+    Both ends of each part are moved, so that its logarithm changes by 1.96 standard deviations of
+    a difference; the parts vary independently.
+
+    Args:
+        before: the mean step by part and cause, in ns.
+        after: the same of the other recording.
+        spread: by part.
+        part: of the step; None for the whole step.
+    """
+    squares = [0.0, 0.0]
+    for name, one in zip(NAMES, spread, strict=True):
+        if part is None or _part(name) == part or (part == "idle" and name in CAUSES):
+            ends = _of_part(before, after, name, one.deviation)
+            squares = [square + end**2 for square, end in zip(squares, ends, strict=True)]
+    return Interval(-math.sqrt(squares[0]), math.sqrt(squares[1]))
+
+
+def widest(before: Series, after: Series, spread: Sequence[Spread]) -> str:
+    """Return the part whose usual spread reaches furthest against the measured change."""
+    is_less = after.means["window_ns"] < before.means["window_ns"]
+    ends = [
+        _of_part(before.means, after.means, name, one.deviation)[is_less]
+        for name, one in zip(NAMES, spread, strict=True)
+    ]
+    return _part(NAMES[int(np.argmax(ends))])  # there is always a part
+
+
+def _of_part(
+    before: Mapping[str, int], after: Mapping[str, int], name: str, deviation: float
+) -> tuple[float, float]:
+    """Return how far the change of a part may lie below and above the measured one, in ns."""
+    step_ns = (before["window_ns"] + after["window_ns"]) / 2
+    if name not in STEADY and max(before[name], after[name]) < _MIN_SHARE * step_ns:
+        return 0.0, 0.0
+    floor = _floor(name, step_ns)
+    old, new = before[name] + floor, after[name] + floor
+    factor = math.exp(_NORMAL * deviation * math.sqrt(2) / 2)
+    change = new - old
+    return change - (new / factor - old * factor), new * factor - old / factor - change
+
+
+def _floor(name: str, step_ns: float) -> float:
+    return 0.0 if name in STEADY else _FLOOR * step_ns
+
+
+def _part(name: str) -> str:
+    return name.removesuffix("_ns").replace("_", " ")
