@@ -63,7 +63,8 @@ def test_a_quicker_loader_takes_idle_time_away(
     pairs = traces / "pairs"
     sides = pairs / f"{before}.sqlite", pairs / f"{after}.sqlite"
     comparison = compare(*sides, options=OPTIONS)
-    assert comparison.step.verdict == "faster"
+    # One recording a side: of 43 ms nobody knows, for loading varies by factors.
+    assert comparison.step.verdict == ("faster" if gain_ms > 100 else "differs")
     parts = comparison.parts
     assert parts.mean_step_ns == pytest.approx(-1e6 * gain_ms, rel=0.1)
     assert min(parts.compute_ns, parts.exposed_copy_ns, parts.idle_ns) == parts.idle_ns

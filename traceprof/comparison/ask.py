@@ -240,8 +240,7 @@ def _usual(
     if change is None:
         return None
     interval = Interval(*(100 * end for end in change.interval))
-    usual = before.with_usual_idle, after.with_usual_idle
-    between = beyond(interval, *usual, spread)
+    between = beyond(interval, before, after, spread, of_usual=True)
     (first, second), (longer, longer_after) = change.medians, change.num_longer
     return d.UsualStep(
         before_ns=round(first),

@@ -90,6 +90,18 @@ def reach(
     return Interval(-math.sqrt(squares[0]), math.sqrt(squares[1]))
 
 
+def usual(side: Series) -> dict[str, int]:
+    """Return the mean step of a recording with the idle time of its usual steps.
+
+    What recurs in each step is in these, too: causes that vary have only the rest of their time.
+    """
+    steady = [name for name in CAUSES if name in STEADY]
+    rest_ns = max(side.usual_idle_ns - sum(side.means[name] for name in steady), 0.0)
+    varying = {name: side.means[name] for name in CAUSES if name not in STEADY}
+    share = min(rest_ns / max(sum(varying.values()), 1), 1.0)
+    return {**side.means, **{name: round(share * ns) for name, ns in varying.items()}}
+
+
 def widest(before: Series, after: Series, spread: Sequence[Spread]) -> str:
     """Return the part whose usual spread reaches furthest against the measured change."""
     is_less = after.means["window_ns"] < before.means["window_ns"]

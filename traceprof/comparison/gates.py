@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.comparison.between import reach
+from traceprof.comparison.between import reach, usual
 from traceprof.comparison.mean_change import MeanChange, mean_change
 from traceprof.comparison.statistics import Interval, of_captures
 from traceprof.documents.comparison import GateResult
@@ -121,7 +121,7 @@ def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spr
     between = beyond(change.judged, before, after, spread, gate)
     if not low <= 0 <= high and between is not None and between.low <= 0 <= between.high:
         outcome = "inconclusive"
-        why = f"{span}, no more than recordings of one program differ: record three a side"
+        why = f"{span}: runs of one program differ so, record three a side"
     elif high <= gate.limit:
         outcome, why = "met", f"{span} keeps {allowed}"
     elif low > gate.limit:
@@ -165,6 +165,8 @@ def beyond(
     after: Series,
     spread: Sequence[Spread],
     gate: GateLimit = _STEP,
+    *,
+    of_usual: bool = False,
 ) -> Interval | None:
     """Return an interval with what recordings of one program differ by; None if that is measured.
 
@@ -174,6 +176,7 @@ def beyond(
         after: another one.
         spread: by part; of none there is no such interval.
         gate: what the change is of, and its unit.
+        of_usual: whether it is the usual step's, in which a trend within a recording is already.
     """
     if not spread or len(before.captures) > 1 or len(after.captures) > 1 or not before.has_steps:
         return None
@@ -181,8 +184,9 @@ def beyond(
     column = f"{'window' if part is None or gate.unit == 'pp' else part.replace(' ', '_')}_ns"
     unit = 1.0 if gate.unit == "ns" else 100 / max(before.means[column], 1)
     # What changes within a recording may differ between two as much.
-    trend_ns = 0.0 if part is not None else max(before.trend_ns, after.trend_ns)
-    ends = reach(before.means, after.means, spread, part)
+    trend_ns = 0.0 if part is not None or of_usual else max(before.trend_ns, after.trend_ns)
+    means = [usual(side) if of_usual else side.means for side in (before, after)]
+    ends = reach(means[0], means[1], spread, part)
     middle, half = sum(interval) / 2, (interval.high - interval.low) / 2
     low, high = (math.hypot(half, unit * end, unit * trend_ns) for end in ends)
     return Interval(middle - low, middle + high)

@@ -23,8 +23,7 @@ _MAX_BLOCK = 6  # steps; loaders alternate, so that a block has an even number o
 _MIN_CORRELATION = 0.1  # of neighbouring blocks: below it is noise
 _MAX_CORRELATION = 0.6
 _KINDS_EXPLAINED = 0.90  # of the variance: so clear are kinds whose shares are compared
-LONGER = 1.25
-"""Of the usual step: such steps are longer ones."""
+_LONGER = 1.25  # than the usual step
 _UNCERTAIN = 0.05  # of a mean: its standard error
 _CERTAIN = 0.99  # level at which shares of kinds, or halves of a recording, differ
 
@@ -264,8 +263,8 @@ def usual_change(
     low, high = difference(logarithms)
     first, second = (math.exp(one.value) for one in logarithms)
     num_longer = (
-        int(np.count_nonzero(lengths[0] >= LONGER * first)),
-        int(np.count_nonzero(lengths[1] >= LONGER * second)),
+        int(np.count_nonzero(lengths[0] >= _LONGER * first)),
+        int(np.count_nonzero(lengths[1] >= _LONGER * second)),
     )
     return UsualChange((first, second), num_longer, Interval(math.expm1(low), math.expm1(high)))
 

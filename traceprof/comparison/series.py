@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_means import CAUSES, COLUMNS, in_whole_ns, mean_step
-from traceprof.comparison.mean_change import LONGER, commonest, trend
+from traceprof.analyses.steps.step_means import COLUMNS, in_whole_ns, mean_step
+from traceprof.comparison.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
@@ -75,16 +74,11 @@ class Series(Record, frozen=True):
         return sum(float(lengths.mean()) for lengths in self.lengths) / len(self.lengths)
 
     @property
-    def with_usual_idle(self) -> Series:
-        """The same with the idle time of the usual step only, its causes in proportion."""
+    def usual_idle_ns(self) -> float:
+        """The median idle time of steps of the commonest kind, of one recording."""
         rows = self.captures[0]
         usual = commonest(rows[:, 0], self.phases[0][0])
-        idle_ns = float(median_of(rows[usual, COLUMNS.index("idle_ns")]))
-        share = idle_ns / self.means["idle_ns"] if self.means["idle_ns"] else 0.0
-        causes = {name: round(share * self.means[name]) for name in ("idle_ns", *CAUSES)}
-        lengths = self.lengths[0][commonest(self.lengths[0], self.phases[0][1])]
-        not_long = lengths[lengths < LONGER * median_of(lengths)]
-        return replace(self, means={**self.means, **causes}, lengths=(not_long,))
+        return float(median_of(rows[usual, COLUMNS.index("idle_ns")]))
 
     @property
     def trend_ns(self) -> float:
