@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import traceprof
-from traceprof.analyses.verdict.yields import MIN_CHANGES, UsualYield, cause_of
+from traceprof.analyses.verdict.yields import UsualYield, cause_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -335,6 +335,14 @@ def learnt(outcomes: Iterable[Outcome]) -> dict[tuple[str, str | None], list[flo
     }
 
 
+def expected(ratios: Sequence[float]) -> float:
+    """Return the share of a limit to expect: of few changes not far from half."""
+    return (sum(ratios) + _PRIOR * 0.5) / (len(ratios) + _PRIOR)
+
+
+_PRIOR = 2  # changes that brought half
+
+
 def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
     """Return what limits usually bring."""
     rows = []
@@ -344,7 +352,7 @@ def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
         low, middle, high = (
             statistics.quantiles(ratios, n=4, method="inclusive") if ratios[1:] else ratios * 3
         )
-        numbers = (round(value, 3) for value in (low, middle, high))
+        numbers = (round(value, 3) for value in (low, middle, high, expected(ratios)))
         rows.append(UsualYield(finding, cause, len(ratios), *numbers))
     return rows
 
@@ -354,8 +362,7 @@ def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int]:
     right = 0
     for outcome in outcomes:
         others = learnt(one for one in outcomes if one.change != outcome.change)
-        ratios = others.get((outcome.finding, outcome.cause), [])
-        usual = statistics.median(ratios) if len(ratios) >= MIN_CHANGES else 0.5
+        usual = expected(others.get((outcome.finding, outcome.cause), []))
         right += usual / 2 <= outcome.ratio <= usual * 2
     return right, len(outcomes)
 
@@ -365,7 +372,8 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
     right, num = left_out_one(outcomes)
     rows = [
         f"| `{row.finding}` | {row.cause or ''} | {row.num_changes}"
-        f" | {row.low:.2f} | {row.middle:.2f} | {row.high:.2f} |"
+        f" | {row.low:.2f} | {row.middle:.2f} | {row.high:.2f}"
+        f" | {row.expected:.2f} |"
         for row in usual_yields(outcomes)
     ]
     single = [
@@ -379,8 +387,11 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
             "",
             _YIELDS_INTRO.format(right, num),
             "",
-            "| finding | largest part | changes | first quartile | median | third quartile |",
-            "|" + "---|" * 6,
+            (
+                "| finding | largest part | changes | first quartile | median | third quartile"
+                " | expected |"
+            ),
+            "|" + "---|" * 7,
             *rows,
             "",
             "## Each change",
@@ -396,9 +407,11 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
 _YIELDS_INTRO = """\
 What changes brought of the limits that findings had given before them: what came ÷ the limit, from
 [pairs of recordings](validation.md) and from [changes timed on GPUs](h100.md). A change that was
-recorded twice counts once. The report multiplies a limit with the median of its kind from five
-changes on, else with 0.5. Learnt without the change itself, that is within a factor of two of what
-came in {} of {} recordings. `make validation` writes this page."""
+recorded twice counts once. The report multiplies a limit with what is expected: the mean of the
+changes of its kind and of two that brought half, which a few changes cannot move far. Learnt
+without the change itself, that is within a factor of two of what came in {} of {} recordings.
+
+`make validation` writes this page."""
 
 
 def _predictions(before: Path, pair: Pair, came_ns: int) -> Iterator[str]:

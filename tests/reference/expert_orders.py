@@ -51,7 +51,7 @@ EXPERT_ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "kineto/TraceLens_sts_traces_mi300_ddp_resnet18_no_pool_train_resnet18": ("gpu-idle",),
     "kineto/TraceLens_tests_traces_mi300_resnet_act_checkpoint": ("exposed-communication",),
-    "kineto/bytedance_st": ("uneven-kernels",),  # the last stage has more to do
+    "kineto/bytedance_st": ("pipeline-bubble",),  # the last stage has more to do, and is named
     "kineto/bytedance_se": ("uneven-kernels",),  # sequences of unequal length
     "cases/low_before_high": (LOADER,),
 }

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps
-from traceprof.analyses.verdict.three_lines import share_of_step, short_action
+from traceprof.analyses.verdict.three_lines import share_of_step, short_action, small_fixes
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph, table
@@ -51,6 +51,9 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
     seen: set[tuple[int, int, int]] = set()  # rank, start and end of evidence shown so far
     for place, group in enumerate(groups):
         yield _with_evidence(claim(analysis, group), group, place, seen)
+    small = small_fixes(analysis.findings)
+    if small is not None:
+        yield paragraph(small)
     left = [part for part in analysis.attributions if part.finding is None]
     for part in left[:_MAX_UNEXPLAINED]:
         yield paragraph(
@@ -79,6 +82,9 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
     yield table(headings, rows, text=headings[:3])
     if len(groups) > max_rows:
         yield Paragraph(f"Also: {', '.join(group[0].id for group in groups[max_rows:])}.")
+    small = small_fixes(analysis.findings)
+    if small is not None:
+        yield paragraph(small)
     causes = () if headline is None else headline.causes[1 : 1 + max_advice]
     for cause in causes:
         if cause.advice:

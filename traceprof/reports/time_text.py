@@ -261,7 +261,10 @@ def headline_lines(analysis: RunResult) -> list[str]:
         return [*lines, *lost_lines(analysis.completeness)]
     if verdict is None:
         lines += lost_lines(analysis.completeness) or [_PARTLY_JUDGED]
-    return [*lines, what_it_takes(headline)]
+    takes, result = what_it_takes(headline) + judged_share(headline), headline.breakdown
+    if result.periods:
+        takes += f" {about_periods(result.periods, result.unit.layers)}"
+    return [*lines, takes]
 
 
 _PARTLY_JUDGED = "No verdict on the run: only the findings that were asked for were judged."
@@ -273,9 +276,7 @@ def where_lines(analysis: RunResult) -> list[str]:
     if headline is None:
         return []
     kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
-    lines = [f"The {kind} is {parts}.{judged_share(headline)}"]
-    if headline.breakdown.periods:
-        lines[-1] += f" {about_periods(headline.breakdown.periods, headline.breakdown.unit.layers)}"
+    lines = [f"The {kind} is {parts}."]
     replay = headline.savings.replay
     if replay is not None and not lost_lines(analysis.completeness):
         lines += filter(None, [_what_it_could_take(headline.savings, replay)])

@@ -6,12 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
 from tests.support.traces import SAMPLES, analysis_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analyses.verdict.three_lines import MAX_WORDS, three_lines
+from traceprof.analyses.verdict.three_lines import MAX_WORDS, small_fixes, three_lines
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
@@ -58,6 +59,20 @@ def test_a_cause_of_much_of_a_symptom_stands_before_it(cost: int, first: str) ->
     ids = [one.id for one in in_order(findings, STEP_NS)]
     assert ids[0] == first
     assert ids.index("exposed-copy") == (2 if first == "host-sync" else 1)
+
+
+def test_small_fixes_are_named_with_what_proves_them_whatever_their_place() -> None:
+    copies = replace(
+        made("exposed-copy", impact_ns=4_000_000),
+        advice=("Copy less", "1.2 ms of gradients (12 times): gradient_as_bucket_view=True"),
+    )
+    pageable = replace(made("pageable-copy", impact_ns=3_000_000), advice=("pin_memory=True",))
+    idle = replace(made("gpu-idle"), advice=("Overlap the copy: pin_memory=True",))
+    assert small_fixes([idle]) is None
+    assert small_fixes([idle, pageable, copies]) == (
+        "Small and certain: gradient_as_bucket_view=True (1.2 ms of gradients);"
+        " pin_memory=True (pageable-copy)."
+    )
 
 
 def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:

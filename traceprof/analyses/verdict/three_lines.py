@@ -237,6 +237,27 @@ def _peers(finding: Finding) -> str:
     return f" ({duration(own)} to {between(least, most)})"
 
 
+_SMALL = (  # findings whose advice holds such a flag only where the report proves its use
+    ("exposed-copy", "gradient_as_bucket_view=True"),
+    ("pageable-copy", "pin_memory=True"),
+    ("unfused-kernels", "channels_last"),
+    ("unfused-kernels", "fused=True"),
+)
+
+
+def small_fixes(findings: Sequence[Finding]) -> str | None:
+    """Name the flags that cost nothing and are proven to be of use, with what proves them."""
+    fixes = []
+    for id_, flag in _SMALL:
+        for finding in findings:
+            advice = next((text for text in finding.advice if flag in text), None)
+            if finding.id == id_ and advice is not None:
+                proof = re.match(r"\d[^,:(]*[^,:( ]", advice)
+                fixes.append(f"{flag} ({proof[0] if proof else id_})")
+                break
+    return f"Small and certain: {'; '.join(fixes)}." if fixes else None
+
+
 def _place(finding: Finding) -> str:
     """Return the name in its title's parentheses, else the range around most of a finding."""
     named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", finding.title.partition(";")[0])
@@ -315,8 +336,6 @@ def _trust(
 def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> Iterator[str]:
     if headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL:
         yield f"only {percent(headline.judged_fraction)} of the recorded GPU time is judged"
-    if headline.breakdown.periods:
-        yield f"no range marks steps: one is a period, {headline.breakdown.unit.unit.one}"
     if headline.lengths is None:
         yield "no steps are known"
     elif headline.lengths.num_steps < _FEW_STEPS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
 
 MIN_CHANGES = 5
-"""Changes from which on there is a usual yield."""
+"""Changes from which on the report speaks of a usual yield."""
 _UNKNOWN = 0.5  # of a limit: the middle of what is possible
 
 
@@ -33,6 +33,9 @@ class UsualYield(Struct, frozen=True, forbid_unknown_fields=True):
     low: Annotated[Number, "First quartile of what came, as a share of the limit."]
     middle: Annotated[Number, "Median."]
     high: Annotated[Number, "Third quartile."]
+    expected: Annotated[
+        Number, "What to expect: the mean of these changes and of two that brought half."
+    ]
 
 
 @cache
@@ -79,5 +82,4 @@ def expected_ns(finding: Finding, step_ns: int) -> int:
     if most_ns is None:
         return round(_UNKNOWN * finding.impact_fraction * step_ns)
     known = usual_yield(finding)
-    has_yield = known is not None and known.num_changes >= MIN_CHANGES
-    return round(most_ns * (known.middle if known is not None and has_yield else _UNKNOWN))
+    return round(most_ns * (_UNKNOWN if known is None else known.expected))
