@@ -42,9 +42,11 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
         findings: of the run, with their savings as far as they are known.
         step_ns: what a step takes.
     """
-    groups = {
-        group[0].id: sorted(group, key=lambda one: _key(one, step_ns)) for group in by_id(findings)
-    }
+
+    def by_cost(finding: Finding) -> tuple[object, ...]:
+        return -finding.severity.level, -finding.impact_ns, _key(finding, step_ns)
+
+    groups = {group[0].id: sorted(group, key=by_cost) for group in by_id(findings)}
     symptom_of = _symptoms(groups)
 
     def action(id_: str) -> list[str]:
@@ -54,7 +56,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
         return chain
 
     chains = {id_: action(id_) for id_ in groups}
-    keys = {id_: _key(group[0], step_ns) for id_, group in groups.items()}
+    keys = {id_: min(_key(one, step_ns) for one in group) for id_, group in groups.items()}
     first = {
         root: min(keys[id_] for id_, chain in chains.items() if chain[-1] == root)
         for root in {chain[-1] for chain in chains.values()}
