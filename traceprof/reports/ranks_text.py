@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
 from traceprof.reports.blocks import MAX_NAME, MAX_RANKS, paragraph, section, table
 from traceprof.trace.grouping import median_of
@@ -70,7 +72,11 @@ def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
-    shown = order[:MAX_RANKS]
+    shown = order
+    if len(order) > MAX_RANKS:
+        place = {rank: member for member, rank in enumerate(comparison.ranks)}
+        noted = (place[rank] for rank in rank_work.by_note(analysis.measured) if rank in place)
+        shown = list(islice(noted, MAX_RANKS))
     for member in shown:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         waited = matrix_ns[member]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
+from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
-from traceprof.findings import share
 from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
 from traceprof.run.completeness import is_doubtful
@@ -65,16 +66,13 @@ def _parts(analysis: RunResult) -> dict[str, str]:
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
-    """Return the ranks that a table shows in order: the slowest, and those that compute least."""
+    """Return the ranks that a table shows: all in order, or those that a few must show."""
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    if max_ranks >= min(len(by_rank), MAX_RANKS):
-        return by_rank[:max_ranks]
-    slowest = None if analysis.headline is None else analysis.headline.breakdown.rank
-    worst = sorted(
-        by_rank,
-        key=lambda row: (row.rank != slowest, share(row.judged.compute_ns, row.judged.window_ns)),
-    )
-    return sorted(worst[:max_ranks], key=lambda result: result.rank)
+    if max_ranks >= len(by_rank):
+        return by_rank
+    of_rank = {result.rank: result for result in by_rank}
+    noted = (of_rank[rank] for rank in rank_work.by_note(analysis.measured) if rank in of_rank)
+    return list(islice(noted, max_ranks))
 
 
 def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:

@@ -57,6 +57,7 @@ _MIN_PEERS = 4  # from which on the spread of the peers is known beside one that
 _MOSTLY = 0.5  # of the compute in parts, from which on an excess changes; of a cost, is constant
 _REDUCE = ("AllReduce", "ReduceScatter", "AllGather")
 _NAMED = ("labels", "communicator")
+_FAR_MORE = 2  # times the median of the waiting that ranks make
 _MAX_PARTS = 256  # of a step: neighbours of more are taken together
 _FEW = 6  # ranks of which none is further off by chance
 _ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
@@ -124,6 +125,31 @@ class RunWork(Record, frozen=True):
 def run(measured: MeasuredRun) -> RunWork:
     """Compare the work of the ranks of a run, once."""
     return measured.cache.get(_guarded, measured)
+
+
+def by_note(measured: MeasuredRun) -> list[int]:
+    """Return the numbers of all ranks, those first that a table of a few must show.
+
+    First ranks that compute longer than their peers, and the longest stages; then those that make
+    the others wait far longer than most do; then the median; then the rest, by the waiting they
+    make.
+    """
+    numbers, work = measured.ranks.ranks, run(measured)
+    made = dict(zip(numbers, measured.ranks.matrix_ns.sum(axis=0).tolist(), strict=True))
+    named = [measured.placed[excess.member].rank for excess in work.excesses]
+    named += [
+        metrics[0].longest_rank
+        for metrics in pipeline_bubble.run(measured).metrics
+        if metrics[0].longest_rank is not None
+    ]
+    rest = sorted(
+        (rank.rank for rank in measured.run.ranks), key=lambda rank: (-made.get(rank, 0), rank)
+    )
+    usual = float(median_of([*made.values()])) if made else 0.0
+    late = [rank for rank in rest if made.get(rank, 0) > _FAR_MORE * usual]
+    by_compute = sorted(work.ranks, key=lambda row: row.compute_ns)
+    middle = [by_compute[len(by_compute) // 2].rank] if by_compute else []
+    return [*dict.fromkeys((*named, *late, *middle, *rest))]
 
 
 @optional("uneven-kernels", otherwise=lambda *_: RunWork())
