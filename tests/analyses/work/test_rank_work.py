@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from tests.reference.rank_work import expected
 from tests.support.placed import CLOCKS, kernels_of, noisy
-from tests.support.selection import long_after
+from tests.support.selection import known, long_after
+from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
 from traceprof.analyses.kernels.unevenness import unevenness
-from traceprof.analyses.work.rank_work import RunWork, work_of
+from traceprof.analyses.pipeline_bubble import ID as PIPELINE
+from traceprof.analyses.work.rank_work import RunWork, by_note, work_of
 from traceprof.trace.columns import pack
 
 ALL = 40  # kernels of a step
@@ -198,3 +200,16 @@ def test_ranks_with_other_work_are_no_peers() -> None:
     found = work(ranks)
     assert [peers.ranks for peers in found.peers] == [(0, 1)]
     assert (found.ranks[2].peers, found.ranks[2].excess_ns) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("exposed-waiting", 1), ("uneven-clock", 2), ("pipeline-bubble", None)]
+)
+def test_ranks_that_stand_out_are_shown_first(name: str, first: int | None) -> None:
+    analysis = closed_analysis(SAMPLE_FOLDER / f"{name}.sqlite")
+    noted = by_note(analysis.measured)
+    assert sorted(noted) == [rank.rank for rank in analysis.run.ranks]
+    if first is None:  # the stage that computes longest
+        metrics = [finding.metrics for finding in analysis.findings if finding.id == PIPELINE]
+        first = known(metrics[0]["longest_rank"])
+    assert noted[0] == first
