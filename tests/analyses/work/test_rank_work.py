@@ -210,6 +210,6 @@ def test_ranks_that_stand_out_are_shown_first(name: str, first: int | None) -> N
     noted = by_note(analysis.measured)
     assert sorted(noted) == [rank.rank for rank in analysis.run.ranks]
     if first is None:  # the stage that computes longest
-        metrics = [finding.metrics for finding in analysis.findings if finding.id == PIPELINE]
+        metrics: Any = [finding.metrics for finding in analysis.findings if finding.id == PIPELINE]
         first = known(metrics[0]["longest_rank"])
     assert noted[0] == first
