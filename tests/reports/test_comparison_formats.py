@@ -142,3 +142,13 @@ def test_paths_that_are_no_utf8_are_written() -> None:
 
 def test_marks_tell_what_became_of_gates(comparison: Comparison) -> None:
     assert set(MARKS) >= {gate.outcome for gate in comparison.gates}
+
+
+def test_the_second_line_says_which_part_changed_most() -> None:
+    """The sample's loader sleeps; a rerun of the same program without it idles less."""
+    compared = compare(SAMPLE_FOLDER / "data-loading.sqlite", SAMPLE_FOLDER / "healthy.sqlite")
+    changes = {part.part: part.change_ns or 0 for part in compared.part_changes}
+    sign = 1 if compared.parts.mean_step_ns > 0 else -1
+    most = max(changes, key=lambda part: sign * changes[part])
+    shown = text.render_comparison(compared)
+    assert f"Most of the change: {most}, " in shown

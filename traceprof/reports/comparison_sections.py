@@ -139,6 +139,7 @@ def _head(comparison: Comparison) -> Iterator[str]:
     of_usual = usual(comparison)
     if of_usual is not None:
         yield of_usual
+    yield from _why(comparison)
     for reason in dict.fromkeys(part.unknown for part in comparison.part_changes if part.unknown):
         yield f"Unknown are the parts of the step: {reason}."
     reasons = [*comparison.comparable.reasons, *comparison.comparable.allowed]
@@ -153,6 +154,22 @@ def _head(comparison: Comparison) -> Iterator[str]:
     for side in (comparison.before, comparison.after):
         for reason in side.left_out_reports:
             yield f"left out: {reason}"
+
+
+def _why(comparison: Comparison) -> Iterator[str]:
+    """Say which part of the step changed most, in the direction of the step."""
+    changed_ns = comparison.parts.mean_step_ns
+    known = [part for part in comparison.part_changes if part.change_ns]
+    if not changed_ns or not known:
+        return
+    most = max(known, key=lambda part: (part.change_ns or 0) * (1 if changed_ns > 0 else -1))
+    said = f"Most of the change: {most.part}, {change_text(most.change_ns or 0)}"
+    causes = [cause for cause in comparison.idle if cause.change_ns * (most.change_ns or 0) > 0]
+    if most.part == "idle" and causes:
+        cause = max(causes, key=lambda one: abs(one.change_ns))
+        what = CAUSES[IdleCause(cause.cause)]
+        said += f" (mostly {what}, {change_text(cause.change_ns)})"
+    yield f"{said}."
 
 
 def _side(side: Side) -> str:
