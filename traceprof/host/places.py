@@ -81,7 +81,7 @@ KINDS: tuple[_Kind, ...] = (
     _Kind(
         PlaceKind.COLLECTION,
         lazy(evidence.GARBAGE_COLLECTION.pattern),
-        "instrument, Nsight Systems (--python-gc), gc.collect by name",
+        "instrument, the garbage collections that a recorder names, gc.collect by name",
     ),
     _Kind(
         PlaceKind.CHECKPOINT,
