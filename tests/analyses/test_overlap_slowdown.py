@@ -418,7 +418,9 @@ def test_known_answers_on_four_a100(
     assert finding.metrics["num_overlapped"] == num_overlapped
     assert finding.metrics["matched_fraction"] == pytest.approx(matched, abs=5e-5)
     assert finding.metrics["num_sms_taken"] == 24
-    assert 0 < finding.impact_ns <= excess_ns
+    assumed_ns: Any = finding.metrics["assumed_excess_ns"]
+    assert assumed_ns > 0  # 1900 more never ran alone at their place
+    assert 0 < finding.impact_ns <= excess_ns + assumed_ns
 
 
 def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -> None:

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from traceprof.run.session_clocks import MachineClock
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
+_WORK_HEADINGS = (
+    "rank",
+    "stage",
+    "compute",
+    "a\nforward",
+    "a\nbackward",
+    "beyond\nits peers",
+    "noise",
+)
 _TRANSFER_HEADINGS = (
     "operation",
     "communicator",
@@ -58,8 +67,36 @@ def rank_sections(analysis: RunResult) -> Iterator[Section]:
         transferred = None if is_one_report else _transfer_table(analysis)
         if transferred is not None:
             yield section(_arrived_heading(analysis), transferred)
+    work = _work_table(analysis)
+    if work is not None:
+        yield section("Compute of each rank in a step, against its peers", work)
     yield from _groups(analysis)
     yield from _buckets(analysis)
+
+
+def _work_table(analysis: RunResult) -> TableBlock | None:
+    """Return what ranks compute in a step, those that stand out first; None without peers."""
+    rows = {row.rank: row for row in rank_work.run(analysis.measured).ranks}
+    if all(row.excess_ns is None for row in rows.values()):
+        return None
+    shown = list(rows)
+    if len(rows) > MAX_RANKS:
+        noted = (rank for rank in rank_work.by_note(analysis.measured) if rank in rows)
+        shown = list(islice(noted, MAX_RANKS))
+    lines = []
+    for row in (rows[rank] for rank in shown):
+        sign = "" if row.excess_ns is None else "-" if row.excess_ns < 0 else "+"
+        lines.append(
+            (
+                str(row.rank),
+                "-" if row.stage is None else str(row.stage),
+                duration(row.compute_ns),
+                *("-" if ns is None else duration(ns) for ns in (row.forward_ns, row.backward_ns)),
+                "-" if row.excess_ns is None else f"{sign}{duration(abs(row.excess_ns))}",
+                "-" if row.noise_ns is None else duration(row.noise_ns),
+            )
+        )
+    return table(_WORK_HEADINGS, lines)
 
 
 def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
