@@ -37,6 +37,7 @@ _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sor
 _FEW = 256
 _FEW_BYTES = 1 << 14
 _MAX_COMPRESSED_BYTES = 1 << 15
+_MIN_COMPRESSED_BYTES = 64  # less is not worth the time
 _MIN_COMPARED = 4096  # rows, from which on it pays to compare them
 _MAX_COMPARED = 16  # numbers that a column is compared with, in the time of half a table look-up
 _ALL = slice(None)
@@ -254,7 +255,8 @@ def pack_ahead(ids: Int64) -> Column:
 def pack_all(columns: Iterable[Int64]) -> PackedColumns:
     """Pack columns, int64[n] each; small ones are compressed: there may be thousands of reports."""
     packed = tuple(map(pack, columns))
-    if sum(column.nbytes for column in packed) > _MAX_COMPRESSED_BYTES:
+    num_bytes = sum(column.nbytes for column in packed)
+    if not _MIN_COMPRESSED_BYTES <= num_bytes <= _MAX_COMPRESSED_BYTES:
         return packed
     return zlib.compress(pickle.dumps(packed, 5), 1)
 

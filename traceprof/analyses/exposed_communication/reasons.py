@@ -120,6 +120,8 @@ class ExposedOperations(Record, frozen=True):
         """Return how much of each operation is exposed for each reason, int64[reasons, n]."""
         exposed = self.exposure
         by_reason = np.zeros((len(Reason), len(exposed)), np.int64)
+        if not len(exposed):
+            return by_reason
         left = exposed.exposed_ns.copy()
         capped = (
             (Reason.WAITING, self.waiting.ns),

@@ -354,13 +354,13 @@ def _beside_others(metrics: GpuIdleMetrics) -> Saving | None:
 
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
     """Return how long the GPU worked for other ranks of the report; None if it has none."""
+    if rank.gpu_id is None:
+        return None
     trace = rank.trace
     others = [
         group
         for key, operations in trace.operations.items()
-        if key.process != rank.process
-        and rank.gpu_id is not None
-        and trace.gpu_id(key) == rank.gpu_id
+        if key.process != rank.process and trace.gpu_id(key) == rank.gpu_id
         for group in operations.groups
     ]
     if not others:

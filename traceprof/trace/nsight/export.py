@@ -188,7 +188,9 @@ class NsightTrace(SectionedExport):
     def holds(self, part: Part) -> bool:
         if part is Part.EVERY_OPERATION:
             return not self.losses
-        return holds(self, self._database, part)
+        if part not in self._held:  # every rank asks for many
+            self._held[part] = holds(self, self._database, part)
+        return self._held[part]
 
     @property
     def losses(self) -> Sequence[str]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankKey
+    from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges
     from traceprof.trace.nsight.nvtx_events import EventColumns
 
@@ -132,6 +133,7 @@ class SectionedExport:
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self.in_use = self._database.in_use
         self._kept: dict[Section, SectionData] = {}
+        self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._kernels_on_demand = kernels_on_demand
