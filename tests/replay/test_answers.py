@@ -35,7 +35,7 @@ from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.replay.graph.longest_path import solve
-from traceprof.replay.graph.process_graph import in_pieces
+from traceprof.replay.graph.process_graph import in_segments
 from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
 from traceprof.replay.results import Answer, WhatIf
 from traceprof.replay.whatif import answers_to, whatif
@@ -356,8 +356,8 @@ def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
     """The waits went, and one kernel was compiled anew (50 registers for 39): 68 to 110 us."""
     # Every operation gets a node of its own, so that its time can be asked.
     monkeypatch.setattr(
-        "traceprof.replay.graph.process_part.in_pieces",
-        lambda observed, _, *rest: in_pieces(observed, np.arange(len(observed.work)), *rest),
+        "traceprof.replay.graph.process_part.in_segments",
+        lambda observed, _, *rest: in_segments(observed, np.arange(len(observed.work)), *rest),
     )
     options = Options(savings=False)
     new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")

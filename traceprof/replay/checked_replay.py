@@ -82,7 +82,7 @@ class CheckedReplay(Record, frozen=True):
     has_limits: bool = False
 
     def limit_ns(self, place: int, assumption: Assumption) -> float | None:
-        """Return what no step goes below where threads pace each other; None if none is wanted.
+        """Return a lower bound of a step when threads wait for each other; None if none is wanted.
 
         Whatever threads wait for, a stream runs what remains of its work one after the other.
         """
@@ -105,7 +105,7 @@ class CheckedReplay(Record, frozen=True):
         return assumption.of_communication and not self.communication.any()
 
     def loader_ns(self, assumption: Assumption) -> float:
-        """Return what no step goes below because a loader takes as long for a batch."""
+        """Return a lower bound of a step: a loader's time for a batch."""
         if not assumption.keeps_loading:
             return 0.0
         return max(part.loader_ns for part in self.graph.facts)
@@ -181,7 +181,7 @@ class CheckedReplay(Record, frozen=True):
         return self._changed(graph, changes)
 
     def _changed(self, graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder | CannotChange:
-        """Return the steps with changes of how ranks meet, and by other ways to read them."""
+        """Return the steps with changed edges between ranks, for each reading of them."""
         others = [
             [*changes[:index], other, *changes[index + 1 :]]
             for index, change in enumerate(changes)
@@ -202,12 +202,11 @@ class CheckedReplay(Record, frozen=True):
         return StepsUnder(steps, tuple(otherwise), orders)
 
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
-        """Return the least time of a step under one of the assumptions, surely and by an estimate.
+        """Return two lower bounds of a step under an assumption: a sure one, and an estimate.
 
-        The first is the longest sum of one stream's remaining work; the other one holds what the
-        kernels of the rank whose step takes longest cover, too, less what they are taken to be
-        faster. Kernels may run side by side that ran one after the other, but nothing says that
-        they would be as fast then.
+        The sure one is the longest sum of one stream's remaining work. The estimate also contains
+        the time that the kernels of the slowest rank cover, less what they gain: a replay may run
+        kernels side by side that ran one after the other, but they might be slower then.
         """
         if assumption.changes_run or assumption.is_modelled:
             return 0.0, 0.0
@@ -309,7 +308,7 @@ def _num_launching(rank: Rank) -> int:
 
 
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:
-    """Return assumptions with all other readings of them, and where the readings of each stand."""
+    """Return assumptions followed by their other readings, and the places of the readings."""
     replayed, others = list(assumptions), []
     for assumption in assumptions:
         others.append(range(len(replayed), len(replayed) + len(assumption.others)))
@@ -376,7 +375,7 @@ def _baseline(
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
-    """Return the communication time of each step, ns, float64[s]: the mean over ranks."""
+    """Return the mean communication time over ranks of each step, ns, float64[s]."""
     by_rank: dict[int, dict[int, int]] = {}
     whole: dict[int, int] = {}
     for result in analysis.measured.of(breakdown):

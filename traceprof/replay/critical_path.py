@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 # Until an operation is launched, the host works; what follows is microseconds.
 _HOST = (
-    EdgeKind.THREAD,
-    EdgeKind.OWN_TIME,
+    EdgeKind.PROGRAM_ORDER,
+    EdgeKind.CALLS,
     EdgeKind.HAND_OVER,
     EdgeKind.LOCK,
     EdgeKind.LAUNCH,
     EdgeKind.SILENCE,
     EdgeKind.HIDDEN_WAIT,
     EdgeKind.NOT_HANDED_OVER,
-    EdgeKind.HOST_WAIT,
-    EdgeKind.STALL,  # calls return, or free memory once the GPU is through
+    EdgeKind.SYNCHRONIZATION,
+    EdgeKind.FULL_QUEUE,  # calls return, or free memory once the GPU is through
 )
 
 
@@ -54,24 +54,24 @@ class PathCategory(str, Enum):
     DELAY = "delay"
 
 
-class PathPiece(Record, frozen=True):
-    """A piece of the critical path: the calls or operations between two that others wait for."""
+class PathSegment(Record, frozen=True):
+    """A segment of the critical path: consecutive calls or operations."""
 
     rank: int  # the rank's number, the first one of its process
     start_ns: int  # on the run's clock
-    end_ns: int  # on the run's clock; the next piece begins there
+    end_ns: int  # on the run's clock; the next segment begins there
     spent_ns: Mapping[PathCategory, float]  # its time by category
 
     @property
     def part(self) -> PathCategory:
-        """The kind that makes up most of it."""
+        """The category with most of its time."""
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
 
-def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
+def critical_path(graph: RunGraph) -> Iterator[PathSegment]:
     """Yield the way to the end of the last step, within the steps, from its begin on.
 
-    Pieces follow each other without gaps, on the rank that ends last, and on those that it waited
+    Segments follow each other without gaps, on the rank that ends last, and on those that it waited
     for; what takes no time is left out.
 
     Args:
@@ -95,7 +95,7 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
             continue
         facts = graph.facts[process]
         spent = _spent(facts, kind, node, high - low)
-        yield PathPiece(facts.ranks[0], round(low), round(high), spent)
+        yield PathSegment(facts.ranks[0], round(low), round(high), spent)
 
 
 def _spent(
@@ -106,7 +106,7 @@ def _spent(
         return {PathCategory.COMMUNICATION: length_ns}
     if kind in _HOST:
         return {PathCategory.HOST: length_ns}
-    if kind not in (EdgeKind.WORK, EdgeKind.LAUNCHES):
+    if kind not in (EdgeKind.OPERATIONS, EdgeKind.LAUNCHES):
         return {PathCategory.DELAY: length_ns}
     by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
     total = float(by_kind.sum())
@@ -129,9 +129,9 @@ def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
         graph: of the run; its first weights are what was measured.
     """
     totals = {facts.ranks[0]: dict.fromkeys(PathCategory, 0.0) for facts in graph.facts}
-    for piece in critical_path(graph):
-        for part, spent_ns in piece.spent_ns.items():
-            totals[piece.rank][part] += spent_ns
+    for segment in critical_path(graph):
+        for part, spent_ns in segment.spent_ns.items():
+            totals[segment.rank][part] += spent_ns
     return tuple(
         PathPart(rank, *(round(spent[part]) for part in PathCategory))
         for rank, spent in totals.items()
@@ -219,21 +219,21 @@ class _Walk:
         kept, edges = self._kinds[number]
         place = edge - int(self._first_edge[number])
         at, other = int(edges.at[place]), int(edges.other[place])
-        if edges.kind in {EdgeKind.WORK, EdgeKind.LAUNCHES}:
-            self._piece(kept, at, begin, of_launches=edges.kind is EdgeKind.LAUNCHES)
-        elif edges.kind is EdgeKind.OWN_TIME:
+        if edges.kind in {EdgeKind.OPERATIONS, EdgeKind.LAUNCHES}:
+            self._segment(kept, at, begin, of_launches=edges.kind is EdgeKind.LAUNCHES)
+        elif edges.kind is EdgeKind.CALLS:
             self._calls(kept, int(kept.process.first_call[at]), begin)
-        elif edges.kind in {EdgeKind.LAUNCH, EdgeKind.STREAM}:
+        elif edges.kind in {EdgeKind.LAUNCH, EdgeKind.STREAM_ORDER}:
             self._before(kept, at, begin, is_launch=edges.kind is EdgeKind.LAUNCH)
-        elif edges.kind is EdgeKind.STREAM_WAIT:
+        elif edges.kind is EdgeKind.EVENT:
             self._before(kept, int(kept.process.stream_waits.consumer[at]), begin, is_launch=False)
-        elif edges.kind in {EdgeKind.HOST_WAIT, EdgeKind.STALL}:
+        elif edges.kind in {EdgeKind.SYNCHRONIZATION, EdgeKind.FULL_QUEUE}:
             call = int(kept.process.host_waits.call[at])
             name = f"return from {_call_name(kept, call)}"
             self._put(kept.process.ranks[0][1], "host", begin, name)
         else:
             words = {
-                EdgeKind.THREAD: "between calls",
+                EdgeKind.PROGRAM_ORDER: "between calls",
                 EdgeKind.SILENCE: "between calls",
                 EdgeKind.HAND_OVER: f"hand-over after {_call_name(kept, other)}",
                 EdgeKind.LOCK: f"behind {_call_name(kept, other)} of another thread",
@@ -244,7 +244,7 @@ class _Walk:
     def _put(
         self, rank: Rank, kind: PartKind, begin: float, name: str, stream: int | None = None
     ) -> None:
-        """Put down a part from some time to what was reached so far, if that is later."""
+        """Add a part from a time to the earliest time reached so far."""
         start = max(round(begin), self._begin)
         if start >= self._reached:
             return
@@ -272,7 +272,7 @@ class _Walk:
             self._calls(kept, int(work.call[operation]), begin)
 
     def _calls(self, kept: Kept, call: int, begin: float) -> None:
-        """Put down what a thread did up to what was reached, by the call that takes most of it.
+        """Add a thread's time up to the earliest time reached, named after its longest call.
 
         Args:
             kept: the process.
@@ -292,10 +292,10 @@ class _Walk:
                 name = f"{len(rows)} calls, the longest {name}"
         self._put(kept.process.ranks[0][1], "host", begin, name)
 
-    def _piece(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
-        """Add the operations of a piece, from the one that waited for its launch, if any did."""
+    def _segment(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
+        """Add the operations of a segment, from the one that waited for its launch, if any did."""
         process = kept.process
-        number = int(process.piece_of_operation[operation])
+        number = int(process.segment_of_operation[operation])
         ends = np.append(process.first_operation, len(process.work))
         rows = np.arange(ends[number], ends[number + 1])
         if of_launches:
@@ -311,7 +311,7 @@ class _Walk:
             self._before(kept, int(rows[0]), begin, is_launch=True)
 
     def _operation_at(self, node: int) -> tuple[Kept, int]:
-        """Return the process of a node, and the operation that ends there, alone in its piece."""
+        """Return the process of a node, and the operation that ends there, alone in its segment."""
         for kept, facts in zip(self._kept, self._graph.facts, strict=True):
             if facts.host_node <= node < facts.end_node:
                 return kept, int(kept.process.first_operation[(node - facts.gpu_node) // 2])

@@ -1,8 +1,8 @@
 """Gates: checks of a replay; a failed gate refuses the answers that it makes unsure.
 
-What a report lacks shows in what is left of it: in operations without a launch, in events without a
-record, in silences that are as long as the GPU works, in delays that end with another stream's
-work, and in steps that come out wrong with the delays of others.
+Missing records leave traces: operations without a launch, event calls without a record, silences
+that last as long as the GPU works, delays that end with another stream's work, and steps that are
+replayed wrong with the delays of other steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FAR_OFF = 10.0  # digits of a share beyond it say nothing
 
 
 class _Meaning(Record, frozen=True):
-    """What a gate that does not hold means."""
+    """Consequences of a gate that fails."""
 
     why: str  # what is wrong, with a place for the value
     part: Part | None  # what to record instead; None if no recording is known to help
@@ -142,13 +142,13 @@ def floor_gate(below: float) -> Gate:
     """Return the gate that no answer lies below a step's least time.
 
     Args:
-        below: by how much the lowest one does, as a share.
+        below: of the lowest answer, as a share of the least time.
     """
     return _gate("floor", below, MAX_BELOW_FLOOR)
 
 
 def failed(gates: tuple[Gate, ...], assumption: Assumption) -> Gate | None:
-    """Return the first gate that makes an assumption unsure, None if none does."""
+    """Return the first failed gate that an assumption depends on, or None."""
     return next(
         (
             gate
@@ -202,7 +202,7 @@ def _gate(name: GateName, value: float | None, limit: float) -> Gate:
 def _misfit(
     share: Float64, measured: Float64, removed: Float64, held_out: Float64, *, has_events: bool
 ) -> Gate:
-    """Return the misfit: of each step with delays of others, or of the mean where steps are few."""
+    """Return the misfit of steps replayed with delays of others; of the mean if steps are few."""
     step = float(share @ measured)
     if not step:
         return _gate("misfit", None, MAX_MISFIT)
@@ -217,7 +217,7 @@ def _misfit(
 def _off_floor(
     graph: RunGraph, share: Float64, measured: Float64, without: Float64
 ) -> float | None:
-    """Return how far a step without GPU time is off the host's own time.
+    """Return the distance of a step without GPU time from the host's own time.
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
     of the threads that launch; or as long as another thread takes by itself for what it hands over.

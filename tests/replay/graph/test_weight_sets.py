@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceprof.replay.graph.longest_path import NEVER, WeightSets
+from traceprof.replay.graph.longest_path import UNCONSTRAINED, WeightSets
 
 
 def some_columns(rng: np.random.Generator, num_edges: int, num_sets: int) -> np.ndarray:
@@ -11,7 +11,7 @@ def some_columns(rng: np.random.Generator, num_edges: int, num_sets: int) -> np.
     columns = np.repeat(rng.normal(size=(num_edges, 1)), num_sets, axis=1)
     for number in range(1, num_sets, 2):
         changed = rng.random(num_edges) < 0.3
-        columns[changed, number] = rng.choice([NEVER, 1.0, 2.0], int(changed.sum()))
+        columns[changed, number] = rng.choice([UNCONSTRAINED, 1.0, 2.0], int(changed.sum()))
     return columns
 
 

@@ -58,7 +58,7 @@ class Atom(Record, frozen=True):
         return self if of_run is None else replace(self, of_run=of_run(analysis))
 
     def by_other(self, index: int) -> Atom:
-        """Return it with another reading of the entry; itself if there are none."""
+        """Return it with another reading of what is not known; itself if there is none."""
         others = self.entry.others
         return replace(self, entry=replace(self.entry, change=others[index])) if others else self
 
@@ -80,7 +80,7 @@ class Assumption(Record, frozen=True):
 
     @property
     def only_removes(self) -> bool:
-        """Whether it takes time away only, so that no step gets longer."""
+        """Whether it only removes time, so that no step gets longer."""
         return all(atom.entry.is_bound for atom in self.atoms) and not self.is_modelled
 
     @property
@@ -134,7 +134,7 @@ class Assumption(Record, frozen=True):
         return any(atom.entry.step_change is not None for atom in self.atoms)
 
     def step_change(self, analysis: OpenAnalysis, graph: RunGraph) -> StepChange | CannotChange:
-        """Return by what a step changes as a model says, or why it does not.
+        """Return a step's change by a model, or why the model does not answer.
 
         Args:
             analysis: of the run.
@@ -258,7 +258,7 @@ class Variant(Record, frozen=True):
         chosen = replace(
             assumed,
             possible_waits=self.has_possible_waits,
-            whole_streams=self.has_whole_streams,
+            waits_for_whole_stream=self.has_whole_streams,
             hidden_waits=self.has_hidden_waits,
             frees_hidden_waits=self.frees_hidden_waits,
             held_out=self.is_held_out,
@@ -311,7 +311,7 @@ def ways_of(assumption: Assumption) -> list[Way]:
 
 
 def profilers_share(analysis: OpenAnalysis) -> float:
-    """Return the share of launch time that may be the recorder's own."""
+    """Return the share of launch time that the recorder may cause."""
     is_of_profiler = any(rank.trace.format == KINETO_FORMAT for rank in analysis.run.ranks)
     return PROFILERS_SHARE if is_of_profiler else 0.0
 

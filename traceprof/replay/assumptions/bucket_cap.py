@@ -11,7 +11,7 @@ from traceprof.analyses.gradients.buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
-from traceprof.replay.graph.longest_path import NEVER, EdgeKind, solve
+from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
@@ -174,7 +174,7 @@ class _Plan:
         gone = buckets.transfer.ravel()
         return RunChange(
             edges=gone,
-            weights=np.full(len(gone), NEVER),
+            weights=np.full(len(gone), UNCONSTRAINED),
             source=np.concatenate(source),
             target=np.concatenate(target),
             added=np.concatenate(added),
@@ -182,7 +182,7 @@ class _Plan:
         )
 
     def _held_by(self, first: int, bucket: int, left: float) -> list[tuple[int, float]]:
-        """Return the edges by which a part of a bucket is ready, and how long they hold it.
+        """Return the edges that a part of a bucket waits for, and their weights.
 
         Args:
             first: the step's first bucket.
@@ -195,7 +195,7 @@ class _Plan:
             for edge in self._into(int(starts[bucket, column])):
                 kind = int(self._edges.kind[edge])
                 weight = float(self._weights[edge])
-                if kind == EdgeKind.STREAM:
+                if kind == EdgeKind.STREAM_ORDER:
                     # What is on the stream before the step's first bucket, and in between.
                     is_bucket = is_in(self._edges.source[edge], starts + 1)
                     if bucket == first and not is_bucket:
@@ -206,7 +206,7 @@ class _Plan:
         return held
 
     def _gap_ns(self, first: int, bucket: int, column: int, kind: int) -> float:
-        """Return how much later a bucket was ready than the one before, of one kind of edge."""
+        """Return the time between two buckets becoming ready, by one kind of edge."""
         starts, size = self._buckets.start, self._buckets.bytes
         scale = 1.0
         if bucket == first:  # what came before is not known: as fast as the next one
@@ -230,12 +230,12 @@ class _Plan:
     def _into(self, node: int) -> list[int]:
         low, high = np.searchsorted(self._of_target, [node, node + 1])
         edges = self._sorted[low:high]
-        held: list[int] = edges[self._weights[edges] > NEVER].tolist()
+        held: list[int] = edges[self._weights[edges] > UNCONSTRAINED].tolist()
         return held
 
 
 def _closed_at(sizes: Int64, cap: float, how: int) -> Int64:
-    """Return after how many bytes of a step each new bucket is closed, int64[k]."""
+    """Return the bytes of a step up to the end of each new bucket, int64[k]."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if how == _CUT:
@@ -263,6 +263,6 @@ def _latencies(buckets: _Buckets) -> tuple[float, ...]:
 
 
 def _ns_per_byte(buckets: _Buckets, latency_ns: float) -> float:
-    """Return how long each byte takes beyond the latency."""
+    """Return the time per byte beyond the latency."""
     moved = np.maximum(buckets.transfer_ns - latency_ns, 0.0)
     return float(median_of(moved / buckets.bytes))

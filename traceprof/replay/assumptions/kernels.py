@@ -57,38 +57,40 @@ def unlike_kernels(analysis: OpenAnalysis) -> str:
 
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:
-    """Let kernels lose nothing to communication, of the most that each may have lost."""
+    """Remove the largest possible slowdown of kernels beside communication."""
     return with_shorter_communication(process, durations, 0.0, "most")
 
 
 def with_shorter_communication(
     process: Process, durations: Durations, share: float, reading: Reading = "rate"
 ) -> Durations:
-    """Let kernels be slowed down only as long as communication still takes.
+    """Scale the slowdown of kernels with the communication that remains beside them.
 
     Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
     its slowdown while communication still runs beside it.
     """
-    work, before = process.work, durations.unslowed_ns
+    work, before = process.work, durations.removed_slowdown_ns
     before = np.zeros(len(work)) if before is None else before
     lost = _slowed_ns(process, reading, share)
     unslowed = np.where(np.abs(lost) > np.abs(before), lost, before)
     # What is faster for another reason loses as much less.
     left = np.maximum(work.length_ns - unslowed, 0.0)
     length = durations.length_ns * (left / np.maximum(work.length_ns - before, 1.0))
-    return replace(durations, length_ns=length, unslowed_ns=unslowed)
+    return replace(durations, length_ns=length, removed_slowdown_ns=unslowed)
 
 
 def still_slowed_ns(process: Process, durations: Durations) -> Float64:
-    """Return how much longer communication makes each operation, float64[operations]."""
+    """Return the slowdown of each operation by communication, ns, float64[operations]."""
     slowed = np.maximum(_slowed_ns(process, "rate"), 0.0)
     return (
-        slowed if durations.unslowed_ns is None else np.maximum(slowed - durations.unslowed_ns, 0)
+        slowed
+        if durations.removed_slowdown_ns is None
+        else np.maximum(slowed - durations.removed_slowdown_ns, 0)
     )
 
 
 def slowed_by_compute_ns(process: Process) -> Float64:
-    """Return how much longer compute makes communication of one rank, float64[operations].
+    """Return the slowdown of one rank's communication by compute, ns, float64[operations].
 
     Known where kernels of one name ran alone, and mostly beside compute, several times each; their
     sizes may differ.
@@ -112,7 +114,7 @@ def slowed_by_compute_ns(process: Process) -> Float64:
 
 
 def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float64:
-    """Return by how much operations are longer than beside a share of the communication."""
+    """Return the slowdown that goes with a share of the communication."""
     lost_ns = np.zeros(len(process.work))
     for index, rank in process.ranks:
         slowed = slowed_kernels(rank)
@@ -137,7 +139,7 @@ def _still_beside(rank: Rank, kernel: Int64, share: float) -> Float64:
 
 
 def with_half_precision(process: Process, durations: Durations) -> Durations:
-    """Let kernels take the least share of their time that autocast can leave."""
+    """Scale kernels by the lowest factor that autocast can reach."""
     work = process.work
     length = durations.length_ns.copy()
     for index, rank in process.ranks:

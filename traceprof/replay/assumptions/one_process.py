@@ -82,7 +82,7 @@ def without_stalls(process: Process, durations: Durations) -> Durations:
     columns, stalls = rank.calls, host_stalls(rank)
     if columns is None or not len(stalls):
         return durations
-    before, inside = durations.before_call_ns.copy(), durations.in_call_ns.copy()
+    before, inside = durations.saved_before_call_ns.copy(), durations.saved_in_call_ns.copy()
     outer = np.flatnonzero(process.calls.is_outer)
     index = process.calls.index[outer]
     start, end = columns.start_ns[index], columns.ends(index)
@@ -93,7 +93,7 @@ def without_stalls(process: Process, durations: Durations) -> Durations:
         since, until = end[rows][:-1], start[rows][1:]
         between = intervals.covered_within(stalled, np.minimum(since, until), until)
         before[outer[rows[1:]]] += between
-    return replace(durations, before_call_ns=before, in_call_ns=inside)
+    return replace(durations, saved_before_call_ns=before, saved_in_call_ns=inside)
 
 
 def without_serialization(
@@ -103,9 +103,9 @@ def without_serialization(
 
     Where communicators are not known, who waits for it waits for all before it, or only for it.
     """
-    free = durations.is_free_of_stream.copy()
+    free = durations.skips_stream_order.copy()
     free[behind_communication(process.work)] = True
-    return replace(durations, is_free_of_stream=free, apart_if_unknown=is_apart)
+    return replace(durations, skips_stream_order=free, independent_if_unknown=is_apart)
 
 
 def may_be_in_line(analysis: OpenAnalysis) -> str | None:
@@ -128,7 +128,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     nothing bring batches: nobody waits for these, and they take no time of the GPU. How much their
     kernels slow others down is not known: at most by all of the time in which both run.
     """
-    before = durations.before_call_ns.copy()
+    before = durations.saved_before_call_ns.copy()
     calls, work = process.calls, process.work
     is_loading = is_in(calls.thread, loading_threads(calls, work))
     brings = work.is_to_device | ((work.call >= 0) & is_loading[work.call])
@@ -155,24 +155,26 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     free[outer[1:][follows]] = (calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]])[follows]
     inside, before_outer = _loading_ns(process.ranks[0][1], calls, outer, free[outer])
     before[outer] = np.maximum(before[outer], before_outer)
-    in_call = durations.in_call_ns.copy()
+    in_call = durations.saved_in_call_ns.copy()
     in_call[outer] = np.maximum(in_call[outer], inside)
     uploading = copying_meanwhile(process, work.is_to_device)
     in_call[uploading] = (calls.end_ns - calls.start_ns)[uploading]
-    before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
+    before = np.maximum(durations.saved_before_call_ns, np.minimum(before, np.maximum(free, 0)))
     freed = free_of(process, durations, work.is_to_device[process.host_waits.operation])
-    return replace(durations, before_call_ns=before, in_call_ns=in_call, is_free_of_wait=freed)
+    return replace(
+        durations, saved_before_call_ns=before, saved_in_call_ns=in_call, skips_host_wait=freed
+    )
 
 
 def without_silences(process: Process, durations: Durations) -> Durations:
     """Let threads that train take no time between calls where they may have waited for a batch."""
-    calls, before = process.calls, durations.before_call_ns.copy()
+    calls, before = process.calls, durations.saved_before_call_ns.copy()
     outer = np.flatnonzero(calls.is_outer & ~is_in(calls.thread, process.loading_threads))
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
     gap = calls.start_ns[outer[follows]] - calls.end_ns[outer[follows - 1]]
     is_silent = gap > MIN_HAND_OVER_NS
     before[outer[follows[is_silent]]] = gap[is_silent]
-    return replace(durations, before_call_ns=before)
+    return replace(durations, saved_before_call_ns=before)
 
 
 def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
@@ -224,7 +226,7 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     """
     calls = process.calls
     rank = process.ranks[0][1]
-    inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
     ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) in _LAUNCHING]
     columns, evidence = rank.calls, host_evidence(rank)
     assert columns is not None  # noqa: S101
@@ -234,7 +236,7 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
     later, launching_ns = launching_before(process, evidence, counts_awake=True)
     before[later] = share * launching_ns
-    return replace(durations, in_call_ns=inside, before_call_ns=before)
+    return replace(durations, saved_in_call_ns=inside, saved_before_call_ns=before)
 
 
 def launching_before(
@@ -307,7 +309,7 @@ def free_of(process: Process, durations: Durations, over: Mask) -> Mask:
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
     freed[waits.call[over]] = True
     freed[waits.call[~over]] = False  # these wait for others, too
-    return freed if durations.is_free_of_wait is None else freed | durations.is_free_of_wait
+    return freed if durations.skips_host_wait is None else freed | durations.skips_host_wait
 
 
 def with_faster_links(
@@ -423,10 +425,10 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]
     return replace(
         durations,
-        is_free_of_wait=freed,
-        in_call_ns=own,
-        before_call_ns=before,
-        is_gone=work.kind == COPY,
+        skips_host_wait=freed,
+        saved_in_call_ns=own,
+        saved_before_call_ns=before,
+        is_removed=work.kind == COPY,
     )
 
 
@@ -447,7 +449,7 @@ def _without_launches(
         durations: of the process.
     """
     calls, work, rank = process.calls, process.work, process.ranks[0][1]
-    inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
     launches, goes = np.zeros((2, len(calls)), np.bool_)
     direction, has_call = np.zeros(len(calls), np.int64), work.call >= 0
     of_work = work.is_to_host + 2 * work.is_to_device

@@ -10,7 +10,13 @@ from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import straggler
-from traceprof.replay.graph.longest_path import NEVER, EdgeKind, GraphEdges, WeightSets, schedule
+from traceprof.replay.graph.longest_path import (
+    UNCONSTRAINED,
+    EdgeKind,
+    GraphEdges,
+    WeightSets,
+    schedule,
+)
 from traceprof.replay.graph.matched import group_members
 from traceprof.replay.graph.run_graph import replayed_steps
 from traceprof.structs import Record
@@ -89,7 +95,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
         for name in ("source", "target", "added")
     )
     full = graph.weights.full
-    is_gone = np.ones(len(full), np.bool_)
+    is_removed = np.ones(len(full), np.bool_)
 
     def of_variants() -> Iterator[Float64]:
         for number in columns:
@@ -98,7 +104,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
                 column = np.concatenate((column, added))
             for change in changes:
                 column[change.edges] = change.weights
-            np.logical_and(is_gone, column[: len(is_gone)] == NEVER, out=is_gone)
+            np.logical_and(is_removed, column[: len(is_removed)] == UNCONSTRAINED, out=is_removed)
             yield column
             del column  # as large as the next one
 
@@ -112,9 +118,9 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     if len(source) == 0:
         return replace(graph, weights=weights, steps=steps_by_rank)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
-    kind = np.full(len(source), EdgeKind.STREAM, np.uint8)
+    kind = np.full(len(source), EdgeKind.STREAM_ORDER, np.uint8)
     new = GraphEdges(kind, source.astype(np.int32), target.astype(np.int32))
-    edges = GraphEdges.joined([graph.edges.from_root(is_gone), new])
+    edges = GraphEdges.joined([graph.edges.from_root(is_removed), new])
     num_nodes = graph.plan.num_nodes + sum(change.num_new_nodes for change in changes)
     plan = schedule(num_nodes, edges.source, edges.target)
     return replace(graph, edges=edges, plan=plan, weights=weights, steps=steps_by_rank)
@@ -151,6 +157,6 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
     edges = np.flatnonzero(graph.edges.kind == EdgeKind.ARRIVAL)[np.concatenate(is_late)]
     return RunChange(
         edges=edges,
-        weights=np.full(len(edges), NEVER),
+        weights=np.full(len(edges), UNCONSTRAINED),
         left_out=frozenset(ranks.ranks[member] for member in late),
     )

@@ -14,7 +14,7 @@ from traceprof.replay.assumptions.run_change import (
     changed,
     missing_event_records,
 )
-from traceprof.replay.graph.longest_path import NEVER, CircularError, EdgeKind, solve
+from traceprof.replay.graph.longest_path import UNCONSTRAINED, CircularError, EdgeKind, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.run_graph import replayed_steps
 from traceprof.replay.results import BlockedSend, SendName, StreamOrder
@@ -66,7 +66,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
         column[order] for column in (node, rank, peer, direction, meeting, start)
     )
     edges = graph.edges
-    of_stream = np.flatnonzero(edges.kind == EdgeKind.STREAM)
+    of_stream = np.flatnonzero(edges.kind == EdgeKind.STREAM_ORDER)
     row = np.searchsorted(node, edges.target[of_stream])
     fits = row < len(node)
     fits[fits] = node[row[fits]] == edges.target[of_stream[fits]]
@@ -116,8 +116,8 @@ def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) 
     row = np.searchsorted(sends.node, edges.target)
     holds = row < len(sends)
     holds[holds] = sends.node[row[holds]] == edges.target[holds]
-    holds &= (edges.kind != EdgeKind.STREAM) & (weights > NEVER)
-    ready = np.full(len(sends), NEVER)
+    holds &= (edges.kind != EdgeKind.STREAM_ORDER) & (weights > UNCONSTRAINED)
+    ready = np.full(len(sends), UNCONSTRAINED)
     np.maximum.at(ready, row[holds], times[edges.source[holds]] + weights[holds])
     return ready
 
@@ -238,7 +238,7 @@ class _Orders(Record, frozen=True):
         source.append(self.edges.source[sends.edge[before]].astype(np.int64))
         target.append(node[sequence[before]])
         added.append(np.full(len(before), sends.turn_around_ns))
-        is_stream = self.edges.kind == EdgeKind.STREAM
+        is_stream = self.edges.kind == EdgeKind.STREAM_ORDER
         last = ends[sequence[ends] != ends]
         after = np.flatnonzero(is_stream & is_in(self.edges.source, node[last] + 1))
         of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
@@ -252,7 +252,7 @@ class _Orders(Record, frozen=True):
         edges = sends.edge[joined]
         return RunChange(
             edges=edges,
-            weights=np.full(len(edges), NEVER),
+            weights=np.full(len(edges), UNCONSTRAINED),
             source=np.concatenate(source),
             target=np.concatenate(target),
             added=np.concatenate(added),
@@ -266,7 +266,7 @@ class _Orders(Record, frozen=True):
     def _inherited(self, rows: Int64) -> tuple[Int64, Int64, Float64]:
         """Return the waits of sends that have none of their own: those of the one before."""
         edges, sends = self.edges, self.sends
-        is_wait = np.flatnonzero(edges.kind == EdgeKind.STREAM_WAIT)
+        is_wait = np.flatnonzero(edges.kind == EdgeKind.EVENT)
         row = np.searchsorted(sends.node, edges.target[is_wait])
         fits = row < len(sends)
         fits[fits] = sends.node[row[fits]] == edges.target[is_wait[fits]]
@@ -288,7 +288,8 @@ class _Orders(Record, frozen=True):
         """Return the rows in the order in which both sides are ready, for every step by itself."""
         sends = self.sends
         free = RunChange(
-            edges=sends.edge[sends.follows], weights=np.full(int(sends.follows.sum()), NEVER)
+            edges=sends.edge[sends.follows],
+            weights=np.full(int(sends.follows.sum()), UNCONSTRAINED),
         )
         graph = changed(self.graph, (0,), [free])
         best_sequence, best_ns = np.arange(len(sends)), np.inf

@@ -1,11 +1,11 @@
-"""Waits that no record shows: of the host in its silences, of streams in their delays.
+"""Waits without a record: of the host (silences) and of streams (delays).
 
-A gap between two calls of a thread that launches is its own time, or a wait that the report lacks.
-One gap cannot say which; the gaps at one place in the program together often can: a wait is over
-after the operation, however long that takes, and its length follows.
+A gap between two calls of a launching thread is its own time, or a wait that the report lacks. One
+gap does not show which; all gaps at one place of the program often do: a wait ends after its
+operation, and its length varies with that operation's.
 
-An operation that begins right after the end of another stream's, and later than all that is known
-explains, waited for that one. As many as chance explains are subtracted.
+An operation that begins right after another stream's operation, later than all known dependencies
+explain, waited for it. The number expected by chance is subtracted.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def numbered(*columns: Int64) -> Int64:
 
 
 def _merged(sites: Sequence[Int64]) -> Int64:
-    """Return the place of each silence; those with too few silences are joined to larger ones."""
+    """Return the place of each silence; places with few silences are merged into larger ones."""
     chosen, offset = sites[0].copy(), int(sites[0].max()) + 1
     for coarser in sites[1:]:
         is_rare = np.bincount(chosen)[chosen] < _MIN_SITE
@@ -309,7 +309,7 @@ def _merged(sites: Sequence[Int64]) -> Int64:
 
 
 def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64:
-    """Return of each place whether it waits, does not, or may, int64[sites]."""
+    """Classify places, int64[sites]: waits, does not wait, or unknown."""
     verdict = np.full(int(site.max()) + 1, _OPEN, np.int64)
     # Where the operation was over when the silence began, there was nothing to wait for.
     rows = np.flatnonzero(waited > _MIN_WAITED_NS)
@@ -326,7 +326,7 @@ def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64
 
 
 def _chance(waited: Int64, length: Int64, all_ns: Int64, near_ns: int) -> float:
-    """Return which share of all other silences is as long as if it ended shortly after."""
+    """Return the share of other silences that would end as close to an operation by chance."""
     low = int(median_of(waited))
     first, last = np.searchsorted(all_ns, (low, low + near_ns))
     own = np.count_nonzero((length >= low) & (length < low + near_ns))
@@ -361,7 +361,7 @@ def _range(values: Int64) -> float:
 
 
 def _longest(rows: Int64, waited: Int64, calls: HostCalls) -> Int64:
-    """Return the rows that make nearly all of the time, in their order."""
+    """Return the rows with nearly all of the time, in their order."""
     by_length = rows[np.argsort(-waited[rows], kind="stable")][:_MAX_POSSIBLE]
     total = int(calls.end_ns.max() - calls.start_ns.min())
     left = waited[rows].sum() - np.cumsum(waited[by_length])
@@ -461,5 +461,5 @@ def _previous_ends(work: GpuWork) -> Int64:
 
 
 def covered_ns(begin_ns: Int64, end_ns: Int64, limits_ns: tuple[int, int]) -> int:
-    """Return how much of some limits delays cover."""
+    """Return the time of some limits that delays cover."""
     return intervals.clip(intervals.union(begin_ns, end_ns), *limits_ns).measure_ns

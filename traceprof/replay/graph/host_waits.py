@@ -51,7 +51,7 @@ def needed_at_once(
     awaited: Int64,
     shift_ns: int,
 ) -> Mask:
-    """Return which waits are for data used before the thread launches anything, bool[m].
+    """Say which waits are blocking dependencies: their data is used at once, bool[m].
 
     Before a call of MPI (or Gloo) that is likely what MPI sends. A program without the wait would
     use what is not there yet. So it would with a copy to the host if then, without data loading,
@@ -183,7 +183,7 @@ def _goes_back(
 
 
 def _of_call(calls: HostCalls, waiting: Int64, chosen: Mask) -> Mask:
-    """Say for which rows their call is one of those of some rows, bool[m]."""
+    """Say which rows share their call with one of some rows, bool[m]."""
     of_call = np.zeros(len(calls), np.bool_)
     of_call[waiting[chosen]] = True
     return of_call[waiting]
@@ -428,7 +428,7 @@ def _behind_events(
 
 
 def _stalled(stalls: Stalls, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64, Int64]:
-    """Return the launches that a full queue blocked, what made room for each, and how long."""
+    """Return launches blocked by a full queue, the operation that made room, and the time."""
     place = calls.place_of(stalls.call)
     known = place >= 0
     call = calls.outer[place[known]]

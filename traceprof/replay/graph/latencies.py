@@ -1,7 +1,7 @@
 """Latencies: the time between the last thing that an operation waited for and its start.
 
-A replay with the latencies that were measured cannot miss what was measured. With those of the
-other half of the steps it can, and it does where steps differ for reasons that it does not know.
+A replay with measured latencies always reproduces the measurement. With the latencies of the other
+half of the steps it misses where steps differ for unknown reasons.
 """
 
 from __future__ import annotations
@@ -150,5 +150,5 @@ def _usual(
 
 
 def _quick(slack: Int64) -> int:
-    """Return what the quickest tenth takes at most."""
+    """Return the first decile."""
     return int(np.partition(slack, len(slack) // 10)[len(slack) // 10])

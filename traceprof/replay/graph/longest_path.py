@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int32, Int64, Mask
 
-NEVER = -np.inf
-"""The weight of an edge that holds nothing back."""
+UNCONSTRAINED = -np.inf
+"""The weight of an edge that delays nothing."""
 ROOT = 0
 """The node that stands for the beginning, at time 0."""
 
 
 class CannotReplayError(ValueError):
-    """A graph that cannot be replayed; the text says why."""
+    """The graph cannot be replayed; the message says why."""
 
 
 class CircularError(CannotReplayError):
-    """The graph has a circle."""
+    """The graph has a cycle."""
 
 
 class EdgeLevels(Record, frozen=True):
@@ -45,7 +45,7 @@ class EdgeLevels(Record, frozen=True):
 
 
 def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
-    """Return in which order edges are taken.
+    """Return the order in which edges are relaxed: by level, then by target.
 
     Args:
         num_nodes: how many nodes there are; nothing leads to the root, and all others have an edge.
@@ -53,7 +53,7 @@ def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
         target: int32[e], where they lead to.
 
     Raises:
-        CircularError: there is a circle.
+        CircularError: there is a cycle.
     """
     level = _levels(num_nodes, source, target)
     order = np.lexsort((target, level[target])).astype(np.int32)
@@ -164,30 +164,30 @@ def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
 
 
 class EdgeKind(IntEnum):
-    """Reasons for which a node is held back."""
+    """Reasons why a node cannot come earlier."""
 
-    CAPTURE = 0  # the capture began: nothing before it is known
-    THREAD = 1  # the thread's own time since its last piece
+    CAPTURE = 0  # begin of the capture: nothing before it is known
+    PROGRAM_ORDER = 1  # the thread's own time since its last segment
     HAND_OVER = 2  # another thread's call
-    OWN_TIME = 3  # a piece of calls takes its time
-    HOST_WAIT = 4  # a synchronizing call or blocking copy
-    STALL = 5  # a full launch queue
+    CALLS = 3  # duration of a segment of calls
+    SYNCHRONIZATION = 4  # a synchronizing call or blocking copy
+    FULL_QUEUE = 5  # a full launch queue
     LOCK = 6  # another thread's call, inside the driver
-    LAUNCH = 7  # the first operation of a piece has been launched
-    LAUNCHES = 8  # one of the operations of a piece has been launched
-    STREAM = 9  # the operation before on the stream
-    STREAM_WAIT = 10  # an operation of another stream
-    WORK = 11  # a piece of operations takes its time
+    LAUNCH = 7  # the first operation of a segment has been launched
+    LAUNCHES = 8  # one of the operations of a segment has been launched
+    STREAM_ORDER = 9  # the operation before on the stream
+    EVENT = 10  # an operation of another stream
+    OPERATIONS = 11  # duration of a segment of operations
     ARRIVAL = 12  # a member of a collective has come
     TRANSFER = 13  # the data of a collective have moved
-    APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
-    APART_END = 15  # and who waits for it waits for what its communicator did before
-    STREAM_END = 16  # or for all that was on the stream before
-    SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
-    HIDDEN_WAIT = 18  # that wait
+    INDEPENDENT_BEGIN = 14  # independent communication: what delayed the one before it
+    INDEPENDENT_END = 15  # its consumers wait for earlier work of its communicator
+    STREAM_END = 16  # its consumers wait for all earlier work of its stream
+    SILENCE = 17  # the thread's own time since its last segment, which may hide a wait
+    HIDDEN_WAIT = 18  # that hidden wait
     NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
-    APART_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
-    APART_UNKNOWN = 21  # as `APART_END`, where communicators are not known
+    INDEPENDENT_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
+    INDEPENDENT_UNKNOWN = 21  # as `INDEPENDENT_END`, where communicators are not known
 
 
 class Edges(Record, frozen=True):
@@ -233,7 +233,7 @@ class GraphEdges(Record, frozen=True):
         )
 
     def moved(self, by: int) -> GraphEdges:
-        """Return them with `by` other nodes before their own; the root stays where it is."""
+        """Return them with node numbers moved by `by`; the root stays 0."""
         source = np.where(self.source == ROOT, ROOT, self.source + by).astype(np.int32)
         return replace(self, source=source, target=(self.target + by).astype(np.int32))
 
@@ -340,7 +340,7 @@ class WeightSets(Record, frozen=True):
 
 
 def different(full: Float64, column: Float64) -> tuple[Int32, Float64]:
-    """Return where float64[e] differs from another one, int32[d], and what is there."""
+    """Return where one weight set differs from another, int32[d], and its weights there."""
     if column is full:
         return np.empty(0, np.int32), np.empty(0)
     edge = (column != full).nonzero()[0].astype(np.int32)
@@ -348,12 +348,12 @@ def different(full: Float64, column: Float64) -> tuple[Int32, Float64]:
 
 
 def difference(full: Float64, column: Float64) -> Difference:
-    """Return what float64[e] differs in from another one."""
+    """Return the difference of one weight set from another, packed."""
     return (packed(*different(full, column)),)
 
 
 def packed(edge: Int32, weight: Float64) -> bytes:
-    """Pack edges, ascending int32[d], each less the one before it, and their float64[d]."""
+    """Compress ascending edges, int32[d], to differences, with their weights, float64[d]."""
     if len(edge) == 0:
         return b""
     apart = np.diff(edge, prepend=np.int32(0))
@@ -368,5 +368,5 @@ def _unpacked(packed: bytes) -> tuple[Int32, Float64]:
 
 
 def or_known(change: Difference, before: Sequence[Difference]) -> Difference:
-    """Return the first of the last ones before that is the same, if one is: it is kept once."""
+    """Return an equal set among the last ones before, if there is one, so that it is kept once."""
     return next((known for known in before[-_MAX_BACK:] if known == change), change)

@@ -1,10 +1,10 @@
-"""The graph of a process: the waits of every call and operation, compressed to pieces.
+"""The dependency graph of one process, compressed to segments.
 
-Calls of a thread that follow each other without waiting move together: they make one piece, whose
-nodes are its beginning and its return. So do operations of a stream launched by one such piece,
-between two that others wait for or that wait for others. What lies inside a piece is in the weights
-of its edges. Collectives that were matched over ranks have a node of their own: nobody's data has
-moved before the last rank has come.
+Consecutive calls of a thread that wait for nothing move together: they are one segment, with a node
+for its begin and one for its return. So are consecutive operations of a stream that one such
+segment launched and between which no other stream or thread waits. The time inside a segment is in
+the weights of its edges. Collectives that are matched over ranks have a node of their own: their
+data move when the last rank has come.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NO_LIMITS = np.zeros(1, np.int64)
 
 
 class Observed(Record, frozen=True):
-    """Actions and waits of a process, before it is cut into pieces."""
+    """Calls, operations and waits of a process, before they are cut into segments."""
 
     # of the process, each with its index among those of the run
     ranks: tuple[tuple[int, Rank], ...]
@@ -66,16 +66,16 @@ class Observed(Record, frozen=True):
 
 
 class Process(Observed, frozen=True):
-    """A process in pieces, with the data needed to weigh its edges."""
+    """A process in segments, with the data needed to weigh its edges."""
 
     latencies: Latencies  # how long after what held it each operation began
-    first_call: Int64  # int64[p], the first call of each piece of the host
-    piece_of_call: Int64  # int64[calls]
-    is_held: Mask  # bool[calls], which wait for something, so that they end their piece
-    first_operation: Int64  # int64[q], the first operation of each piece of a stream
-    piece_of_operation: Int64  # int64[operations]
-    host_node: int  # the node at which the first piece of the host begins; each has two
-    gpu_node: int  # the node at which the first piece of a stream begins; each has two
+    first_call: Int64  # int64[p], the first call of each segment of the host
+    segment_of_call: Int64  # int64[calls]
+    is_held: Mask  # bool[calls], which wait for something, so that they end their segment
+    first_operation: Int64  # int64[q], the first operation of each segment of a stream
+    segment_of_operation: Int64  # int64[operations]
+    host_node: int  # the node at which the first segment of the host begins; each has two
+    gpu_node: int  # the node at which the first segment of a stream begins; each has two
     limits_ns: Int64  # int64[s + 1], when its steps begin, and the last one ends; 0 if unknown
     is_steady: Mask  # bool[s], which of them are
     loading_threads: Int64  # int64[t], those that bring batches in many of the steps
@@ -98,17 +98,17 @@ class Process(Observed, frozen=True):
 
     def launch_node(self, operation: Int64) -> Int64:
         """Return the node of the host by which operations with a call were handed over."""
-        piece = self.piece_of_call[self.work.call[operation]]
-        nodes: Int64 = self.host_node + 2 * piece + self.is_launched_on_return[operation]
+        segment = self.segment_of_call[self.work.call[operation]]
+        nodes: Int64 = self.host_node + 2 * segment + self.is_launched_on_return[operation]
         return nodes
 
     def start_node(self, operation: Int64) -> Int64:
-        """Return the node at which the piece of an operation begins."""
-        nodes: Int64 = self.gpu_node + 2 * self.piece_of_operation[operation]
+        """Return the node at which the segment of an operation begins."""
+        nodes: Int64 = self.gpu_node + 2 * self.segment_of_operation[operation]
         return nodes
 
     def end_node(self, operation: Int64) -> Int64:
-        """Return the node at which the piece of an operation is over."""
+        """Return the node at which the segment of an operation is over."""
         return self.start_node(operation) + 1
 
 
@@ -156,18 +156,18 @@ def observe(
     )
 
 
-def in_pieces(
+def in_segments(
     observed: Observed,
     alone: Int64,
     host_node: int,
     limits_ns: Int64 = _NO_LIMITS,
     is_steady: Mask | None = None,
 ) -> Process:
-    """Cut the actions of a process into pieces.
+    """Cut the actions of a process into segments.
 
     Args:
         observed: the process.
-        alone: int64[n], operations that have to be pieces of their own.
+        alone: int64[n], operations that have to be segments of their own.
         host_node: the first node that is free.
         limits_ns: int64[s + 1], when its steps begin, and the last one ends.
         is_steady: bool[s], which of them are; all where not given.
@@ -176,18 +176,18 @@ def in_pieces(
     is_held = np.zeros(len(calls), np.bool_)
     is_held[observed.host_waits.call] = True
     is_held[observed.lock_waits.call] = True
-    starts_piece = _host_pieces(calls, is_held, observed)
-    piece_of_call = np.cumsum(starts_piece) - 1
-    first_call = np.flatnonzero(starts_piece)
-    begins = _gpu_pieces(work, piece_of_call, is_held[calls.outer], observed, alone)
+    starts_segment = _host_segments(calls, is_held, observed)
+    segment_of_call = np.cumsum(starts_segment) - 1
+    first_call = np.flatnonzero(starts_segment)
+    begins = _gpu_segments(work, segment_of_call, is_held[calls.outer], observed, alone)
     return Process(
         **{name: getattr(observed, name) for name in Observed.__struct_fields__},
         latencies=measured_latencies(calls, work, between),
         first_call=first_call,
-        piece_of_call=piece_of_call,
+        segment_of_call=segment_of_call,
         is_held=is_held,
         first_operation=np.flatnonzero(begins),
-        piece_of_operation=np.cumsum(begins) - 1,
+        segment_of_operation=np.cumsum(begins) - 1,
         host_node=host_node,
         gpu_node=host_node + 2 * len(first_call),
         limits_ns=limits_ns,
@@ -201,17 +201,17 @@ def edges_of(index: int, process: Process, members: Mask) -> list[Edges]:
 
     Args:
         index: of the process.
-        process: with its pieces.
+        process: with its segments.
         members: bool[operations], which are of matched collectives.
     """
     return [*_host_edges(index, process), *_gpu_edges(index, process, members)]
 
 
-def _host_pieces(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
+def _host_segments(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
     begins = np.zeros(len(calls) + 1, np.bool_)
     begins[:1] = True
     begins[1:-1] = np.diff(calls.thread) != 0
-    # The piece that follows a wait begins with the next call outside of the one that waits.
+    # The segment that follows a wait begins with the next call outside of the one that waits.
     outer = np.flatnonzero(calls.is_outer)
     following = np.append(outer[1:], len(calls))
     begins[following[np.searchsorted(outer, np.flatnonzero(is_held))]] = True
@@ -220,8 +220,8 @@ def _host_pieces(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
     return begins[:-1]
 
 
-def _gpu_pieces(
-    work: GpuWork, piece_of_call: Int64, is_held: Mask, observed: Observed, alone: Int64
+def _gpu_segments(
+    work: GpuWork, segment_of_call: Int64, is_held: Mask, observed: Observed, alone: Int64
 ) -> Mask:
     waits, between = observed.host_waits, observed.stream_waits
     num = len(work)
@@ -229,9 +229,9 @@ def _gpu_pieces(
     begins[:1] = True
     has_call = work.call >= 0
     call = work.call[has_call]
-    piece = np.full(num, -1, np.int64)
-    piece[has_call] = 2 * piece_of_call[call] + (is_held[call] & work.follows_return[has_call])
-    begins[1:num] = (np.diff(work.chain) != 0) | (np.diff(piece) != 0)
+    segment = np.full(num, -1, np.int64)
+    segment[has_call] = 2 * segment_of_call[call] + (is_held[call] & work.follows_return[has_call])
+    begins[1:num] = (np.diff(work.chain) != 0) | (np.diff(segment) != 0)
     begins[1:num] |= (work.call[1:] < 0) | (work.call[:-1] < 0)
     begins[waits.operation + 1] = True
     begins[between.consumer] = True
@@ -257,20 +257,20 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
     follows = np.flatnonzero(~is_first & handed)
     rest, silent = np.flatnonzero(~is_first & ~handed & ~is_silent), np.flatnonzero(is_silent)
     starts = np.flatnonzero(is_first & ~handed)
-    over_piece = process.piece_of_call[overs.call]
+    over_segment = process.segment_of_call[overs.call]
     locks = process.lock_waits
-    waiting = process.host_node + 2 * process.piece_of_call[waits.call] + 1
+    waiting = process.host_node + 2 * process.segment_of_call[waits.call] + 1
     held = process.end_node(waits.operation)
     stall = waits.is_stall
     rows = np.arange(len(waits.call))
     return [
         _edges(EdgeKind.CAPTURE, index, np.full(len(starts), ROOT), begin[starts], first[starts]),
-        _edges(EdgeKind.THREAD, index, begin[rest] - 1, begin[rest], first[rest]),
+        _edges(EdgeKind.PROGRAM_ORDER, index, begin[rest] - 1, begin[rest], first[rest]),
         Edges(
             EdgeKind.HAND_OVER,
             index,
             _return_node(process, overs.after),
-            begin[over_piece],
+            begin[over_segment],
             overs.call,
             overs.after,
         ),
@@ -283,14 +283,14 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
             begin[silent],
             hidden.call,
         ),
-        _edges(EdgeKind.OWN_TIME, index, begin, begin + 1, np.arange(num)),
-        _edges(EdgeKind.HOST_WAIT, index, held[~stall], waiting[~stall], rows[~stall]),
-        _edges(EdgeKind.STALL, index, held[stall], waiting[stall], rows[stall]),
+        _edges(EdgeKind.CALLS, index, begin, begin + 1, np.arange(num)),
+        _edges(EdgeKind.SYNCHRONIZATION, index, held[~stall], waiting[~stall], rows[~stall]),
+        _edges(EdgeKind.FULL_QUEUE, index, held[stall], waiting[stall], rows[stall]),
         Edges(
             EdgeKind.LOCK,
             index,
             _return_node(process, locks.after),
-            process.host_node + 2 * process.piece_of_call[locks.call] + 1,
+            process.host_node + 2 * process.segment_of_call[locks.call] + 1,
             locks.call,
             locks.after,
         ),
@@ -298,8 +298,8 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
 
 
 def _return_node(process: Process, call: Int64) -> Int64:
-    """Return the node from which the return of calls is counted: their piece's end if they wait."""
-    nodes: Int64 = process.host_node + 2 * process.piece_of_call[call] + process.is_held[call]
+    """Return the node that the return of each call follows: the segment's end if it waits."""
+    nodes: Int64 = process.host_node + 2 * process.segment_of_call[call] + process.is_held[call]
     return nodes
 
 
@@ -326,8 +326,8 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
             begin[launched],
             first[launched],
         ),
-        _edges(EdgeKind.STREAM, index, begin[follows] - 1, begin[follows], first[follows]),
-        _edges(EdgeKind.WORK, index, begin[inside], begin[inside] + 1, first[inside]),
+        _edges(EdgeKind.STREAM_ORDER, index, begin[follows] - 1, begin[follows], first[follows]),
+        _edges(EdgeKind.OPERATIONS, index, begin[inside], begin[inside] + 1, first[inside]),
         _edges(
             EdgeKind.LAUNCHES,
             index,
@@ -336,7 +336,7 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
             first[within],
         ),
         _edges(
-            EdgeKind.STREAM_WAIT,
+            EdgeKind.EVENT,
             index,
             process.end_node(between.producer),
             process.start_node(between.consumer),
@@ -345,10 +345,10 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
         *(
             _edges(kind, index, node(earlier), other_node(later), later)
             for kind, node, other_node, (earlier, later) in (
-                (EdgeKind.APART_BEGIN, process.start_node, process.start_node, queued.all),
-                (EdgeKind.APART_END, process.end_node, process.end_node, queued.together),
-                (EdgeKind.APART_ORDER, process.end_node, process.start_node, queued.in_order),
-                (EdgeKind.APART_UNKNOWN, process.end_node, process.end_node, queued.unknown),
+                (EdgeKind.INDEPENDENT_BEGIN, process.start_node, process.start_node, queued.all),
+                (EdgeKind.INDEPENDENT_END, process.end_node, process.end_node, queued.together),
+                (EdgeKind.INDEPENDENT_ORDER, process.end_node, process.start_node, queued.in_order),
+                (EdgeKind.INDEPENDENT_UNKNOWN, process.end_node, process.end_node, queued.unknown),
                 (EdgeKind.STREAM_END, process.end_node, process.end_node, queued.of_others),
             )
         ),

@@ -1,4 +1,4 @@
-"""The part of one process in the graph of a run, weighed."""
+"""One process's part of the run's graph, with weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traceprof.replay.graph.longest_path import (
     packed,
 )
 from traceprof.replay.graph.matched import Matched
-from traceprof.replay.graph.process_graph import edges_of, in_pieces, observe
+from traceprof.replay.graph.process_graph import edges_of, in_segments, observe
 from traceprof.replay.graph.steps import begun_together, rank_steps_of, step_operations
 from traceprof.replay.graph.thread_waits import (
     MIN_UNSEEN,
@@ -71,7 +71,7 @@ class ProcessFacts(Record, frozen=True):
     host_node: int  # where its nodes begin
     gpu_node: int  # where those of its GPU operations begin
     end_node: int  # one past its last
-    # int64[pieces, 3], what compute, communication and copies take in each piece of its streams
+    # int64[segments, 3], what compute, communication and copies take in each segment of its streams
     by_kind_ns: Int64
     # how many operations were launched before the capture began, of those that were not over when
     # the host launched the first step
@@ -102,7 +102,7 @@ class ProcessFacts(Record, frozen=True):
 
 
 def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
-    """Return why nothing may be gained, whatever changes; None if the run shows what paces it.
+    """Return why an unseen loader may set the pace, so that nothing is gained; None if none may.
 
     Args:
         facts: about the run's processes.
@@ -178,10 +178,9 @@ def facts_of(
 
 
 def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
-    """Return which share of a time the workers of a process were on a CPU, their mean.
+    """Return the mean share of time in which the workers of a process were on a CPU.
 
-    They have as much to do for as many batches: steps that do not wait for the GPU any more take at
-    least this share of what they took.
+    Equally many batches need as much CPU time: this share of a step is its lower bound.
     """
     ran_ns = rank.trace.workers_ran(rank.process, start_ns, end_ns)
     ran_ns = ran_ns[ran_ns > _MIN_WORK * ran_ns.max(initial=0)]
@@ -189,7 +188,7 @@ def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
 
 
 def _loader_ns(process: Process, limits_ns: Int64) -> float:
-    """Return how long the first stage of a loader works in a mean step, less what it may be ahead.
+    """Return the mean time per step of a loader's first stage, less what it may be ahead.
 
     Args:
         process: its ranks are open.
@@ -212,7 +211,7 @@ def _loader_ns(process: Process, limits_ns: Int64) -> float:
 
 
 def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
-    """Return a thread's own time for the work that it hands over in the median step."""
+    """Return a thread's median own time per step for the work that it hands over."""
     calls, overs, waits = process.calls, process.hand_overs, process.host_waits
     to_training = is_in(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]
@@ -245,14 +244,14 @@ _MIN_NARROWED_BYTES = 512
 class Kept(Record, frozen=True):
     """A process with its edges, to be weighed again: its nodes are those of the part."""
 
-    process: Process  # with its pieces
+    process: Process  # with its segments
     edges: Sequence[Edges]  # of the process
     # by group in which the process is matched with others, its operations
     operations: Sequence[Int64]
     places: Sequence[tuple[int, int]]  # the group and the member of each of these
 
     def packed(self) -> PackedProcess:
-        """Return the same in fewer bytes, without its ranks."""
+        """Return it compressed, without its ranks."""
         data = BytesIO()
         pickler = pickle.Pickler(data, 5)
         pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _narrowed}
@@ -341,7 +340,7 @@ def process_part(
     *,
     is_kept: bool,
 ) -> ProcessPart:
-    """Read one process, cut it into pieces and weigh it.
+    """Read one process, cut it into segments and weigh it.
 
     Args:
         ranks: of the process, each with its index among those of the run.
@@ -377,7 +376,7 @@ def process_part(
     for steps in of_ranks:
         alone += [steps.limits, steps.last, steps.others]
     limits_ns, is_steady = of_ranks[0].limits_ns, ~is_in(of_ranks[0].number, left_out)
-    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
+    process = in_segments(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
     del observed
     for _, rank in ranks:
         rank.operations.release()
@@ -423,7 +422,7 @@ def weighed(
     """Return the weights of edges, the factors of transfers, and remaining work, by variant.
 
     Args:
-        process: with its pieces.
+        process: with its segments.
         edges: of the process.
         matched: by group of ranks, the operations that are matched with others.
         variants: the ways to weigh them.

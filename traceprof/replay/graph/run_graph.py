@@ -190,7 +190,7 @@ def run_graph(
 
 
 def _let_go(parts: Iterable[Made]) -> Iterator[Made]:
-    """Yield parts of which none stays in memory because of a list."""
+    """Yield parts and drop each from the list, so that memory is freed."""
     if not isinstance(parts, list):
         yield from parts
         return
@@ -241,7 +241,7 @@ def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
 
 
 def _keep_rates(analysis: OpenAnalysis, ranks: Sequence[tuple[int, Rank]]) -> None:
-    """Keep by how much communication makes kernels of ranks longer, as it was measured."""
+    """Cache the measured slowdown of kernels beside communication."""
     known = {result.rank: result.rates for result in analysis.measured.of(overlap_slowdown)}
     for _, rank in ranks:
         if (rates := known.get(rank.rank)) is not None:
@@ -268,7 +268,7 @@ _MAX_WEIGHTS = 1_000_000  # at once, if more than one set is: each takes eight b
 
 
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
-    """Return how long each step takes by each set of weights, ns.
+    """Return the length of each step for each set of weights, ns.
 
     Steps are separated by where they begin, as in reports; and by where their work is over. A host
     that runs ahead begins the next steps (a copy on a stream of its own) long before their work is
@@ -308,7 +308,7 @@ def _with_others(times: Float64, rank_steps: RankSteps, nodes: Int64) -> Float64
 
 
 def measured_steps(graph: RunGraph) -> Float64:
-    """Return how long each step took, the mean over the ranks that have it, ns, float64[s]."""
+    """Return the measured length of each step, mean over its ranks, ns, float64[s]."""
     lengths = [
         np.diff(rank_steps.limits_ns)[:, np.newaxis].astype(np.float64)
         for rank_steps in graph.steps
@@ -374,7 +374,7 @@ def steady_shares(
 
 
 def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> Float64:
-    """Return the mean over ranks of what belongs to the same step.
+    """Return the mean over ranks of values of the same step.
 
     Args:
         steps_by_rank: of the ranks.

@@ -33,7 +33,7 @@ MIN_LEAD = 2
 
 
 class Sample(Record, frozen=True):
-    """Steps in a row, and when the host was in them."""
+    """Consecutive steps, and the host's time in them."""
 
     steps: Mapping[int, StepWindows]  # of each rank, by its number, those that are replayed
     compared: tuple[int, int]  # the numbers of the first and the last step that are compared
@@ -190,7 +190,7 @@ def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSt
 
 
 def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
-    """Return the trainings of ranks without steps, all beginning when the first of them does.
+    """Let the trainings of ranks without steps begin with the first of them.
 
     One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
     training would seem to become longer.

@@ -1,4 +1,4 @@
-"""Waits between threads: for the driver's lock, for another one's work, and for one not seen."""
+"""Waits between threads: for the driver's lock, for hand-overs, and for unseen loaders."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LockWaits(Record, frozen=True):
 
 
 class HandOvers(Record, frozen=True):
-    """The m places at which a thread goes on when a call of another thread has returned."""
+    """The m places at which a thread resumes after a call of another thread has returned."""
 
     # int64[m], the call that the thread makes then, an index into `HostCalls`; ascending
     call: Int64
@@ -100,7 +100,7 @@ def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> H
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
-    """Return by how much values of the same place vary, float64[n]; 0 if there are too few.
+    """Return the variance of values of the same place, float64[n]; 0 if there are too few.
 
     What disturbs both times alike is in both variances.
     """
@@ -212,7 +212,7 @@ def unseen_pace_ns(
 def loading_share(
     rank: Rank, calls: HostCalls, training: Int64, overs: HandOvers, limits_ns: Int64, shift_ns: int
 ) -> float:
-    """Return for which share of the time a thread without calls may load data, at most.
+    """Return an upper bound of the share of time in which a thread without calls loads data.
 
     It may do that if a thread that trains, or one that hands over to such a thread, slept until it
     had run, as for the first batch, and if it goes on in about every step. A queue may hide for a
@@ -269,7 +269,7 @@ def loading_share(
 
 
 def _waiting(evidence: HostEvidence, thread: int, silent: Intervals, span_ns: int) -> Intervals:
-    """Return when a thread slept in some of its time until another one may have woken it.
+    """Return when a thread slept until another one may have woken it.
 
     Args:
         evidence: of the process.

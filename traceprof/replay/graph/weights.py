@@ -12,7 +12,7 @@ from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_waits import names_of, numbered
 from traceprof.replay.graph.latencies import MAX_LATENCY_NS
-from traceprof.replay.graph.longest_path import NEVER, EdgeKind
+from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
-    """Return the half that each time's step belongs to, 0 or 1, int64[n]; -1 in no steady step.
+    """Split steady steps into two halves: the half of each time, 0 or 1, int64[n], else -1.
 
     Steps alternate as in the sequence of Thue and Morse: no period of the steps falls into one
     half, as that of a loader of two batches would with even and odd ones.
@@ -45,12 +45,11 @@ def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
 
 
 def held_out_latencies(process: Process) -> Latencies:
-    """Return the delays of operations from similar operations in the other half.
+    """Return delays for cross-validation: those of similar operations in the other half.
 
-    Operations are alike on the same stream, with the same name. What has no like there keeps its
-    own, and what the kernels of other streams left no room for is part of what these took. An
-    operation that began before its call returned was handed over before: by how much is the call's
-    time, which belongs to its step.
+    Operations are similar on the same stream, with the same name. An operation without a similar
+    one keeps its own delay. So does one that other streams left no room for, and one that began
+    before its call returned: these delays belong to their own step.
     """
     latencies, work = process.latencies, process.work
     half = halves(work.start_ns, process.limits_ns, process.is_steady)
@@ -66,10 +65,10 @@ def held_out_latencies(process: Process) -> Latencies:
 
 
 def held_out_tails(process: Process) -> Float64:
-    """Return how long after what they waited for calls return, as in the other half, float64[m].
+    """Return the time from the awaited operation to the call's return, from the other half.
 
-    A call that returns later than what it waited for can explain has worked or slept since, and
-    what was over before the call held nobody: both are as they were.
+    A call that returns much later has worked or slept since, and an operation that was over before
+    the call delayed nobody: both keep their own time. The result is float64[m].
     """
     waits = process.host_waits
     operation, tail = waits.operation, waits.tail_ns
@@ -87,9 +86,9 @@ def _delays_of_others(values: Int64, like: Int64, half: Int64) -> Int64:
 
 
 def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
-    """Return the mean of what is alike in the other half, int64[n].
+    """Return the mean of similar values in the other half, int64[n].
 
-    Where nothing is, and in neither half (-1), that is the value.
+    A value without a similar one, or in neither half (-1), stays.
     """
     rows = np.flatnonzero(half >= 0)
     if not len(rows):
@@ -104,47 +103,46 @@ def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
 
 
 class Durations(Record, frozen=True):
-    """Time that the actions of a process take by themselves; the rest follows."""
+    """Times and switches under an assumption, from which the edges of a process get weights."""
 
     length_ns: Float64  # float64[operations], of the GPU's work
-    before_call_ns: Float64  # float64[calls], how much less the thread spends before each call
-    in_call_ns: Float64  # float64[calls], how much less each call takes, waits apart
-    transfer: Float64  # float64[operations], by what the transfers of collectives are multiplied
+    saved_before_call_ns: Float64  # float64[calls], host time removed before each call
+    saved_in_call_ns: Float64  # float64[calls], time removed from each call, waits apart
+    transfer: Float64  # float64[operations], factor on the transfers of collectives
     # bool[operations], which do not wait for the one before on their stream
-    is_free_of_stream: Mask
+    skips_stream_order: Mask
     # whether the host's waits hold it; those for what it uses at once always do
     waits_for_gpu: bool = True
     # whether those for kernels do; others are for copies, whose data the host may need
     waits_for_kernels: bool = True
     # bool[calls], which hold the host for no operation; None for none
-    is_free_of_wait: Mask | None = None
+    skips_host_wait: Mask | None = None
     stalls: bool = True  # whether a full queue holds the host
-    latency: float = 1.0  # by what the GPU's own delays are multiplied
-    unexplained: float = 1.0  # by what the delays without a known reason are multiplied
+    latency: float = 1.0  # factor on the GPU's own delays
+    unexplained: float = 1.0  # factor on delays without a known reason
     # whether streams wait for all that they may have waited for, without event records
     possible_waits: bool = True
     hidden_waits: bool = False  # whether silences that may be waits for the GPU are
-    # whether what frees the host of its waits frees it of these, too, and of the calls that wait:
-    # else these take what they take without a wait
+    # whether hidden waits, and the calls that wait, go with the host's recorded waits; else these
+    # calls take as long as without a wait
     frees_hidden_waits: bool = False
     # bool[calls], those of threads for which no other waits any more; None for none
     is_loading: Mask | None = None
     held_out: bool = False  # whether delays are those of the other half of the steps
-    # whether operations that wait for communication wait for all before it on its stream, also if
-    # the communication itself need not
-    whole_streams: bool = False
-    # whether they wait for nothing before it where communicators are unknown
-    apart_if_unknown: bool = False
-    # bool[operations], which begin without the GPU's own delays, as if nobody launched them; None
-    # for none
-    is_gone: Mask | None = None
-    # float64[operations], by how much less kernels are slowed down by communication: what several
-    # assumptions remove goes once. None for nothing
-    unslowed_ns: Float64 | None = None
+    # whether operations that wait for independent communication also wait for all before it on its
+    # stream
+    waits_for_whole_stream: bool = False
+    # whether communication of unknown communicators counts as independent
+    independent_if_unknown: bool = False
+    # bool[operations], without a launch and the GPU's delays; None for none
+    is_removed: Mask | None = None
+    # float64[operations], slowdown beside communication that is removed, once for all assumptions;
+    # None for nothing
+    removed_slowdown_ns: Float64 | None = None
 
     @property
     def of_edges(self) -> tuple[object, ...]:
-        """All that the weights of a process's edges depend on, arrays by their identity."""
+        """A key of all that edge weights depend on, arrays by their identity."""
         values = astuple(self)
         at = self.__struct_fields__.index("transfer")
         values = values[:at] + values[at + 1 :]
@@ -152,7 +150,7 @@ class Durations(Record, frozen=True):
 
 
 class Weighing(Protocol):
-    """One way to weigh the edges of a run."""
+    """One variant of a run: an assumption with one reading of what is not known."""
 
     @property
     def assumption(self) -> object | None:
@@ -160,16 +158,16 @@ class Weighing(Protocol):
 
     @property
     def quick_host(self) -> float:
-        """The share of the time for launching that is not taken: 0 as it was recorded."""
+        """Share of launch time removed because the recorder caused it; 0 as recorded."""
 
     def on_quick_host(self, process: Process, measured: Durations) -> Durations:
-        """Return what was measured of a process, but for this share of the time for launching."""
+        """Return the measured durations less this share of launch time."""
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return the durations of a process's actions under the assumption; the same if nothing."""
 
     def durations(self, assumed: Durations) -> Durations:
-        """Return this way to take what is not known of them."""
+        """Return them with this variant's reading of what is not known."""
 
 
 def as_measured(process: Process) -> Durations:
@@ -177,36 +175,36 @@ def as_measured(process: Process) -> Durations:
     num_calls, num_operations = len(process.calls), len(process.work)
     return Durations(
         length_ns=process.work.length_ns.astype(np.float64),
-        before_call_ns=np.zeros(num_calls),
-        in_call_ns=np.zeros(num_calls),
+        saved_before_call_ns=np.zeros(num_calls),
+        saved_in_call_ns=np.zeros(num_calls),
         transfer=np.ones(num_operations),
-        is_free_of_stream=np.zeros(num_operations, np.bool_),
+        skips_stream_order=np.zeros(num_operations, np.bool_),
     )
 
 
 _BY_SWITCHES = {
-    EdgeKind.HOST_WAIT,
-    EdgeKind.STALL,
-    EdgeKind.STREAM,
-    EdgeKind.STREAM_WAIT,
-    EdgeKind.APART_BEGIN,
-    EdgeKind.APART_END,
-    EdgeKind.APART_ORDER,
-    EdgeKind.APART_UNKNOWN,
+    EdgeKind.SYNCHRONIZATION,
+    EdgeKind.FULL_QUEUE,
+    EdgeKind.STREAM_ORDER,
+    EdgeKind.EVENT,
+    EdgeKind.INDEPENDENT_BEGIN,
+    EdgeKind.INDEPENDENT_END,
+    EdgeKind.INDEPENDENT_ORDER,
+    EdgeKind.INDEPENDENT_UNKNOWN,
     EdgeKind.STREAM_END,
     EdgeKind.SILENCE,
     EdgeKind.HIDDEN_WAIT,
     EdgeKind.HAND_OVER,
     EdgeKind.NOT_HANDED_OVER,
     EdgeKind.LOCK,
-    EdgeKind.OWN_TIME,
+    EdgeKind.CALLS,
 }
 """The edges whose weights depend on more than the durations of actions."""
 _BY_SWITCH = {
-    "possible_waits": {EdgeKind.STREAM_WAIT},
-    "whole_streams": {EdgeKind.STREAM_END},
+    "possible_waits": {EdgeKind.EVENT},
+    "waits_for_whole_stream": {EdgeKind.STREAM_END},
     "hidden_waits": {EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT},
-    "frees_hidden_waits": {EdgeKind.HIDDEN_WAIT, EdgeKind.OWN_TIME},
+    "frees_hidden_waits": {EdgeKind.HIDDEN_WAIT, EdgeKind.CALLS},
     "unexplained": set[EdgeKind](),  # it is the same, or there is nothing unexplained
 }
 """Those that depend on a switch, for the switches that most sets of durations differ in."""
@@ -219,11 +217,11 @@ class Weigher:
         """Prepare the data that edges share."""
         self._process, self._durations = process, durations
         calls, work = process.calls, process.work
-        before, inside = durations.before_call_ns, durations.in_call_ns
+        before, inside = durations.saved_before_call_ns, durations.saved_in_call_ns
         self._saved_at_start = np.cumsum(before) + np.cumsum(inside) - inside
         self._saved_at_end = self._saved_at_start + inside
         first = process.first_call
-        self._piece_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
+        self._segment_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
         latencies = held_out_latencies(process) if durations.held_out else process.latencies
         scale = np.float64(durations.latency)
         self._after_wait = latencies.after_wait_ns
@@ -242,23 +240,25 @@ class Weigher:
         rows = np.flatnonzero(work.begins_in_call[has_call])
         since_begin = launched[rows] - calls.start_ns[call[rows]]
         saved[rows] -= np.maximum(inside[call[rows]] - since_begin, 0)
-        piece = process.piece_of_call[call]
+        segment = process.segment_of_call[call]
         on_return = process.is_launched_on_return[has_call]
-        since = launched - self._piece_start[piece] - (saved - self._saved_at_start[first[piece]])
+        since = (
+            launched - self._segment_start[segment] - (saved - self._saved_at_start[first[segment]])
+        )
         since = np.where(on_return, launched - calls.end_ns.take(calls.outer.take(call)), since)
-        self._launch = np.full(len(work), NEVER)
+        self._launch = np.full(len(work), UNCONSTRAINED)
         self._launch[has_call] = since + self._after_launch[has_call]
 
     def takes_as_long(self, durations: Durations) -> bool:
-        """Whether with other durations all actions and delays take what they take here."""
+        """Whether other durations differ in switches only."""
         own = self._durations
         has_unexplained = bool(self._process.latencies.unexplained_ns.any())
         return (
             durations.length_ns is own.length_ns
-            and durations.before_call_ns is own.before_call_ns
-            and durations.in_call_ns is own.in_call_ns
+            and durations.saved_before_call_ns is own.saved_before_call_ns
+            and durations.saved_in_call_ns is own.saved_in_call_ns
             and durations.latency == own.latency
-            and durations.is_gone is own.is_gone
+            and durations.is_removed is own.is_removed
             and durations.held_out == own.held_out
             and (durations.unexplained == own.unexplained or not has_unexplained)
         )
@@ -306,7 +306,7 @@ class Weigher:
         gap: Float64 = (
             calls.start_ns[at]
             - calls.end_ns[calls.outer[at - 1]]
-            - self._durations.before_call_ns[at]
+            - self._durations.saved_before_call_ns[at]
         )
         return gap
 
@@ -321,56 +321,56 @@ class Weigher:
         frees = not (durations.waits_for_gpu and durations.waits_for_kernels)
         is_freed = durations.frees_hidden_waits and frees
         if not durations.hidden_waits or is_freed:
-            return np.full(len(edges.at), NEVER)
+            return np.full(len(edges.at), UNCONSTRAINED)
         return self._silent(edges)
 
     def _unless_gone(self, delay_ns: Float64, operation: Int64 | slice = slice(None)) -> Float64:
         """Return the delays of some operations, or none where nobody launches them, float64[n]."""
-        gone = self._durations.is_gone
+        gone = self._durations.is_removed
         if gone is None:
             return delay_ns
         return np.where(gone[operation], np.minimum(delay_ns, 0), delay_ns)
 
     def _waited(self, edges: Edges) -> Float64:
         durations, waits = self._durations, self._process.host_waits
-        is_stall = edges.kind is EdgeKind.STALL
+        is_stall = edges.kind is EdgeKind.FULL_QUEUE
         tails = held_out_tails(self._process) if durations.held_out else waits.tail_ns
         tails = tails[edges.at].astype(np.float64)
         if is_stall:
-            return tails if durations.stalls else np.full(len(tails), NEVER)
+            return tails if durations.stalls else np.full(len(tails), UNCONSTRAINED)
         tails = self._unless_gone(tails, waits.operation[edges.at])
-        is_gone = self._is_gone(edges.at)
+        is_removed = self._is_skipped(edges.at)
         call = waits.call[edges.at]
-        if durations.is_free_of_wait is not None:
-            is_gone |= durations.is_free_of_wait[call]
-        is_gone |= self._is_there(call, self._process.work.call[waits.operation[edges.at]])
-        tails[is_gone] = NEVER
+        if durations.skips_host_wait is not None:
+            is_removed |= durations.skips_host_wait[call]
+        is_removed |= self._is_there(call, self._process.work.call[waits.operation[edges.at]])
+        tails[is_removed] = UNCONSTRAINED
         return tails
 
-    def _is_gone(self, rows: Int64) -> Mask:
-        """Say which of the waits the host is freed of, whatever comes of their data."""
+    def _is_skipped(self, rows: Int64) -> Mask:
+        """Say which host waits are skipped, although a program may need their data."""
         durations, process = self._durations, self._process
         if not durations.waits_for_gpu:
-            is_gone = np.ones(len(rows), np.bool_)
+            is_removed = np.ones(len(rows), np.bool_)
         elif not durations.waits_for_kernels:
-            is_gone = process.is_kernel_awaited[rows]
+            is_removed = process.is_kernel_awaited[rows]
         else:
             return np.zeros(len(rows), np.bool_)
         waits = process.host_waits
-        gone: Mask = is_gone & ~(waits.is_needed | waits.is_stall)[rows]
+        gone: Mask = is_removed & ~(waits.is_needed | waits.is_stall)[rows]
         return gone
 
     def _locked(self, edges: Edges) -> Float64:
         end_ns = self._process.calls.end_ns
         later = end_ns[edges.at] - end_ns[edges.other] + self._until_return(edges.other)
-        return np.where(self._is_there(edges.at, edges.other), NEVER, later)
+        return np.where(self._is_there(edges.at, edges.other), UNCONSTRAINED, later)
 
     def _launched(self, edges: Edges) -> Float64:
         return self._launch[edges.at]
 
     def _followed(self, edges: Edges) -> Float64:
-        free = self._durations.is_free_of_stream[edges.at]
-        return np.where(free, NEVER, self._after_previous[edges.at])
+        free = self._durations.skips_stream_order[edges.at]
+        return np.where(free, UNCONSTRAINED, self._after_previous[edges.at])
 
     def _waited_for_event(self, edges: Edges) -> Float64:
         process, at = self._process, edges.at
@@ -380,13 +380,13 @@ class Weigher:
         is_sure = process.stream_waits.is_sure[at]
         # What is only possible is no part of what was seen to hold the operation.
         after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
-        after = after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+        after = after if self._durations.possible_waits else np.where(is_sure, after, UNCONSTRAINED)
         call, waits = process.work.call, process.stream_waits
         is_there = self._is_there(call[waits.consumer[at]], call[waits.producer[at]])
-        return np.where(is_there, NEVER, after)
+        return np.where(is_there, UNCONSTRAINED, after)
 
     def _is_there(self, call: Int64, other: Int64) -> Mask:
-        """Say which calls need not wait for what others brought; -1 is no call."""
+        """Say which calls no longer wait for a loader's thread; -1 is no call."""
         loading = self._durations.is_loading
         if loading is None:
             return np.zeros(len(call), np.bool_)
@@ -394,80 +394,82 @@ class Weigher:
         return is_there
 
     def _apart(self, edges: Edges) -> Float64:
-        return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
+        return np.where(self._durations.skips_stream_order[edges.at], 0.0, UNCONSTRAINED)
 
     def _in_order(self, edges: Edges) -> Float64:
-        free = self._durations.is_free_of_stream[edges.at]
-        return np.where(free, self._after_previous[edges.at], NEVER)
+        free = self._durations.skips_stream_order[edges.at]
+        return np.where(free, self._after_previous[edges.at], UNCONSTRAINED)
 
     def _unknown(self, edges: Edges) -> Float64:
-        is_apart = self._durations.apart_if_unknown
-        return np.full(len(edges.at), NEVER) if is_apart else self._apart(edges)
+        is_apart = self._durations.independent_if_unknown
+        return np.full(len(edges.at), UNCONSTRAINED) if is_apart else self._apart(edges)
 
     def _stream_over(self, edges: Edges) -> Float64:
-        is_whole = self._durations.whole_streams
-        return self._apart(edges) if is_whole else np.full(len(edges.at), NEVER)
+        is_whole = self._durations.waits_for_whole_stream
+        return self._apart(edges) if is_whole else np.full(len(edges.at), UNCONSTRAINED)
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls
         gap = calls.start_ns[edges.at] - calls.end_ns[edges.other]
-        times = gap - self._durations.before_call_ns[edges.at] + self._until_return(edges.other)
+        times = (
+            gap - self._durations.saved_before_call_ns[edges.at] + self._until_return(edges.other)
+        )
         # A thread's first call has nothing else before it.
         follows = calls.thread[edges.at] == calls.thread[edges.at - 1]
-        return np.where(self._is_there(edges.at, edges.other) & follows, NEVER, times)
+        return np.where(self._is_there(edges.at, edges.other) & follows, UNCONSTRAINED, times)
 
     def _not_handed_over(self, edges: Edges) -> Float64:
-        """Return at most what threads still spend where they need not wait for another one."""
+        """Return the most that a thread still takes where it no longer waits for another."""
         process, overs, at = self._process, self._process.hand_overs, edges.at
         row = np.searchsorted(overs.call, at)
         other = overs.after[row]
         since = process.calls.start_ns[at] - process.calls.end_ns[other]
         times = np.clip(self._between_calls(edges), 0, since)
-        return np.where(self._is_there(at, other), times, NEVER)
+        return np.where(self._is_there(at, other), times, UNCONSTRAINED)
 
     def _until_return(self, call: Int64) -> Float64:
         """Return how long after their node (see `_return_node`) calls return."""
         process = self._process
-        piece = process.piece_of_call[call]
-        inside = process.calls.end_ns[call] - self._piece_start[piece]
-        saved = self._saved_at_end[call] - self._saved_at_start[process.first_call[piece]]
+        segment = process.segment_of_call[call]
+        inside = process.calls.end_ns[call] - self._segment_start[segment]
+        saved = self._saved_at_end[call] - self._saved_at_start[process.first_call[segment]]
         return np.where(process.is_held[call], 0.0, inside - saved)
 
     def _own_time(self, edges: Edges) -> Float64:
-        """Return how long after its beginning each piece of the host is over, waits apart."""
+        """Return the duration of each host segment, waits apart."""
         process, calls, first = self._process, self._process.calls, self._process.first_call
-        del edges  # there is one for each piece, in order
+        del edges  # there is one for each segment, in order
         if len(first) == 0:
             return np.empty(0)
         last = calls.outer[np.append(first[1:], len(calls)) - 1]
-        own = (calls.end_ns - calls.start_ns)[last] - self._durations.in_call_ns[last]
+        own = (calls.end_ns - calls.start_ns)[last] - self._durations.saved_in_call_ns[last]
         waits, locked = process.host_waits, process.lock_waits.call
         own_of_call = np.full(len(calls), -1.0)
         own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
         own_of_call[waits.call] = waits.own_ns
-        if self._durations.is_gone is not None:
+        if self._durations.is_removed is not None:
             by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
             copying, awaited = waits.call[by_itself], waits.operation[by_itself]
             own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
-            if self._durations.is_free_of_wait is not None:  # nobody calls to wait
-                freed = waits.call[self._durations.is_free_of_wait[waits.call]]
+            if self._durations.skips_host_wait is not None:  # nobody calls to wait
+                freed = waits.call[self._durations.skips_host_wait[waits.call]]
                 own_of_call[freed] = np.maximum(own_of_call[freed] - OWN_WAIT_NS, 0.0)
         if self._durations.frees_hidden_waits:
-            is_gone = self._is_gone(np.arange(len(waits.call)))
-            own_of_call[waits.call[is_gone]] = 0.0
-            own_of_call[waits.call[~is_gone]] = waits.own_ns[~is_gone]
+            is_removed = self._is_skipped(np.arange(len(waits.call)))
+            own_of_call[waits.call[is_removed]] = 0.0
+            own_of_call[waits.call[~is_removed]] = waits.own_ns[~is_removed]
         own = np.where(own_of_call[last] >= 0, own_of_call[last], own)
         saved = self._saved_at_start[last] - self._saved_at_start[first]
         times: Float64 = calls.start_ns[last] - calls.start_ns[first] - saved + own
         return times
 
     def held_by_launch(self, rows: Int64) -> int:
-        """Return which of the operations of a piece, in a row, its launch held last: its place."""
+        """Return the index of the operation of a segment whose own launch delayed it last."""
         done = np.cumsum(self._steps()[rows])
         return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
 
     def _steps(self) -> Float64:
-        """Return the time of each operation in its piece, with its delay for all but the first."""
+        """Return each operation's time in its segment, with its delay unless it is the first."""
         steps = self._after_previous + self._durations.length_ns
         first = self._process.first_operation
         steps[first] = self._durations.length_ns[first]
@@ -477,10 +479,10 @@ class Weigher:
         first = self._process.first_operation
         if len(first) == 0:
             return np.empty(0)
-        return np.add.reduceat(self._steps(), first)[self._process.piece_of_operation[edges.at]]
+        return np.add.reduceat(self._steps(), first)[self._process.segment_of_operation[edges.at]]
 
     def _all_launched(self, edges: Edges) -> Float64:
-        """Return how long after its host piece began each piece is over, by its launches alone."""
+        """Return when each segment would be over by its launches alone, since its host segment."""
         first = self._process.first_operation
         if len(first) == 0:
             return np.empty(0)
@@ -488,26 +490,26 @@ class Weigher:
         last = np.append(first[1:], len(done)) - 1
         until_end = np.repeat(done[last], np.diff(np.append(first, len(done)))) - done
         latest = self._launch + self._durations.length_ns + until_end
-        return np.maximum.reduceat(latest, first)[self._process.piece_of_operation[edges.at]]
+        return np.maximum.reduceat(latest, first)[self._process.segment_of_operation[edges.at]]
 
     _WAYS: ClassVar[dict[EdgeKind, Callable[[Weigher, Edges], Float64]]] = {
         EdgeKind.CAPTURE: _captured,
-        EdgeKind.THREAD: _between_calls,
+        EdgeKind.PROGRAM_ORDER: _between_calls,
         EdgeKind.HAND_OVER: _handed_over,
         EdgeKind.NOT_HANDED_OVER: _not_handed_over,
-        EdgeKind.OWN_TIME: _own_time,
-        EdgeKind.HOST_WAIT: _waited,
-        EdgeKind.STALL: _waited,
+        EdgeKind.CALLS: _own_time,
+        EdgeKind.SYNCHRONIZATION: _waited,
+        EdgeKind.FULL_QUEUE: _waited,
         EdgeKind.LOCK: _locked,
         EdgeKind.LAUNCH: _launched,
         EdgeKind.LAUNCHES: _all_launched,
-        EdgeKind.STREAM: _followed,
-        EdgeKind.STREAM_WAIT: _waited_for_event,
-        EdgeKind.WORK: _worked,
-        EdgeKind.APART_BEGIN: _apart,
-        EdgeKind.APART_END: _apart,
-        EdgeKind.APART_ORDER: _in_order,
-        EdgeKind.APART_UNKNOWN: _unknown,
+        EdgeKind.STREAM_ORDER: _followed,
+        EdgeKind.EVENT: _waited_for_event,
+        EdgeKind.OPERATIONS: _worked,
+        EdgeKind.INDEPENDENT_BEGIN: _apart,
+        EdgeKind.INDEPENDENT_END: _apart,
+        EdgeKind.INDEPENDENT_ORDER: _in_order,
+        EdgeKind.INDEPENDENT_UNKNOWN: _unknown,
         EdgeKind.STREAM_END: _stream_over,
         EdgeKind.SILENCE: _silent,
         EdgeKind.HIDDEN_WAIT: _hidden,
@@ -515,7 +517,7 @@ class Weigher:
 
 
 class RemainingWork(Record, frozen=True):
-    """The work of one process in each step, by variant."""
+    """Work of one process that remains in each step, by variant."""
 
     number: Int64  # int64[s], the numbers of the steps
     limits_ns: Int64  # int64[s + 1], when they began and the last one ended, on the run's clock
@@ -540,7 +542,7 @@ class RemainingWork(Record, frozen=True):
             if id(durations.length_ns) in known:
                 continue
             less = length - durations.length_ns[rows]
-            counted = on_busiest & ~durations.is_free_of_stream[rows]
+            counted = on_busiest & ~durations.skips_stream_order[rows]
             stream = np.bincount(step, np.where(counted, np.maximum(alone - less, 0), 0), num)
             removed = np.bincount(step, np.where(computes, np.maximum(less, 0), 0), num)
             known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
