@@ -21,8 +21,10 @@ from tests.support.changes import bubbles, recorded, recorded_apart
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLES, analysis_of
 from traceprof import Options
-from traceprof.analyses.pipeline_bubble import ID, PARTS
+from traceprof.analyses.pipeline_bubble import ID, PARTS, longest_stages
 from traceprof.analysis import analyze
+from traceprof.ranks.bubbles import StageGaps
+from traceprof.ranks.passes import FORWARD
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
@@ -227,3 +229,23 @@ def test_a_finding_says_what_it_is_part_of(tmp_path: Path) -> None:
         assert (said in finding.title) == is_mixed
         mixed.append(is_mixed)
     assert {*mixed} == {True, False}
+
+
+def stage_of(took: Sequence[int]) -> StageGaps:
+    """A stage of forwards that take so long."""
+    end = np.cumsum(took)
+    nothing = np.zeros(len(took) + 1, np.int64)
+    return StageGaps(
+        0, end - np.array(took), end, np.full(len(took), FORWARD), nothing[1:], nothing, nothing,
+        np.zeros((len(nothing), 4), np.int64), 0, nothing[1:], nothing[1:], 0,
+    )  # fmt: skip
+
+
+def test_the_longest_stage_is_that_of_most_pipelines() -> None:
+    even, long = [10, 10], [20, 20]
+    alone = [stage_of(even), stage_of(even), stage_of(long)]
+    assert longest_stages([alone]) == {3: 2}
+    others = [[stage_of(even)] * 3 for _ in range(2)]
+    assert longest_stages([alone, *others]) == {}  # one rank is slow, and no stage
+    assert longest_stages([alone, alone, others[0]]) == {3: 2}
+    assert longest_stages([[stage_of(even), stage_of([10, 10])]]) == {}

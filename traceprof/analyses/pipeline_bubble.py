@@ -218,13 +218,18 @@ def _run(measured: MeasuredRun) -> PipelineBubbleResult:
             missing.append(NotApplicable(ID, _UNORDERED, HOW_TO_COLLECT))
             continue
         by_pipeline.append(bubbles)
-    metrics = tuple(tuple(_metrics(result, ranks.ranks)) for result in by_pipeline)
+    longest = longest_stages([result.stages for result in by_pipeline])
+    metrics = tuple(
+        tuple(_metrics(result, ranks.ranks, longest.get(len(result.stages))))
+        for result in by_pipeline
+    )
     return PipelineBubbleResult(ranks, tuple(by_pipeline), metrics, windows, tuple(missing))
 
 
-def _metrics(pipeline: PipelineBubbles, ranks: Sequence[int]) -> list[PipelineBubbleMetrics]:
+def _metrics(
+    pipeline: PipelineBubbles, ranks: Sequence[int], longest: int | None
+) -> list[PipelineBubbleMetrics]:
     schedule, num = pipeline.schedule, len(pipeline.stages)
-    longest = _longest(pipeline.stages)
     return [
         PipelineBubbleMetrics(
             bubble_ns=stage.bubble_ns,
@@ -252,16 +257,29 @@ def _median_pass(stage: StageGaps, kind: int) -> int | None:
     return int(median_of((stage.end_ns - stage.start_ns)[chosen])) if chosen.any() else None
 
 
-def _longest(stages: Sequence[StageGaps]) -> int | None:
-    """Return the stage whose forwards and backwards take longest; None if no other is far off."""
-    took = []
-    for stage in stages:
-        named = (stage.kind == FORWARD) | (stage.kind == BACKWARD)
-        chosen = named if named.any() else np.ones(len(named), np.bool_)
-        took.append(int((stage.end_ns - stage.start_ns)[chosen].sum()))
-    longest = int(np.argmax(took))
-    others = float(median_of(np.delete(took, longest)))
-    return longest if took[longest] > (1 + _MIN_LONGER) * others else None
+def longest_stages(pipelines: Sequence[Sequence[StageGaps]]) -> dict[int, int]:
+    """Return the stage whose passes take longest, by the number of stages; none if none is far off.
+
+    Of pipelines side by side the median counts: where only one is long, it is the rank that is
+    slow, and not the stage.
+    """
+    took: dict[int, list[list[int]]] = {}
+    for stages in pipelines:
+        took.setdefault(len(stages), []).append([_taken_ns(stage) for stage in stages])
+    longest = {}
+    for num, of_each in took.items():
+        usual = median_of(np.array(of_each), axis=0)
+        place = int(np.argmax(usual))
+        if usual[place] > (1 + _MIN_LONGER) * float(median_of(np.delete(usual, place))):
+            longest[num] = place
+    return longest
+
+
+def _taken_ns(stage: StageGaps) -> int:
+    """Return what the forwards and backwards of a stage take; without these, all passes."""
+    named = (stage.kind == FORWARD) | (stage.kind == BACKWARD)
+    chosen = named if named.any() else np.ones(len(named), np.bool_)
+    return int((stage.end_ns - stage.start_ns)[chosen].sum())
 
 
 def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
