@@ -192,9 +192,12 @@ def test_what_raises_among_the_modules_is_passed_over(
 
 
 def test_modules_that_load_lazily_are_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken = []
+
     class Lazy(types.ModuleType):
         def __getattribute__(self, name: str) -> object:
-            raise AssertionError(name)
+            woken.append(name)
+            raise AttributeError(name)
 
     monkeypatch.setitem(sys.modules, "patched_lazy", Lazy("patched_lazy"))
     monkeypatch.setitem(sys.modules, "patched_none", None)
@@ -202,6 +205,7 @@ def test_modules_that_load_lazily_are_not_woken(monkeypatch: pytest.MonkeyPatch)
     patches = Patches()
     patches.replace_everywhere(object(), object())
     patches.restore()
+    assert woken == []
 
 
 def test_restoring_goes_backwards_and_does_not_stop(caplog: pytest.LogCaptureFixture) -> None:
