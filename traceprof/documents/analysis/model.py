@@ -362,13 +362,8 @@ class Compute(Struct, forbid_unknown_fields=True):
     ]
 
 
-@record(
-    "rank",
-    "name",
-    "category",
-    "precision",
-    "tensor_cores",
-    ...,
+OF_KERNEL = ("rank", "name", "category", "precision", "tensor_cores")
+OF_KERNEL_LAST = (
     "per_steady_step_ns",
     "steady_error_ns",
     "place",
@@ -381,8 +376,11 @@ class Compute(Struct, forbid_unknown_fields=True):
     "moved_bytes",
     "gb_per_s",
     "peak_gb_per_s",
-    without=("kind", "in_steady_step"),
 )
+"""What the document adds to a kernel's row: before and after its other fields."""
+
+
+@record(*OF_KERNEL, ..., *OF_KERNEL_LAST, without=("kind", "in_steady_step"))
 class Kernel(KernelUse, frozen=True, kw_only=True):
     """The kernels of one name on a rank, including communication kernels."""
 

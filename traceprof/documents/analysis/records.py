@@ -47,26 +47,7 @@ _bucket_row = maker(model.Bucket, "rank")
 _link_row = maker(model.LinkUse, "rank", "peer_rank")
 _clock_row = maker(model.Clock, "report", "run")
 _beside_row = maker(model.Beside, "rank")
-_kernel_row = maker(
-    model.Kernel,
-    "rank",
-    "name",
-    "category",
-    "precision",
-    "tensor_cores",
-    "per_steady_step_ns",
-    "steady_error_ns",
-    "place",
-    "operator",
-    "module",
-    "flops",
-    "source",
-    "flops_per_s",
-    "peak_flops_per_s",
-    "moved_bytes",
-    "gb_per_s",
-    "peak_gb_per_s",
-)
+_kernel_row = maker(model.Kernel, *model.OF_KERNEL, *model.OF_KERNEL_LAST)
 _headline_row = maker(
     Headline,
     "step_ns",
