@@ -13,6 +13,7 @@ from traceprof.communication.messages import messages
 from traceprof.communication.readiness import stream_waits
 from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
+from traceprof.host.places import places, places_of_calls
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.columns import pack_ahead
@@ -251,6 +252,8 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         around = _ranges_around(timeline, thread, timeline.clock.at(called))
         if around:
             yield "launched in", " > ".join(around)
+        else:  # perhaps on another thread
+            yield from _place_facts(rank, group, place)
 
 
 def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[Fact]:
@@ -273,6 +276,13 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
         yield "communicator", communicator
     if records.world_size[message] >= 0:
         yield "ranks", str(records.world_size[message])
+
+
+def _place_facts(rank: Rank, group: int, place: int) -> Iterator[Fact]:
+    """Yield the innermost range of the program or its framework around an operation's launch."""
+    [at] = places_of_calls(rank, rank.launched_by[group][[place]]).tolist()
+    if at >= 0:
+        yield "place", one_line(places(rank).names[at], _MAX_CODE)
 
 
 def _code_facts(rank: Rank, place: int) -> Iterator[Fact]:

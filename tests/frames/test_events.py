@@ -15,12 +15,13 @@ from tests.support.commands import output_of
 from tests.support.profiler_events import PID, event, kernel, write
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, closed_analysis
+from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
 
 FRAMES = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")
 KERNEL_COLUMNS = [
     "rank", "start_ns", "end_ns", "duration_ns", "stream", "name", "category", "precision",
-    "tensor_cores", "operation", "grid", "block", "correlation",
+    "tensor_cores", "operation", "grid", "block", "correlation", "place",
 ]  # fmt: skip
 
 
@@ -239,3 +240,20 @@ def test_pandas_is_imported_for_frames_only() -> None:
         "print(run.ranks, 'pandas' in sys.modules)\n"
     )
     assert output_of(sys.executable, "-c", code).endswith(" False\n")
+
+
+def test_the_place_of_kernels_and_copies_is_the_range_around_their_launch(tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("FSDP::pre_forward (layers.3)", 0, 100).nvtx("backward", 200, 300)
+    trace.kernel(50, 69).kernel(250, 255).kernel(400, 405).memcpy(70, 80).memset(450, 460)
+    path = trace.write(tmp_path / "t.sqlite")
+    with traceprof.open_run(path) as run:
+        kernels, copies = run.kernels(), run.copies()
+    place = "FSDP::pre_forward (layers.3)"
+    assert kernels["place"].astype(object).where(kernels["place"].notna(), None).tolist() == [
+        place, "backward", None,
+    ]  # fmt: skip
+    assert copies["place"].astype(object).where(copies["place"].notna(), None).tolist() == [
+        place, None,
+    ]  # fmt: skip
+    rows = document(closed_analysis(path).result).kernels
+    assert [row.range for row in rows] == ["FSDP::pre_forward (layers.#)"]

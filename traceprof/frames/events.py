@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
 from traceprof.frames.results import Optional, TextColumn, names_at, names_of_kinds
+from traceprof.host.places import places, places_of_calls
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
 from traceprof.trace.grouping import is_in
@@ -62,6 +63,7 @@ def kernels(rank: Rank) -> Part:
         "grid": TextColumn(which, [_shape_text(shape[:3]) for shape in shapes]),
         "block": TextColumn(which, [_shape_text(shape[3:]) for shape in shapes]),
         "correlation": lambda: Optional.unless(rows.correlation, NULL),
+        "place": _places(rank, rank.launched_by[0]),
     }
 
 
@@ -88,7 +90,13 @@ def copies(rank: Rank) -> Part:
         "source_device": Optional.unless(column("source_device"), NULL),
         "destination_device": Optional.unless(column("destination_device"), NULL),
         "correlation": Optional.unless(column("correlation"), NULL),
+        "place": _places(rank, _both(*rank.launched_by[1:3])[order]),
     }
+
+
+def _places(rank: Rank, call: Int64) -> TextColumn:
+    """Return the innermost range of the program or its framework around each launch."""
+    return TextColumn(places_of_calls(rank, call), places(rank).names)
 
 
 def api_calls(rank: Rank) -> Part:

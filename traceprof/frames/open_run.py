@@ -78,7 +78,8 @@ class RunFrames:
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, name, category, precision, tensor_cores,
             operation (what a communication kernel does), grid and block (`108x1x1`), correlation
-            (the number of the API call that launched it).
+            (the number of the API call that launched it), place (the innermost range of the program
+            or its framework around that call).
 
         Raises:
             UsageError: there is no such rank.
@@ -96,7 +97,7 @@ class RunFrames:
             rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
             is_unified (pages of unified memory), bytes, source_memory, destination_memory
             (`pageable`, …), source_device, destination_device (of copies between GPUs),
-            correlation.
+            correlation, place.
 
         Raises:
             UsageError: there is no such rank.

@@ -323,6 +323,14 @@ def places_of_calls(rank: Rank, call: Int64) -> Int32:
     return at
 
 
+def kinds_of_places(rank: Rank, call: Int64) -> tuple[Int32, Sequence[str]]:
+    """Return the place of each call, int32[n], -1 for none, by names with `#` for numbers."""
+    names = [unnumbered(name) for name in places(rank).names]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    of_name = np.array([*(numbers[name] for name in names), -1], np.int32)
+    return of_name[places_of_calls(rank, call)], [*numbers]
+
+
 def _at(stretches: _Stretches, time_ns: Int64) -> Int32:
     place = np.maximum(np.searchsorted(stretches.start_ns, time_ns, side="right") - 1, 0)
     if not len(stretches.start_ns):

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof.analyses.kernels.kernel_table import in_steady_steps
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
+from traceprof.host.places import kinds_of_places
 from traceprof.intervals import by_rows, num_before
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
@@ -114,6 +115,7 @@ class Launcher(NamedTuple):
     flops: int | None = None
     # that all these kernels move at least, by the shapes of the innermost operators
     moved_bytes: int | None = None
+    range: str | None = None  # the place of the launches, with `#` for numbers
 
     def flops_per_s(self, total_ns: int) -> float | None:
         """Return the FLOPs per second of kernels that took so long together; None if unknown."""
@@ -138,7 +140,7 @@ _UNCOUNTED = CountedFlops()
 class LaunchedKernels(RankResult, frozen=True):
     """The code that launched the kernels of one rank."""
 
-    # by the kernel's name; empty if nothing is known of the host's code
+    # by the kernel's name; empty if neither code nor ranges of the host are known
     by_name: Mapping[str, Launcher]
     # outer ones first, and of those inside the same one the longest first
     modules: tuple[ModuleUse, ...]
@@ -172,23 +174,27 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
     code = launching_code(rank, chosen) if len(chosen) else None
-    if code is None:
+    at, ranges = kinds_of_places(rank, rank.launched_by[0].take(chosen))
+    if code is None and not ranges:
         return LaunchedKernels(rank.rank, {}, ())
     length = kernels.packed_length.at(chosen)
     of_signature = kernels.name_of_signature
     ids = distinct_values(of_signature[kernels.packed_signature.distinct])
     which = np.searchsorted(ids, of_signature).take(kernels.packed_signature.kept.take(chosen))
-    most: list[list[Any]] = [
-        _most(which, values, length, len(ids), texts)
-        for values, texts in (
-            (code.operator, code.operators),
-            (code.module, code.modules),
-            (code.line, code.lines),
-        )
-    ]
-    flops = _flops(code, _multiplies(rank, ids).take(which), length)
-    most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
-    most.append(_by_name(*_moved(code, length), which, len(ids)))
+    most: list[list[Any]] = [[None] * len(ids)] * 5
+    if code is not None:
+        most = [
+            _most(which, values, length, len(ids), texts)
+            for values, texts in (
+                (code.operator, code.operators),
+                (code.module, code.modules),
+                (code.line, code.lines),
+            )
+        ]
+        flops = _flops(code, _multiplies(rank, ids).take(which), length)
+        most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
+        most.append(_by_name(*_moved(code, length), which, len(ids)))
+    most.append(_most(which, at, length, len(ids), ranges))
     is_used = np.bincount(which, minlength=len(ids)) > 0
     by_name = {
         rank.kernel_names[id_]: Launcher(*launcher)
@@ -196,6 +202,8 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         if used
     }
     del which  # there can be many
+    if code is None:
+        return LaunchedKernels(rank.rank, by_name, ())
     start, steps = kernels.start_ns.take(chosen), steady_steps(rank, judged or window)
     in_steps = _in_steps(rank, steps, start, length, flops)
     return LaunchedKernels(rank.rank, by_name, modules(code, start, length, steps), in_steps)

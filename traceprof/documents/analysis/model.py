@@ -376,6 +376,7 @@ OF_KERNEL_LAST = (
     "moved_bytes",
     "gb_per_s",
     "peak_gb_per_s",
+    "range",
 )
 """What the document adds to a kernel's row: before and after its other fields."""
 
@@ -440,6 +441,11 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
     ]
     peak_gb_per_s: Annotated[
         Number | None, "Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."
+    ]
+    range: Annotated[
+        str | None,
+        "The range of the program or its framework around the launches of most of this time, the"
+        " innermost one, with `#` for numbers; null if there is none.",
     ]
 
 

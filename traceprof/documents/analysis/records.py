@@ -304,6 +304,7 @@ def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> m
         launcher.moved_bytes,
         gb_per_s,
         None if gb_per_s is None else peak_memory_gb_per_s(gpu),
+        None if launcher.range is None else _encodable(launcher.range),
     )
 
 
