@@ -314,7 +314,9 @@ def what_it_takes(headline: Headline) -> str:
     result, lengths = headline.breakdown, headline.lengths
     where = f" on rank {result.rank}"
     if lengths is None:
-        return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps."
+        takes = "take" if str(result.judged_kind).endswith("s") else "takes"
+        length = duration(headline.step_ns)
+        return f"The {result.judged_kind} {takes} {length}{where}, without steps."
     steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
     if len(lengths.kinds) > 1:
         steps += ": " + ", ".join(

@@ -213,7 +213,7 @@ def _most(
     which: Int64, values: Int32, length_ns: Int64, num_names: int, texts: Sequence[str]
 ) -> list[str | None]:
     """Return the value of most of the time of each name; None if that is unknown."""
-    if not len(texts):
+    if not len(texts) or not len(which):
         return [None] * num_names
     width = len(texts) + 1
     pairs, place = numbered(which * width + values + 1)

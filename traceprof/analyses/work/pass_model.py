@@ -157,10 +157,10 @@ def _model(measured: MeasuredRun) -> _Model | None:
     starts = walk.starts(length, moves=True)
     last = limits[1:] - 1
     recorded = end[last] - start[limits[:-1]]
-    own_ns = float((starts + length).max())
-    off = own_ns / float(recorded.max()) - 1
-    if abs(off) > MAX_OFF:
+    own_ns, recorded_ns = float((starts + length).max()), float(recorded.max())
+    if not abs(own_ns - recorded_ns) <= MAX_OFF * recorded_ns or not recorded_ns:
         return None
+    off = own_ns / recorded_ns - 1
     return _Model(walk, length, rank, keys, pipeline, *_unevenness(measured), own_ns, off)
 
 
