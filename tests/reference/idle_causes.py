@@ -297,7 +297,7 @@ class RankIdle:
         if numbers not in self._placed:
             self._placed[numbers] = union(
                 (place.start, place.end)
-                for place in telling_places(self.export, self.process, self.span())
+                for place in telling_places(self.export, self.process)
                 if place.thread in numbers or not place.loads_data
             )
         return self._placed[numbers]

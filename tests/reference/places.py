@@ -3,7 +3,7 @@
 A place is an NVTX range of the program or its framework: none of a single operator of PyTorch, of a
 function of C++ or of a library, of communication by `instrument`, and none that is a step. A place
 tells what a silent thread did unless it holds a whole step; with fewer than three steps, unless it
-is longer than half of the rank's time from its first operation to its last.
+is longer than half of the process's time from its first operation to its last.
 
 `place_at` is the innermost place of a thread at a time: of those that were pushed and are open the
 one that began last. Where the thread has none it is that of another thread of the process, first of
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.reference.host import DATA_LOADING_RANGE
 from tests.reference.nsight_export import Export
-from tests.reference.spans import Span, length, union
+from tests.reference.spans import length, union
 from tests.reference.training import STEP_PATTERNS, host_steps
 
 _OPERATORS = re.compile(
@@ -56,10 +56,12 @@ def places(export: Export, process: int) -> list[Place]:
     return sorted(found, key=lambda place: (place.start, -place.end))
 
 
-def telling_places(export: Export, process: int, rank_span: Span) -> list[Place]:
+def telling_places(export: Export, process: int) -> list[Place]:
     """The places that say what a silent thread did."""
     _, steps = host_steps(export, process)
-    low, high = rank_span
+    ranks = [ops for (owner, _), ops in export.ranks.items() if owner == process]
+    low = min(op.start for operations in ranks for op in operations)
+    high = max(op.end for operations in ranks for op in operations)
     if len(steps) < MIN_STEPS:
         return [p for p in places(export, process) if 2 * (p.end - p.start) <= high - low]
     return [

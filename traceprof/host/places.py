@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int32, Int64
     from traceprof.run.rank import Rank
     from traceprof.run.step_ranges import StepRanges
+    from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
 
 
@@ -359,7 +360,12 @@ def place_ranges(rank: Rank) -> PlaceRanges:
     """Return the ranges that are places of a rank's process; kept as long as the report."""
     of_trace = _READ.setdefault(rank.trace, {})
     if rank.process not in of_trace:
-        of_trace[rank.process] = _read(rank)
+        if not of_trace:  # all at once: a report is searched as a whole
+            named = rank.trace.ranges(PLACES, None, _UNTIL)
+            for process in {key.process for key in rank.trace.operations} | {rank.process}:
+                of_trace[process] = _read(rank.trace, process, named.get(process))
+        if rank.process not in of_trace:
+            of_trace[rank.process] = _NO_RANGES
     return of_trace[rank.process]
 
 
@@ -383,11 +389,10 @@ def _places(rank: Rank) -> Places:
     )
 
 
-def _read(rank: Rank) -> PlaceRanges:
+def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges:
     """Read annotations and the functions of Python that are places."""
     numbers: dict[str, int] = {}
     parts: list[tuple[Int64, Int64, Int64, Int64]] = []
-    ranges = rank.trace.ranges(PLACES, rank.process, _UNTIL).get(rank.process)
     if ranges is not None:
         is_place = {name: not _is_step(name) for name in {*ranges.names}}
         rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
@@ -400,7 +405,7 @@ def _read(rank: Rank) -> PlaceRanges:
                 np.array(named, np.int64),
             )
         )
-    functions = rank.trace.python_functions(rank.process)
+    functions = trace.python_functions(process)
     if functions is not None:
         chosen = {
             key: numbers.setdefault(line_text(functions.names[key]), len(numbers))
@@ -436,7 +441,16 @@ def telling_ranges(rank: Rank) -> PlaceRanges:
 def _telling(rank: Rank) -> PlaceRanges:
     ranges, steps = place_ranges(rank), rank.step_ranges
     if steps is None or len(steps.start_ns) < MIN_STEPS:
-        is_around = 2 * (ranges.end_ns - ranges.start_ns) > rank.window.length_ns
+        # All ranks of the process share what its threads did.
+        spans = [
+            operations.span_ns
+            for key, operations in rank.trace.operations.items()
+            if key.process == rank.process and len(operations)
+        ]
+        worked_ns = max((end for _, end in spans), default=0) - min(
+            (start for start, _ in spans), default=0
+        )
+        is_around = 2 * (ranges.end_ns - ranges.start_ns) > worked_ns
     else:
         # Steps of a process do not overlap.
         first = np.searchsorted(steps.start_ns, ranges.start_ns, side="left")
