@@ -12,7 +12,7 @@ from tests.support.builders import TraceBuilder, global_tid, solver
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.documents.analysis.records import document
-from traceprof.host.places import KINDS, PlaceKind, kind_of, layers_of, places, silence_of
+from traceprof.host.places import KINDS, PLACES, PlaceKind, kind_of, layers_of, places, silence_of
 from traceprof.host.units import StepUnit
 
 US, MS = 1_000, 1_000_000
@@ -219,3 +219,8 @@ def test_modules_and_loaders_of_python_are_places(tmp_path: Path) -> None:
     with ranks_of(write(tmp_path / "t.json", events)) as (rank,):
         found = places(rank)
         assert {*found.names} == {"nn.Module: Linear_0", "amp/grad_scaler.py(400): step"}
+
+
+def test_no_digit_in_the_pattern_so_that_texts_are_not_read_again() -> None:
+    """A report keeps texts with their digits alike: a pattern with digits has all of them read."""
+    assert not any(letter.isdigit() for letter in PLACES.pattern)

@@ -189,7 +189,7 @@ _NO_PLACE = (
     rf"|{labels.BUCKET}\b|{labels.WAIT}\b|{labels.CUT}\b"
     r"|ProfilerStep|PyTorch Profiler"
 )
-PLACES = lazy(rf"\A(?!{_NO_PLACE})[^\0]")
+PLACES = lazy(rf"\A(?!{_NO_PLACE})(?s:.)")
 _FUNCTIONS = lazy(
     rf"{evidence.PYTHON_LOADING.pattern}|{evidence.PYTHON_SETUP.pattern}"
     rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{_OPTIMIZED}|\Ann\.Module: "
