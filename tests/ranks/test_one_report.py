@@ -65,7 +65,7 @@ def test_known_answers_on_two_h100(traces: Path, tmp_path: Path) -> None:
 
 def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
     shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]), is_verbose=True)
-    section = shown.split("Who waited for whom")[1].split("Findings")[0].splitlines()
+    section = shown.split("Who waited for whom")[1].split("Compute of each rank")[0].splitlines()
     rows = {line.split()[0]: line.split() for line in section if line[:6].strip().isdecimal()}
     assert rows["1"][-6:] == ["14.5", "ms", "rank", "0", "0", "ns"]
     assert rows["0"][-4:] == ["rank", "2", "26.4", "ms"]

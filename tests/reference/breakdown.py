@@ -18,7 +18,7 @@ import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -177,7 +177,7 @@ def read_operations(
     """All GPU operations of the file, by rank."""
     peers = peer_kinds(db)
     ranks: dict[tuple[int, int], list[Operation]] = defaultdict(list)
-    kernels: dict[tuple[int, int], list[tuple[Operation, Any]]] = defaultdict(list)
+    kernels: dict[tuple[int, int], dict[int, Kernel]] = defaultdict(dict)
     columns = ("correlationId", "streamId", "shortName", "demangledName", "copyKind",
                "srcDeviceId", "dstDeviceId", *SHAPE)  # fmt: skip
     for table, start, end, process, device, correlation, stream, *more in operation_rows(
@@ -195,43 +195,55 @@ def read_operations(
         is_counted = table != "GRAPH_TRACE"
         operation = Operation(start, end, kind, is_counted, correlation, is_copy, stream)
         if table == "KERNEL":
-            kernels[process, device].append((operation, (demangled, *shape)))
-        else:
-            ranks[process, device].append(operation)
-    for key, some in kernels.items():
-        ranks[key] += believed(some)
+            kernel = Kernel(start, end, stream, correlation, (demangled, *shape))
+            kernels[process, device][len(ranks[process, device])] = kernel
+        ranks[process, device].append(operation)
+    for key, of_rank in kernels.items():
+        for place, end in believed_ends([*of_rank.values()]).items():
+            index = [*of_rank][place]
+            ranks[key][index] = ranks[key][index]._replace(end=end)
     return ranks
 
 
-def believed(kernels: list[tuple[Operation, Any]]) -> Iterator[Operation]:
-    """Kernels of a rank; one with a wrong end ends with the start of the next of its stream.
+class Kernel(NamedTuple):
+    start: int
+    end: int
+    stream: int | None
+    correlation: int | None
+    signature: Any  # name and shape
 
-    It lasts while three others of its stream, which runs one kernel after the other, begin and
-    end; it has a launch of its own; and it takes over 20 times as long as its like.
+
+def believed_ends(kernels: Sequence[Kernel]) -> dict[int, int]:
+    """The ends of kernels of a rank whose recorded ones are wrong, by index: where the next begin.
+
+    Such a kernel lasts while three others of its stream, which runs one kernel after the other,
+    begin and end; it has a launch of its own; and it takes over 20 times as long as its like.
     """
-    kernels = sorted(kernels, key=lambda one: one[0][:2])
-    streams, alike = defaultdict[Any, list[Operation]](list), defaultdict[Any, list[int]](list)
-    for kernel, signature in kernels:
-        streams[kernel.stream].append(kernel)
-        alike[signature].append(kernel.end - kernel.start)
-    followers = dict[Operation, tuple[list[Operation], list[int]]]()
-    for kernel, signature in sorted(kernels, key=lambda one: one[0].start - one[0].end)[:64]:
-        stream = streams[kernel.stream]
-        later = stream[stream.index(kernel) + 1 :]
-        if sum(one.start < one.end <= kernel.end for one in later) >= 3:
-            followers[kernel] = later, alike[signature]
-    for kernel, _ in kernels:
-        later, lengths = followers.get(kernel, ([], []))
+    ascending = sorted(range(len(kernels)), key=lambda index: kernels[index][:2])
+    streams, alike = defaultdict[Any, list[int]](list), defaultdict[Any, list[int]](list)
+    for index in ascending:
+        kernel = kernels[index]
+        streams[kernel.stream].append(index)
+        alike[kernel.signature].append(kernel.end - kernel.start)
+    followers = dict[int, list[int]]()
+    for index in sorted(ascending, key=lambda one: kernels[one].start - kernels[one].end)[:64]:
+        kernel, stream = kernels[index], streams[kernels[index].stream]
+        later = stream[stream.index(index) + 1 :]
+        covered = [kernels[one] for one in later if kernels[one].end <= kernel.end]
+        if sum(one.start < one.end for one in covered) >= 3:
+            followers[index] = later
+    ends = {}
+    for index, later in followers.items():
+        kernel, stream = kernels[index], streams[kernels[index].stream]
+        lengths = alike[kernel.signature]
         is_usual = len(lengths) >= 3 and kernel.end - kernel.start <= 20 * median(lengths)
-        if not later or is_usual:
-            yield kernel
-            continue
-        stream = streams[kernel.stream]
-        rest = [one for one in stream if one not in followers]
+        rest = [kernels[one] for one in stream if one not in followers]
         num_overlaps = sum(next_.start < one.end for one, next_ in pairwise(rest))
         is_serial = num_overlaps <= len(rest) / 100
-        is_alone = sum(one.correlation == kernel.correlation for one in stream) == 1
-        yield kernel._replace(end=later[0].start) if is_serial and is_alone else kernel
+        is_alone = sum(kernels[one].correlation == kernel.correlation for one in stream) == 1
+        if is_serial and is_alone and not is_usual:
+            ends[index] = kernels[later[0]].start
+    return ends
 
 
 def read_launches(db: sqlite3.Connection) -> Launches:

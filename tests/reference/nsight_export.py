@@ -26,7 +26,9 @@ from tests.reference.breakdown import (
     LOW_24_BITS,
     NEVER,
     SHAPE,
+    Kernel,
     are_two,
+    believed_ends,
     default_is_communication,
     integers,
     opened,
@@ -161,6 +163,7 @@ class Export:
     def _read_operations(self, db: sqlite3.Connection) -> None:
         columns = ("streamId", "correlationId", "shortName", "demangledName", "copyKind",
                    "srcDeviceId", "dstDeviceId", "bytes", "srcKind", "dstKind", *SHAPE)  # fmt: skip
+        kernels = defaultdict[tuple[int, int], dict[int, Kernel]](dict)
         for table, start, end, process, device, *more in operation_rows(db, *columns):
             is_copy, is_kernel = table == "MEMCPY", table == "KERNEL"
             stream, correlation, short_id, demangled_id, copy_kind, source, target, *rest = more
@@ -185,7 +188,14 @@ class Export:
                 call=self._call_of(process, correlation, start),
                 table=table,
             )
+            if is_kernel:
+                kernel = Kernel(start, end, stream, correlation, (demangled, *shape))
+                kernels[process, device][len(self.ranks[process, device])] = kernel
             self.ranks[process, device].append(operation)
+        for key, of_rank in kernels.items():
+            for place, end in believed_ends([*of_rank.values()]).items():
+                index = [*of_rank][place]
+                self.ranks[key][index] = self.ranks[key][index]._replace(end=end)
 
     def _read_ranges(self, db: sqlite3.Connection) -> None:
         columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId")

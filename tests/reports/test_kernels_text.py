@@ -76,7 +76,7 @@ def test_json_has_all_kernels(tmp_path: Path) -> None:
     places = [kernel.pop("place") for kernel in kernels]
     assert places == sorted(places)
     assert 0 == places[0] < places[-1] < 1
-    unknown = ("operator", "module", "source", "flops", "flops_per_s", "moved_bytes",
+    unknown = ("operator", "module", "source", "range", "flops", "flops_per_s", "moved_bytes",
                "gb_per_s", "peak_gb_per_s")  # fmt: skip
     assert {kernel.pop(name) for kernel in kernels for name in unknown} == {None}
     assert {kernel.pop("peak_flops_per_s") for kernel in kernels} <= {None, 19.5e12}

@@ -166,7 +166,7 @@ def test_a_damaged_recording_is_compared_with_nothing(tmp_path: Path) -> None:
         assert part.change_ns is part.low_ns is part.high_ns is None
         assert "the recording after is incomplete" in (part.unknown or "")
     assert not compared.idle
-    assert [gate.outcome for gate in compared.gates][1] == "inconclusive"
+    assert [gate.outcome for gate in compared.gates] == ["inconclusive"] * 2
     assert "incomplete" in text.render_comparison(compared)
 
 

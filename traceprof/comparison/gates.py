@@ -99,8 +99,8 @@ def judged(
         result = _judged_finding(gate, captures_after)
     else:
         result = _judged(gate, before, after, spread)
-        if unknown is not None and gate.metric != "step":
-            result.outcome, result.reason = "inconclusive", f"unknown: {unknown}"
+    if unknown is not None:
+        result.outcome, result.reason = "inconclusive", f"unknown: {unknown}"
     if reasons:
         result.outcome, result.reason = "not met", f"not comparable: {'; '.join(reasons)}"
     return result
