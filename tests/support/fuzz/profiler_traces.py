@@ -23,6 +23,7 @@ _PARTS = (
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"},{", b'"traceEvents": [', b"\n", b"\0",
 )  # fmt: skip
 _NUMBER = re.compile(rb"(?<=: )-?\d[\d.]*")
+_ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _KEY = re.compile(rb'"[\w ]+": ')
 
 
@@ -107,6 +108,8 @@ def refused_by_json(path: Path) -> str | None:
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         data = zlib.decompressobj(31).decompress(data)
+    if any("did not escape: repaired" in note for note in trace.notes):
+        data = _ESCAPE.sub(lambda found: found[0] if found[1] else b"\\\\", data)
     try:
         document, _ = json.JSONDecoder(strict=False).raw_decode(
             data.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
