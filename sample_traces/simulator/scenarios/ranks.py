@@ -108,8 +108,9 @@ def _step(
     host.to_device(stream(host, COPY), 2 * _MIB)
     with host.range("forward"):
         host.operator(compute, "aten::linear", *forward)
-        if delay is not None:
-            delay(host)
+    if delay is not None:
+        delay(host)
+    with host.range("forward"):
         if is_upstream:
             pair = PAIRS[host.process // 2]
             host.collective("all_reduce", pair, stream(host, SIDE), 4 * _MIB, after=compute)
