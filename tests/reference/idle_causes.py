@@ -261,7 +261,8 @@ class RankIdle:
             ("allocation_ns", thread.allocation), ("data_loading_ns", thread.loading),
             ("stalled_ns", self.stalls.of_thread(last.thread)),
             ("unknown_ns", thread.calls), ("waiting_ns", thread.asleep),
-            ("host_code_ns", without(thread.known, thread.asleep)), ("unknown_ns", [(low, high)]),
+            ("host_code_ns", without(thread.known, thread.asleep)),
+            ("host_code_ns", self.placed((last.thread,))), ("unknown_ns", [(low, high)]),
         ]  # fmt: skip
         left, pieces = [(low, high)], list[Piece]()
         for cause, spans in layers:

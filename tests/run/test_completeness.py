@@ -112,6 +112,20 @@ def _num_of_gone_kinds(path: Path, program: str) -> int:
         return sum((row[3], row[0]) in gone for row in _rows(whole))
 
 
+def _num_at_the_end(path: Path, program: str) -> int:
+    """Return how many records are taken after the last one that is left of their stream."""
+    last, taken = dict[tuple[int, int], int](), list[Row]()
+    with (
+        closing(sqlite3.connect(SAMPLE_FOLDER / f"{program}.sqlite")) as whole,
+        closing(sqlite3.connect(path)) as rest,
+    ):
+        left = _rows(rest)
+        for row in left:  # in order of start
+            last[row[3], row[4]] = row[2]
+        taken = [row for row in _rows(whole) if row not in set(left)]
+    return sum(row[2] > last.get((row[3], row[4]), 0) for row in taken)
+
+
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_a_complete_recording_loses_nothing(path: Path) -> None:
     with ranks_of(path) as ranks:
@@ -136,7 +150,9 @@ def test_lost_time_is_no_idle_time(
         num_cut = sum(rank.completeness.losses.num_cut for rank in whole)
         num_found = sum(lost.num_lost + lost.num_cut for lost in losses)
         assert num_found == num_taken + num_cut - _num_of_gone_kinds(path, program)
-        assert sum(lost.num_lost for lost in losses) >= 0.9 * num_taken
+        num_lost = sum(lost.num_lost for lost in losses)
+        # Of few that are taken one may be its stream's last, which is cut.
+        assert num_lost >= min(0.9 * num_taken, num_taken - _num_at_the_end(path, program))
         for before, after in zip(whole, ranks, strict=True):
             window = before.window
             span = window.start_ns, window.end_ns
@@ -247,6 +263,21 @@ def test_calls_that_launch_nothing_lose_nothing(name: str, tmp_path: Path) -> No
         builder.api(name, 20_000 * number + 12_000, 20_000 * number + 13_000)
     with ranks_of(builder.write(tmp_path / "nothing.sqlite")) as (rank,):
         assert rank.completeness.losses.num_lost == 0
+
+
+def test_copies_alone_lose_nothing_where_kernels_were_not_recorded(tmp_path: Path) -> None:
+    """A copy of no bytes has no operation, and missing kernels cannot tell it from a lost one."""
+    builder = TraceBuilder()
+    for number in range(20):
+        start = 20_000 * number
+        builder.memcpy(start, start + 10_000, "HtoD", launch=(start - 5_000, start - 2_000))
+        builder.api(
+            "cudaLaunchKernel_v7000", start - 1_500, start - 1_000, correlation=900 + number
+        )
+    builder.api("cudaMemcpyAsync_v3020", 50_000, 51_000, correlation=999)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        assert rank.completeness.losses.num_lost == 0
+        assert len(rank.lost) == 0
 
 
 def test_captured_launches_lose_nothing(tmp_path: Path) -> None:

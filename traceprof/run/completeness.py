@@ -577,7 +577,8 @@ class _Process:
         return short, [stream.around(called_ns) for stream in own], called_ns[worst]
 
     def _has_kernels(self) -> bool:
-        return any(number in {0, 3} for _, number, _, _ in self.launched)
+        is_recorded = any(number in {0, 3} for _, number, _, _ in self.launched)
+        return is_recorded or bool(self.of_kinds(_KERNEL, _GRAPH).any())
 
     def _num_graphs(self, device: int) -> int:
         is_graph = self.of_kinds(_GRAPH)
