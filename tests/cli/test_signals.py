@@ -75,17 +75,22 @@ def test_at_random_instants(tmp_path: Path, recorded: Path, nsys: str, first: in
                 programs.mkdir(exist_ok=True)
                 (programs / "nsys").write_text(_STAND_IN)
                 (programs / "nsys").chmod(0o755)
-        delay_s = chosen.uniform(0, _usual_s(command, report, programs))
+        usual_s, code = _usual(command, report, programs)
+        delay_s = chosen.uniform(0, usual_s)
         how = chosen.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-        num_ended += is_ended(tmp_path / str(number), command, report, programs, how, delay_s)
+        folder = tmp_path / str(number)
+        num_ended += is_ended(folder, command, report, programs, how, delay_s, code)
     assert num_ended > _PER_TEST // 3
 
 
 def is_ended(
     folder: Path, command: Sequence[str], report: Path, programs: Path, how: signal.Signals,
-    delay_s: float,
+    delay_s: float, usual_code: int | None,
 ) -> bool:  # fmt: skip
-    """Say whether the signal ended the command, of which nothing may be left."""
+    """Say whether the signal ended the command, of which nothing may be left.
+
+    It may have ended before, with its usual code.
+    """
     what = f"{command} {report.name} {programs} {how.name} after {delay_s:.3f} s"
     temporary, out = folder / "tmp", folder / "out"
     with started(folder, command, report, programs) as process:
@@ -96,14 +101,13 @@ def is_ended(
         process.send_signal(how)
         said = process.communicate(timeout=MAX_WAIT_S)[1].decode()
     assert "Traceback" not in said, f"{what}: {said}"
-    assert process.returncode in {EXIT_DONE, 2, 128 + how, -how}, f"{what}: {said}"
+    assert process.returncode in {EXIT_DONE, usual_code, 128 + how, -how}, f"{what}: {said}"
     until(lambda: not working_in(temporary))
     assert not [*temporary.iterdir()], what
     assert not [*folder.glob(".*")], what
     if process.returncode != EXIT_DONE and out.is_dir():
         assert not [*out.glob(".*")], what
-    assert str(process.returncode) != "2" or command[0] == "runs", f"{what}: {said}"
-    return process.returncode not in {EXIT_DONE, 2}
+    return process.returncode not in {EXIT_DONE, usual_code}
 
 
 def started(
@@ -122,14 +126,15 @@ def started(
 
 
 @cache
-def _usual_s(command: Sequence[str], report: Path, programs: Path) -> float:
-    """Return how long a command takes that no signal ends."""
+def _usual(command: Sequence[str], report: Path, programs: Path) -> tuple[float, int | None]:
+    """Return how long a command takes that no signal ends, in s, and its exit code."""
     if command[0] == "dashboard":
-        return 3.0
+        return 3.0, None  # it serves until it is ended
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        started(Path(folder), command, report, programs).communicate(timeout=MAX_WAIT_S)
-        return time.monotonic() - begin
+        process = started(Path(folder), command, report, programs)
+        process.communicate(timeout=MAX_WAIT_S)
+        return time.monotonic() - begin, process.returncode
 
 
 def working_in(temporary: Path) -> list[int]:
