@@ -184,6 +184,7 @@ def test_what_cannot_be_repaired() -> None:
     for broken in (
         '{"ph": "X", "ts": fourty}, {',
         '{"ph": "ker"nel", "name": "x", "pid": 1}]',
+        '{"ph": "X", "name": "void at{"ph": "X", "name": "void at::add", "pid": 0}]',
         "{",
     ):
         assert damage.repaired(broken, 0) is None

@@ -35,6 +35,7 @@ _UP_TO_NAME = re.compile(
     rf'\{{{_BLANK}(?:"\w+"{_BLANK}:{_BLANK}(?:"[^"\\]*"|[\d.]+){_BLANK},{_BLANK})*'
     rf'"name"{_BLANK}:{_BLANK}(?=")'
 )
+_NAME = re.compile(rf'"name"{_BLANK}:{_BLANK}"')
 _AFTER_NAME = re.compile(rf'"(?={_BLANK},{_BLANK}"(?:ph|pid)"{_BLANK}:)')
 _PROFILE_AGAIN = "record the program with `traceprof record`, or with torch.profiler"
 _COUNTERS = "cuda_profiler_range"
@@ -121,7 +122,7 @@ def _with_escaped_name(event: str) -> str:
     if len(ends) != 1:
         return event
     name = event[begin.end() + 1 : ends[0]]
-    if has_end(name, 0):  # the name of another event, whose begin is lost
+    if has_end(name, 0) or _NAME.search(name):  # the name of another event, whose begin is lost
         return event
     try:
         json.loads(f'"{name}"', strict=False)
