@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from math import floor, sqrt
+from math import floor, fsum, sqrt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -439,7 +439,8 @@ def slowdowns(
         )
     rows.sort(key=lambda row: (-row.excess_ns, row.name, row.longest))
     took = intervals.total(compared.overlapped_ns)
-    median, at_least, at_most = (took - compared.excess_ns.sum(axis=0)).tolist()
+    # Exact sums, the same in whatever order the export has its kernels.
+    median, at_least, at_most = (took - fsum(excess) for excess in compared.excess_ns.T.tolist())
     comparison = ExpectedTimes(
         num_overlapped=len(compared.overlapped),
         num_alone=intervals.total(compared.num_alone),
@@ -447,7 +448,7 @@ def slowdowns(
         expected_ns=median,
         expected_at_least_ns=at_least,
         expected_at_most_ns=at_most,
-        noise_ns=sqrt(float((compared.noise_ns**2).sum())),
+        noise_ns=sqrt(fsum((compared.noise_ns**2).tolist())),
     )
     return comparison, tuple(rows)
 
