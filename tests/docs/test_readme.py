@@ -1,4 +1,4 @@
-"""The commands of the README and of docs/export.md do what these pages show."""
+"""Commands on sample traces print what the README and the pages of docs/ show."""
 
 import re
 import shlex
@@ -13,18 +13,26 @@ from traceprof.cli.main import EXIT_DONE, cli
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+PAGE_NAMES = ("export", "symptoms", "whatif")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXPORT = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+PAGES = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in PAGE_NAMES)]
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def sessions() -> list[tuple[str, str]]:
-    """Return (command, output) of every console block."""
+    """Return (command, output) of every console block about a sample."""
     found = []
-    for block in _CONSOLE.findall(README) + _CONSOLE.findall(EXPORT):
+    for block in [block for page in PAGES for block in _CONSOLE.findall(page)]:
         command, _, output = block.partition("\n")
-        found.append((command.removeprefix("$ "), output))
+        if "sample_traces/" in command:
+            found.append((command.removeprefix("$ "), output))
     return found
+
+
+def shows(page: str, printed: str) -> bool:
+    """Tell whether a page shows an output, of which lines `…` stand for any number of lines."""
+    parts = re.split("^…\n", page, flags=re.MULTILINE)
+    return re.fullmatch("(?:.*\n)*?".join(map(re.escape, parts)), printed) is not None
 
 
 @pytest.mark.parametrize(("command", "output"), sessions())
@@ -40,7 +48,15 @@ def test_commands_print_what_the_page_shows(
     first, _, others = command.removeprefix("traceprof ").partition("; ")
     assert run(*shlex.split(first)) == EXIT_DONE
     subprocess.run(others, shell=True, check=True)  # noqa: S602  (commands of our own README)
-    assert "".join(capfd.readouterr()) == output
+    printed = "".join(capfd.readouterr())
+    assert shows(output, printed), printed
+
+
+def test_lines_left_out_are_marked() -> None:
+    assert shows("a\n…\nd\n", "a\nb\nc\nd\n")
+    assert shows("…\nd\n…\n", "d\n")
+    assert not shows("a\nd\n", "a\nb\nd\n")
+    assert not shows("…\nb\n", "a\nb\nc\n")
 
 
 def test_every_command_is_in_the_readme() -> None:
