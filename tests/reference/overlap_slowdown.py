@@ -5,8 +5,7 @@ Kernels count that start in the window [start, end), or in [start, end] where it
 
 Kernels are compared with those at the same place, where `units` says when steps, or passes taken in
 place of them, begin on the host: the n-th of its signature by launch in a unit that launches as
-many of them. Overlapped kernels at other places take the rate of their signature: what those
-compared lost for each nanosecond beside communication.
+many of them. Overlapped kernels at other places are not compared.
 
 With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute on the device
 (kernels and whole graphs of the rank, also those outside the window, and of other processes whose
@@ -135,45 +134,34 @@ def in_places(kernels: list[Any], units: list[int]) -> dict[int, tuple[int, int]
 
 
 def of_signature(
-    beside: list[tuple[Span, int, Any]], alone: dict[Any, list[int]]
-) -> tuple[int, list[Fraction], float, list[int]] | None:
+    beside: list[tuple[Span, Any]], alone: dict[Any, list[int]]
+) -> tuple[int, list[Fraction], float, list[tuple[Span, int]]]:
     """Compare the overlapped kernels of a signature with those alone, by place.
 
-    Returns how many alone they were compared with, what all take alone in three ways (median, at
-    least, at most), the variance of that, and by how much each is longer at least.
+    Returns how many alone they were compared with, what those compared take alone in three ways
+    (median, at least, at most), the variance of that, and by how much each is longer at least.
     """
-    medians: dict[Any, Fraction] = {}
-    compared_ns, compared_took, num_alone, variance = 0, 0, 0, 0.0
+    num_alone, variance = 0, 0.0
     ways = [Fraction(0)] * 3
-    for place in {place for _, _, place in beside}:
+    compared: list[tuple[Span, int]] = []
+    for place in {place for _, place in beside}:
         usual = sorted(alone.get(place, []))
         if len(usual) < 3:
             continue
-        pairs = [(span, covered_ns) for span, covered_ns, at in beside if at == place]
-        medians[place] = statistics.median([Fraction(duration) for duration in usual])
+        spans = [span for span, at in beside if at == place]
+        median = statistics.median([Fraction(duration) for duration in usual])
         mean = Fraction(sum(usual), len(usual))
         quartile = next(
             duration for index, duration in enumerate(usual) if 4 * index >= 3 * len(usual) - 3
         )
-        expectations = medians[place], max(medians[place], mean), max(Fraction(quartile), mean)
-        ways = [sum_ + value * len(pairs) for sum_, value in zip(ways, expectations, strict=True)]
-        compared_ns += sum(covered_ns for _, covered_ns in pairs)
-        compared_took += sum(end - start for (start, end), _ in pairs)
+        expectations = median, max(median, mean), max(Fraction(quartile), mean)
+        ways = [sum_ + value * len(spans) for sum_, value in zip(ways, expectations, strict=True)]
         num_alone += len(usual)
         variance += float(statistics.variance([Fraction(duration) for duration in usual])) * (
-            len(pairs) + len(pairs) ** 2 / len(usual)
+            len(spans) + len(spans) ** 2 / len(usual)
         )
-    if not medians:
-        return None
-    rate = (compared_took - ways[0]) / compared_ns
-    scale = Fraction(sum(covered_ns for _, covered_ns, _ in beside), compared_ns)
-    lengths = sum(end - start for (start, end), _, _ in beside)
-    sums = [lengths - (compared_took - way) * scale for way in ways]
-    excesses = []
-    for (start, end), covered_ns, place in beside:
-        alone_ns = medians.get(place, end - start - rate * covered_ns)
-        excesses.append(int(end - start - alone_ns) if end - start > alone_ns else 0)
-    return num_alone, sums, variance * float(scale) ** 2, excesses
+        compared += [((start, end), max(int(end - start - median), 0)) for start, end in spans]
+    return num_alone, ways, variance, compared
 
 
 def rank(
@@ -199,7 +187,7 @@ def rank(
     computes = [operation[:2] for operation in (*kernels, *graphs)]
     disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
-    overlapped: dict[Any, list[tuple[Span, int, Any]]] = defaultdict(list)
+    overlapped: dict[Any, list[tuple[Span, Any]]] = defaultdict(list)
     halves: list[Span] = []
     num_disturbed = 0
     num_beside = sum(covered(busy, start, end) > 0 for start, end, *_ in inside(graphs))
@@ -218,24 +206,22 @@ def rank(
             halves.append((start, end))
             num_disturbed += not judged
             if judged:
-                overlapped[signature].append(((start, end), beside, place))
+                overlapped[signature].append(((start, end), place))
     result: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]] = {}
     expected, took, at_least, at_most, variance = Fraction(0), 0, Fraction(0), Fraction(0), 0.0
     tails: list[Span] = []
     for signature, kernels_beside in overlapped.items():
-        found = of_signature(
+        num_alone, sums, error, compared = of_signature(
             kernels_beside, {at: ns for (of, at), ns in alone.items() if of == signature}
         )
-        if found is None:
+        if not compared:
             continue
-        num_alone, sums, error, excesses = found
-        lengths = sum(end - start for (start, end), _, _ in kernels_beside)
+        lengths = sum(end - start for (start, end), _ in compared)
         took += lengths
         expected, at_least, at_most = expected + sums[0], at_least + sums[1], at_most + sums[2]
         variance += error
-        for ((_, end), _, _), excess in zip(kernels_beside, excesses, strict=True):
-            tails.append((end - excess, min(end, high)))
-        num = len(kernels_beside)
+        tails += [(end - excess, min(end, high)) for (_, end), excess in compared]
+        num = len(compared)
         result[signature] = (
             num_alone, num, sums[0] / num, Fraction(lengths, num), lengths - sums[0]
         )  # fmt: skip

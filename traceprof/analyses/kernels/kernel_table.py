@@ -284,13 +284,11 @@ class ComparedSignatures(Record, frozen=True):
 
     signature: Int64  # int64[m], indices into `Trace.signatures`
     num_alone: Int64  # int64[m], kernels alone at the places that were compared
-    num_overlapped: Int64  # int64[m], at these and all other places
+    num_overlapped: Int64  # int64[m], at these places
     overlapped: Int64  # int64[o], indices of the overlapped kernels by signature, then duration
     overlapped_ns: Int64  # int64[o], their durations
-    # float64[o], what each takes alone: the median at its place, and where none is known what it
-    # took less the rate for each nanosecond beside communication
-    expected_ns: Float64
-    # float64[m, 3], time taken − time expected of all overlapped kernels, by the median, by the
+    expected_ns: Float64  # float64[o], the median alone at the place of each
+    # float64[m, 3], time taken − time expected of the overlapped kernels, by the median, by the
     # median or the mean, and by the third quartile or the mean
     excess_ns: Float64
     noise_ns: Float64  # float64[m], the standard error of the excess by the mean
@@ -349,35 +347,25 @@ def compare(
         return np.bincount(by, values, num).astype(np.float64)
 
     num_paired = np.bincount(group, minlength=len(of_group))
-    signature_of_pair = of_signature[group]
-    took = summed(length_ns[paired], signature_of_pair)
-    beside = summed(beside_ns[paired], signature_of_pair)
-    index_of = np.full(size, -1)
-    index_of[chosen] = np.arange(num)
-    index = np.where(is_overlapped, index_of.take(signature), -1)
-    of_signatures = np.flatnonzero(index >= 0)
-    index = index[of_signatures]
-    # By how much more the others of these signatures ran beside communication.
-    scale = summed(beside_ns[of_signatures], index) / np.maximum(beside, 1)
-    excess = np.stack([took - summed(num_paired * mean) for mean in expected], axis=1)
+    index, took = of_signature[group], length_ns.take(paired)
+    beside = np.maximum(summed(beside_ns.take(paired), index), 1)
+    excess = np.stack(
+        [summed(took, index) - summed(num_paired * mean) for mean in expected], axis=1
+    )
     # Of the sum of `num_paired` draws, and of a mean of `num_alone` draws taken for each of them.
     error = np.sqrt(summed(variance * num_paired * (1 + num_paired / num_alone)))
-    rate = excess[:, 0] / np.maximum(beside, 1)
-    usual = length_ns.take(of_signatures) - rate.take(index) * beside_ns.take(of_signatures)
-    usual[np.searchsorted(of_signatures, paired)] = expected[0][group]
-    order = ordered(index, length_ns.take(of_signatures))
-    of_signatures = of_signatures.take(order)
+    order = ordered(index, took)
     return ComparedSignatures(
         signature=chosen,
         num_alone=summed(num_alone).astype(np.int64),
         num_overlapped=np.bincount(index, minlength=num),
-        overlapped=of_signatures,
-        overlapped_ns=length_ns.take(of_signatures),
-        expected_ns=usual.take(order),
-        excess_ns=excess * scale[:, np.newaxis],
-        noise_ns=error * scale,
-        rate=rate,
-        rate_error=error / np.maximum(beside, 1),
+        overlapped=paired.take(order),
+        overlapped_ns=took.take(order),
+        expected_ns=expected[0].take(group.take(order)),
+        excess_ns=excess,
+        noise_ns=error,
+        rate=excess[:, 0] / beside,
+        rate_error=error / beside,
     )
 
 
