@@ -92,7 +92,7 @@ def test_what_the_profiler_costs_is_written_as_it_was_measured(validation: Modul
         f" {len(slowed)} steps that are at least partly bound by the host took {slowed.min():.2f}"
         f" to {slowed.max():.2f} times as long, median {np.median(slowed):.2f}"
     )
-    assert said in " ".join((DOCS / "recording.md").read_text(encoding="utf-8").split())
+    assert said in " ".join((DOCS / "testing.md").read_text(encoding="utf-8").split())
     of_launching = 1 - 1 / slowed
     assert (of_launching <= PROFILERS_SHARE).sum() == 19  # as its docstring says
 

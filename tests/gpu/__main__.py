@@ -1,6 +1,6 @@
 """Record all programs on this machine: `python -m tests.gpu` prints a table in Markdown.
 
-What it prints can be pasted into docs/recording.md. Without a GPU only what needs none is recorded.
+What it prints can be pasted into docs/testing.md. Without a GPU only what needs none is recorded.
 """
 
 import platform

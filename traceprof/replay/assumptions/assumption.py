@@ -39,7 +39,7 @@ PROFILERS_SHARE = 0.3
 """Which share of the time for launching torch.profiler may have taken.
 
 Of 24 steps of an H100 that waited for its host it had made 19 longer by at most this share of what
-was recorded, and five by more (docs/recording.md).
+was recorded, and five by more (docs/testing.md).
 """
 _MAX_UNMATCHED = 0.01  # of the training, that such kernels may take
 
