@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 _NUM_SIZES = 20
+_WITH_ROOM = 5  # times what is there at the end: a database has all it changes twice meanwhile
 _PAGE = 4096
 _ROOM = 64 << 20  # more than any of these writes
 OUT = "{out}"
@@ -100,7 +101,7 @@ def walk(
         was_there, used = disk.files(), disk.used()
         if number:
             taken = sizes[0] - used  # at the end: while it writes it may take more
-            share = number if number <= _NUM_SIZES else 3 * _NUM_SIZES
+            share = number if number <= _NUM_SIZES else _WITH_ROOM * _NUM_SIZES
             disk.resize(used + max(_PAGE, taken * share // _NUM_SIZES))
         outcome = write()
         disk.resize(_ROOM)
@@ -204,7 +205,7 @@ def test_conversions(
     with closing(open_trace(report)):
         taken = disk.used()
     codes = []
-    for share in (*range(_NUM_SIZES + 1), 5 * _NUM_SIZES):
+    for share in (*range(_NUM_SIZES + 1), _WITH_ROOM * _NUM_SIZES):
         disk.resize(max(_PAGE, taken * share // _NUM_SIZES))
         outcome = in_process("info", report)
         codes.append(outcome.code)
