@@ -430,55 +430,40 @@ def _predictions(before: Path, pair: Pair, came_ns: int) -> Iterator[str]:
 
 
 _GPU_INTRO = """\
-Fifteen small trainings on one H100, before and after a change
-([changes.py](../tests/gpu/changes.py)). The table compares the gain that traceprof predicts from a
-recording of torch.profiler *before* the change with the gain measured **without a recorder**: the
-mean difference of ten rounds of each, in turn, with its 95 % interval. The column *recorded* has
-the steps under torch.profiler before and after. The recordings and the rounds are in
-[tests/gpu/recordings](../tests/gpu/recordings), and `make validation` writes this page. Nothing
-is adjusted to them, and misses are shown. A prediction holds if the two intervals overlap. Held: {}
-of {}.
+What traceprof predicts from a recording *before* a change (torch.profiler, unless a section says
+otherwise), beside the gain measured **without a recorder**: the mean difference of ten rounds of
+each, in turn, with its 95 % interval. *Recorded* is a step under the recorder, before and after.
+A row has the finding's place in the report, or the assumption of `whatif`, or both where they
+predict the same. A prediction holds if the two intervals overlap. Nothing is adjusted to the
+recordings, which are in [tests/gpu/recordings](../tests/gpu/recordings); `make validation` writes
+this page.
 
-If the host sets the pace, torch.profiler makes steps longer, and a change gains something else
-without a recorder than under one; a replay of a recording only shows the latter. The first change
-also removes the norm itself, 99 µs of kernels in a step, which `no-sync` does not include.
-
-PyTorch 2.11, CUDA 13.0, driver 580, 16 cores of a virtual machine, November 2026."""
+Fifteen small trainings ([changes.py](../tests/gpu/changes.py)) on one H100, PyTorch 2.11, CUDA
+13.0, 16 cores of a virtual machine, November 2026. Held: {} of {}. The first change also removes
+the norm itself, 99 µs of kernels in a step, which `no-sync` does not include."""
 
 _MODELS_INTRO = """\
-Seven changes of [models.py](../tests/gpu/models.py), recorded and timed in the same way, which
-traceprof had never seen: nothing in it was made with them in view. The models are those of
-transformers and torchvision. Held: {} of {}.
-
-On this machine the host sets the pace of most. Of GPT-2 in FP32, one round took three times as long
-as the others, which makes its interval wide."""
+Seven changes of models of transformers and torchvision ([models.py](../tests/gpu/models.py)), which
+traceprof had never seen, on the same machine. Held: {} of {}. The host sets the pace of most. Of
+GPT-2 in FP32, one round took three times as long as the others, which makes its interval wide."""
 
 
 _H200_INTRO = """\
-Nine more changes of [models.py](../tests/gpu/models.py), on one H200. Held: {} of {}.
-
-Reading them mended two errors before this table was made: `whatif` refused four of the programs for
-waits that nobody made, and two limits for copies were beaten (17.2 ms and 25.7 ms were said
-where 19.1 and 30.7 came). With three loading threads the limit does not hold because none of the
-recorded steps waited for a batch: the queue had filled while the recorder started, and the recorded
-steps gained nothing."""
+Nine more changes, on one H200. Held: {} of {}. With three loading threads the limit does not hold
+because none of the recorded steps waited for a batch: the queue had filled while the recorder
+started. Two errors that this table showed were mended before it was written."""
 
 _SAME_INTRO = """\
-Six of these programs before the change, as Nsight Systems 2025.3 recorded them: it makes their
-steps longer than torch.profiler does by less. Held: {} of {}."""
+Six of these programs before the change, as Nsight Systems 2025.3 recorded them. Held: {} of {}."""
 
 _NSIGHT_INTRO = """\
-Sixteen changes of [nsight.py](../tests/gpu/nsight.py) to programs of CUDA's runtime 12 without
-PyTorch, recorded with Nsight Systems 2023.4 on one H200 and timed without it. Their reductions are
-kernels with NCCL's names that move memory on 24 multiprocessors, since there is one GPU: they slow
-compute down, and compute them. Held: {} of {}.
+Sixteen changes of programs of CUDA 12 without PyTorch ([nsight.py](../tests/gpu/nsight.py)),
+recorded with Nsight Systems 2023.4 on one H200. Their reductions are kernels with NCCL's names that
+move memory on 24 multiprocessors, since there is one GPU. Held: {} of {}.
 
 What does not hold: half the work of `matmul` takes 0.507 of its time; kernels of a kind that also
 works on other sizes have no known slowdown, which `communication=0` then leaves out; and Nsight
-Systems makes each wait and what follows it longer, so that fewer waits gain less without it.
-
-Reading it mended `kernel:` before this table was made: kernels that become faster also slow
-communication down for less time (472 to 488 µs were said where 624 came)."""
+Systems makes each wait and what follows it longer, so that fewer waits gain less without it."""
 
 
 @contextmanager
@@ -524,6 +509,8 @@ def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list
             least = None if answer.is_bound else step - (answer.high_ns or 0)
             said = Promise(least, step - (answer.low_ns or 0), -answer.change_ns)
         promises.append((f"`{assume}`", said))
+    if len(promises) == len({str(promise) for _, promise in promises}) + 1:
+        promises = [("; ".join(named for named, _ in promises), promises[0][1])]
     step_us = statistics.fmean(rounds["before"])
     recorded = " to ".join(duration(round(1e3 * us)) for us in rounds["recorded"])
     return [
@@ -548,10 +535,7 @@ def _gpu_table(intro: str, folder: Path, changes: Mapping[str, Change]) -> list[
         ),
         *([f"Limits without use: {kept.count(NO_USE)}."] if NO_USE in kept else []),
         "",
-        (
-            "| change | a step | recorded | reason, place, or assumption | predicted"
-            " | measured | held |"
-        ),
+        ("| change | a step | recorded | finding, assumption | predicted | measured | held |"),
         "|" + "---|" * 7,
         *rows,
         "",
