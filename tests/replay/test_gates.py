@@ -1,6 +1,6 @@
 """Exports that lack some of what shows what waited for what: a gate fires, or the interval holds.
 
-`python -m tests.replay.test_gates [FOLDER]` prints the tables of docs/whatif.md: of simulated
+`python -m tests.replay.test_gates [FOLDER]` prints the tables of docs/testing.md: of simulated
 programs, and of the real exports of a folder.
 """
 

@@ -1,6 +1,6 @@
 """What the replay says of simulated runs, beside what the simulator gives for the changed program.
 
-`coverage` prints the table of docs/whatif.md: `python -m tests.replay.test_truths`.
+`coverage` prints the table of docs/testing.md: `python -m tests.replay.test_truths`.
 """
 
 import tempfile
