@@ -21,7 +21,8 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-OVERVIEW, TIMELINE, WHAT_IF, COMPARE = "/", "/timeline", "/what-if", "/compare"
+OVERVIEW, TIMELINE, STEPS = "/", "/timeline", "/steps"
+WHAT_IF, COMPARE = "/what-if", "/compare"
 """Pages that links lead to."""
 WHOLE_PATH = "all"
 """In place of a step's number: the critical path of the whole training."""

@@ -1,4 +1,4 @@
-"""The overview: the length of a step and its reasons, the parts of the time, what is unknown."""
+"""The overview: the verdict, what each finding brings, slow steps, where the time went."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from dashboards.widgets.components import (
     page,
     row,
 )
-from dashboards.widgets.findings import PART_MEANINGS, attribution_card, finding_card, headline_card
+from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_card
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
-from traceprof.findings import Severity, by_id, worst_of
+from traceprof.reports.slow_steps_text import slow_steps_lines
 from traceprof.reports.time_text import outside_the_training
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, ranks_text
@@ -54,9 +54,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         "",
         headline_card(view, address.to(addresses.WHAT_IF).href()),
+        findings_card(view),
+        _slow_steps(view),
         _breakdown(view, results),
-        attribution_card(view),
-        _findings(view),
         missing(view.missing()),
         _notes(view),
     )
@@ -93,29 +93,13 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
     )
 
 
-# -- findings -------------------------------------------------------------------------------------
-
-
-def _findings(view: View) -> Component | None:
-    groups = by_id(view.findings)
-    if not groups:  # the headline says so
+def _slow_steps(view: View) -> Component | None:
+    lines = [] if view.address.chosen.has_range else slow_steps_lines(view.analysis.result)
+    if not lines:
         return None
-    judged = str(breakdown.judged_kind(view.analysis.of(breakdown)))
-    severities = [worst_of(group).severity for group in groups]
-    counts = ", ".join(
-        f"{severities.count(severity)} {severity}"
-        for severity in reversed(Severity)
-        if severity in severities
-    )
-    cards = [finding_card(group, view.address, view.clock, judged, view.unit) for group in groups]
-    if len(view.ranks) > MAX_DRAWN and len(cards) > 1:
-        names = ", ".join(group[0].id for group in groups)
-        summary = f"Where to see each, and what to do: {names}"
-        cards = [html.Div(folded(summary, *cards), className="card")]
-    return html.Section(
-        [html.Header([html.H2("Findings"), html.P(counts, className="note")]), *cards],
-        className="findings",
-    )
+    link = dcc.Link("on the page of steps", href=view.address.to(addresses.STEPS).href())
+    listed = html.Ul([html.Li(line) for line in lines], className="notes")
+    return card("Slow steps", listed, note=link)
 
 
 def _notes(view: View) -> Component | None:

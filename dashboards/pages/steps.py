@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
 
-PATH = "/steps"
+PATH = addresses.STEPS
 TITLE = "Steps"
 
 _MAX_STACKS = 5  # of many ranks

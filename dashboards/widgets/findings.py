@@ -1,4 +1,4 @@
-"""What the analysis claims: a step's length, what to act on first, each finding as a card."""
+"""What the analysis claims: the verdict, and each finding as a bar of what a step gains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dash import dcc, html
 
 from dashboards.widgets.components import (
     UNKNOWN,
-    card,
     evidence_address,
     evidence_list,
     folded,
@@ -21,11 +20,13 @@ from dashboards.widgets.components import (
 )
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
-from traceprof.analyses.verdict.three_lines import three_lines
+from traceprof.analyses.verdict.headline import symptoms
+from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
+from traceprof.analyses.verdict.yields import expected_ns, usual_yield
 from traceprof.errors import one_line
-from traceprof.findings import by_id, worst_of
+from traceprof.findings import Severity, by_id, share, worst_of
 from traceprof.reports.claims import gain_text, no_cost
-from traceprof.reports.time_text import about_steps, judged_share, where_it_went
+from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.period_steps import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from dashboards.clock import Clock
     from dashboards.view import View
+    from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.savings import Replay
     from traceprof.findings import Finding, MetricValue, Saving
@@ -61,25 +63,82 @@ _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 _MAX_EVIDENCE = 3
 
 
-def finding_card(
-    group: Sequence[Finding], address: Address, clock: Clock, judged: str, unit: str = "a step"
-) -> Component:
-    """Return the card of one finding on all its ranks.
+def findings_card(view: View) -> Component | None:
+    """Return the findings in the order of the report, as bars of gain that unfold; None without."""
+    groups = by_id(view.findings)
+    headline = view.analysis.result.headline
+    if not groups or headline is None:
+        return None
+    severities = [worst_of(group).severity for group in groups]
+    counts = ", ".join(
+        f"{severities.count(severity)} {severity}"
+        for severity in reversed(Severity)
+        if severity in severities
+    )
+    bars = html.Span(
+        [
+            f"bars: {view.unit}, {duration(headline.step_ns)}; ",
+            _gain_bar(0.7, 1, None, "solid"),
+            " proven by a replay, ",
+            _gain_bar(0, 1, None, "hatched"),
+            " at most, ",
+            _gain_bar(0, 0, 0.5, "mark"),
+            " expected",
+        ],
+        className="note",
+    )
+    causes = symptoms({group[0].id: group for group in groups})
+    cause_of = {symptom: cause for cause, symptom in reversed(causes.items())}
+    cards = [
+        finding_card(group, view, cause_of.get(group[0].id), opened=place == 0)
+        for place, group in enumerate(groups)
+    ]
+    header = html.Header([html.H2("Findings"), html.P(counts, className="note"), bars])
+    small = small_fixes(view.findings)
+    notes = [small] if small is not None else []
+    notes += [] if view.address.chosen.has_range else _unowned(view)
+    lines = [html.P(line, className="note") for line in notes]
+    return html.Section([header, *cards, *lines], className="card findings")
 
-    `judged` is what its share is of, such as `training`; `unit` gains its saving, as `a step`.
+
+def _unowned(view: View) -> list[str]:
+    """Say of each large part of the time that no finding is about what it was."""
+    judged = breakdown.judged_kind(view.analysis.of(breakdown))
+    parts: dict[str, list[Attribution]] = {}
+    for part in view.analysis.result.attributions:
+        if part.rank in view.numbers and part.finding is None:
+            parts.setdefault(part.part, []).append(part)
+    worst = [max(of_part, key=lambda part: part.fraction) for of_part in parts.values()]
+    return [
+        f"rank {part.rank}: {percent(part.fraction)} of the {judged} is {part.part} that no"
+        f" finding accounts for: {one_line(part.sentence or '')}"
+        for part in worst
+    ]
+
+
+def finding_card(
+    group: Sequence[Finding], view: View, cause: str | None = None, *, opened: bool = False
+) -> Component:
+    """Return one finding on all its ranks: what a step gains without it; the rest unfolds.
+
+    `cause` is the finding that explains it.
     """
-    worst = worst_of(group)
+    worst, address, clock = worst_of(group), view.address, view.clock
+    judged = str(breakdown.judged_kind(view.analysis.of(breakdown)))
     severity = str(worst.severity)
-    head = html.Header(
+    where = f"rank {worst.rank}: " if len(group) > 1 else ""
+    ranks = ranks_text([finding.rank for finding in group])
+    name = [html.H3(worst.id, title=meaning(worst.id)), html.Span(ranks, className="note")]
+    if cause is not None:
+        name.append(html.Span(f"because of {cause}", className="note"))
+    head = html.Summary(
         [
             html.Span(severity, className=f"severity {severity}"),
-            html.H3(worst.id),
-            html.Span(ranks_text([finding.rank for finding in group]), className="note"),
-            html.Span(_cost(worst, judged), className="cost"),
+            html.Div(name),
+            html.P(f"{where}{one_line(worst.title)}.", className="title"),
+            *_gain(worst, view),
         ]
     )
-    where = f"rank {worst.rank}: " if len(group) > 1 else ""
-    title = html.P(f"{where}{one_line(worst.title)}.", className="title")
     columns = html.Div(
         [
             html.Div([*_evidence(worst, address, clock), *_ranks(group, address, clock, judged)]),
@@ -87,11 +146,56 @@ def finding_card(
         ],
         className="columns",
     )
-    return html.Article(
-        [head, title, *_saving(worst.saving, unit), columns],
-        className=f"card finding {severity}",
+    costs = html.Span(_cost(worst, judged), className="cost")
+    about = html.P([costs, *_saving(worst.saving, view.unit)], className="note")
+    return html.Details(
+        [head, about, columns],
+        className=f"finding {severity}" + " symptom" * (cause is not None),
         id=f"finding-{worst.id}",
+        open=opened,
     )
+
+
+def _gain(finding: Finding, view: View) -> list[Component]:
+    """Return what a step gains without a finding: a bar on the scale of a step, and its text."""
+    headline, saving = view.analysis.result.headline, finding.saving
+    assert headline is not None  # noqa: S101  (there is one where something was found)
+    step_ns = headline.step_ns
+    least_ns = (saving.low_ns or 0) if saving is not None and saving.step_ns is not None else 0
+    most_ns = 0 if saving is None else saving.high_ns or 0
+    about_ns = expected_ns(finding, step_ns) if most_ns or saving is None else 0
+    known = usual_yield(finding)
+    if least_ns:
+        why = "the replay's estimate"
+    elif known is None:
+        why = "half of the limit, as no such change is on file"
+    else:
+        why = f"what {counted(known.num_changes, 'such change')} on file brought of such limits"
+    bar = _gain_bar(
+        share(least_ns, step_ns),
+        share(most_ns, step_ns),
+        share(about_ns, step_ns) if about_ns else None,
+        f"{view.unit} is expected to gain {duration(about_ns)},"
+        f" {percent(share(about_ns, step_ns))}: {why}",
+    )
+    gained_ns = saving.step_ns if least_ns and saving is not None else most_ns
+    of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
+    text = [html.Strong(saving_text(saving)), html.Span(of_step, className="note")]
+    return [bar, html.Div(text, className="number")]
+
+
+def _gain_bar(least: float, most: float, expected: float | None, title: str) -> Component:
+    """Return a bar of shares of a step: solid to the least, hatched to the most, and a mark."""
+    left, end = (f"{100 * min(part, 1):.2f}%" for part in (least, most))
+    parts = [
+        html.Span(className="limit", style={"width": end}),
+        html.Span(className="proven", style={"width": left}),
+    ]
+    if expected is not None:
+        parts.append(
+            html.Span(className="expected", style={"left": f"{100 * min(expected, 1):.2f}%"})
+        )
+    return html.Span(parts, className="gain", title=title)
 
 
 def metric_text(name: str, value: MetricValue) -> str:
@@ -137,13 +241,13 @@ def _cost(finding: Finding, judged: str) -> str:
     return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the {judged}"
 
 
-def _saving(saving: Saving | None, unit: str) -> list[Component]:
+def _saving(saving: Saving | None, unit: str) -> list[str]:
     if saving is None:
         return []
     text = gain_text(saving, unit)
     if saving.high_ns is None:
         text = f"what {unit} gains without it is not known: {one_line(saving.why or '')}"
-    return [html.P(f"{text[0].upper()}{text[1:]}.", className="note")] if text else []
+    return [f". {text[0].upper()}{text[1:]}."] if text else []
 
 
 def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Component]:
@@ -236,31 +340,22 @@ def _metrics(finding: Finding) -> Component:
     )
 
 
-_MAX_ROWS = 7  # the rest stands below, as cards
-_MAX_ON = 12  # characters of ranks
-
-
 def headline_card(view: View, what_if: str) -> Component | None:
     """Return the main result, always of the whole run; None while a time range is chosen."""
     headline = view.analysis.result.headline
     if headline is None or view.address.chosen.has_range:
         return None
-    groups = by_id(view.findings)
+    verdict = three_lines(view.analysis.result)
     return html.Section(
         [
-            *(html.P(line, className="verdict") for line in _verdict_lines(view)),
+            *(html.P(line, className="verdict") for line in (verdict.lines if verdict else ())),
             html.P(_takes(headline), className="takes"),
-            html.P(_made_of(headline), className="note"),
-            _causes(view, groups) if groups else _no_finding(view),
+            html.P(_about(headline), className="note"),
+            None if view.findings else _no_finding(view),
             _could_take(headline, what_if),
         ],
         className="card headline",
     )
-
-
-def _verdict_lines(view: View) -> tuple[str, ...]:
-    verdict = three_lines(view.analysis.result)
-    return () if verdict is None else verdict.lines
 
 
 def _takes(headline: Headline) -> list[Component | str]:
@@ -321,14 +416,15 @@ def _finding_link(id_: str) -> Component:
     return html.A(id_, href=f"#finding-{id_}", title=meaning(id_))
 
 
-def _made_of(headline: Headline) -> str:
+def _about(headline: Headline) -> str:
+    """Say what a step is, and which steps do not count."""
     result = headline.breakdown
-    text = f"The {result.judged_kind} is {where_it_went(result.judged)}.{judged_share(headline)}"
-    if headline.breakdown.periods:
-        text = f"{text} {about_periods(headline.breakdown.periods, headline.breakdown.unit.layers)}"
+    lines = [judged_share(headline).strip()]
+    if result.periods:
+        lines.append(about_periods(result.periods, result.unit.layers))
     if headline.lengths is not None:
-        text = " ".join((text, *about_steps(headline.breakdown, headline.lengths)))
-    return text
+        lines += about_steps(result, headline.lengths)
+    return " ".join(filter(None, lines))
 
 
 def _no_finding(view: View) -> Component:
@@ -337,80 +433,3 @@ def _no_finding(view: View) -> Component:
         f"No finding reaches 1 % of the {judged}: less cannot be distinguished from"
         " differences between two runs."
     )
-
-
-def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
-    judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    worst = [*map(worst_of, groups)]
-    numbers = {group[0].id: [finding.rank for finding in group] for group in groups}
-    most = max(finding.impact_fraction for finding in worst) or 1.0
-    rows = [
-        row(
-            _finding_link(finding.id),
-            html.Td(one_line(finding.title), className="what"),
-            _on(numbers[finding.id]),
-            html.Td(_share_bar(finding, most), className="share-cell"),
-            number(percent(finding.impact_fraction)),
-            number(saving_text(finding.saving)),
-        )
-        for finding in worst[:_MAX_ROWS]
-    ]
-    heads = [
-        html.Th("What to act on first", scope="col"),
-        html.Th("what was found, on the rank where it costs most", scope="col"),
-        html.Th("on", scope="col"),
-        html.Th(f"of the {judged}", scope="col", colSpan=2, className="number"),
-        html.Th(f"{view.unit} gains without it", scope="col", className="number"),
-    ]
-    table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)], className="causes")
-    rest = len(worst) - _MAX_ROWS
-    more = html.P(f"{rest} more below", className="note") if rest > 0 else None
-    return html.Div([table, *([more] if more is not None else [])])
-
-
-def _on(ranks: Sequence[int]) -> Component:
-    """Return the cell of a finding's ranks; where their list is long, how many they are."""
-    text = ranks_text(ranks)
-    if len(text) <= _MAX_ON:
-        return html.Td(text, className="name")
-    return html.Td(f"{len(ranks)} ranks", className="name", title=text)
-
-
-def _share_bar(finding: Finding, most: float) -> Component:
-    width = 100 * finding.impact_fraction / most
-    bar = html.Span(className=f"share {finding.severity}", style={"width": f"{width:.2f}%"})
-    return html.Div(bar, title=f"{duration(finding.impact_ns)}, severity {finding.severity}")
-
-
-def attribution_card(view: View) -> Component | None:
-    """Return the attribution of each part of the time without compute; None without large parts."""
-    if view.address.chosen.has_range:
-        return None
-    by_part: dict[tuple[str, str | None], list[tuple[float, int, str | None]]] = {}
-    for owner in view.analysis.result.attributions:
-        if owner.rank in view.numbers:
-            key = (owner.part, owner.finding)
-            by_part.setdefault(key, []).append((owner.fraction, owner.rank, owner.sentence))
-    if not by_part:
-        return None
-    judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    entries = []
-    order = {group[0].id: place for place, group in enumerate(by_id(view.findings))}
-    for (part, finding), ranks in sorted(
-        by_part.items(),
-        key=lambda item: (order.get(item[0][1] or "", len(order)), -max(item[1])[0]),
-    ):
-        fraction, number, sentence = max(ranks, key=lambda rank: rank[0])
-        where = f" at most, on rank {number}" if len(ranks) > 1 else f" on rank {number}"
-        why = (
-            [_finding_link(finding), " says why"]
-            if finding is not None
-            else [one_line(sentence or "")]
-        )
-        entries.append(html.Li([html.Strong(f"{percent(fraction)} {part}"), f"{where}: ", *why]))
-    return card(
-        f"Who owns what the {judged} loses", html.Ul(entries, className="notes"), note=_OWNED
-    )
-
-
-_OWNED = "each part from 3 % on"

@@ -115,10 +115,10 @@ def test_overview(page: Page, sample_url: str) -> None:
         ranks = [finding for finding in expected["findings"] if finding["id"] == identifier]
         worst = max(ranks, key=lambda finding: finding["impact_fraction"])
         card = page.locator(f"#finding-{identifier}")
-        assert card.locator(".cost").inner_text() == (
+        assert card.locator(".cost").text_content() == (
             f"{duration(worst['impact_ns'])} · {percent(worst['impact_fraction'])} of the training"
         )
-        assert worst["title"] in card.locator(".title").inner_text()
+        assert worst["title"] in str(card.locator(".title").text_content())
         assert card.locator(".severity").inner_text() == worst["severity"]
 
 

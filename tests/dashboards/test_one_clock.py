@@ -193,7 +193,9 @@ def test_a_straggler_and_those_who_waited_are_seen_together(page: Page, run: Ana
     with DashboardServer(has_token=False) as server:
         server.show(run)
         page.goto(server.url)
-        page.locator(f"#finding-{finding.id} .evidence a").first.click()
+        card = page.locator(f"#finding-{finding.id}")
+        card.evaluate("card => { card.open = true; }")
+        card.locator(".evidence a").first.click()
         page.wait_for_url("**/timeline?*")
         shown = Timeline(page, page.url)
         shown.wait_for("t.together.shown?.members.every(({ row }) => t.layout.rowOf(row))")

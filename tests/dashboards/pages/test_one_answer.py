@@ -111,25 +111,15 @@ def collect_overview(found: Quantities, analysis: Analysis) -> None:
             length, _, share = rest.partition(", ")
             found.text("bar", ("time", number, name), length)
             found.text("bar", ("share", number, name), share)
-    for row in (
-        named(classed(card, "causes")[0], "Tbody")[0].children if classed(card, "causes") else []
-    ):
-        finding, _, _, _, share, gain = cells(row)
-        found.text("causes", ("cost", finding), share)
-        if gain[-1] == "s":
-            found.text("causes", ("gain", finding), gain)
-    for card in named(tree, "Article"):
+    for card in classed(tree, "finding"):
         collect_card(found, card)
-    for part, at_most, number in re.findall(
-        r"([\d.]+ % [a-z ]+?)( at most,| )\s*on rank (\d+): ", text(classed(tree, "notes"))
-    ):
-        del at_most
-        share, _, name = part.partition(" % ")
-        found.text("owners", ("share", int(number), name.replace("copies", "copy")), f"{share} %")
 
 
 def collect_card(found: Quantities, card: Any) -> None:
     finding = card.id.removeprefix("finding-")
+    gain = text(named(card, "Strong")[0]).removeprefix("at most ")
+    if gain[-1] == "s":
+        found.text("bars", ("gain", finding), gain)
     cost = text(classed(card, "cost")[0])
     if "%" in cost:
         found.text("card", ("cost", finding), cost.partition("· ")[2])
@@ -230,7 +220,7 @@ def test_findings_have_the_order_of_the_report(analysis: Analysis) -> None:
     ids = [group[0].id for group in by_id(analysis.findings)]
     first = [shown.index(id_) for id_ in ids]
     assert first == sorted(first)
-    pieces = re.split("What to act on first|It could take|Who owns|Findings ", shown)[1:]
+    pieces = re.split("It could take|Findings ", shown)[1:]
     for piece in pieces:
         places = [piece.index(id_) for id_ in ids if id_ in piece]
         assert places == sorted(places)
@@ -242,7 +232,7 @@ def test_with_a_time_chosen_nothing_is_of_all_of_the_time(analysis: Analysis) ->
     address = parse("/", f"start={start}&end={start + result.judged.window_ns // 2}")
     tree = overview.layout(analysis, address)
     assert not classed(tree, "headline")
-    assert "Who owns" not in text(tree)
+    assert "no finding accounts for" not in text(tree)
 
 
 def test_nothing_is_bold_that_may_be_nothing(analysis: Analysis) -> None:

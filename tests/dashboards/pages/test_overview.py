@@ -24,8 +24,10 @@ from tests.support.traces import SAMPLE, SAMPLES, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analyses.verdict.three_lines import three_lines
+from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
+from traceprof.reports.slow_steps_text import slow_steps_lines
 from traceprof.units import duration
 
 
@@ -98,14 +100,45 @@ def test_the_answer_comes_first(analysis: Analysis) -> None:
     assert shown.startswith(f"Overview {verdict.problem}")
     assert duration(headline.step_ns) in shown
     links = [link for link in named(tree, "A") if str(link.href).startswith("#finding-")]
-    of_gains = [link for part in named(tree, "P") for link in named(part, "A")]
-    costs = [link for link in links if link not in of_gains]
-    listed = [link.children for link in costs if link.href == f"#finding-{link.children}"]
-    ordered = [group[0].id for group in by_id(analysis.findings)][:7]
-    assert listed[: len(ordered)] == ordered
-    anchors = {card.id for card in named(tree, "Article")}
-    assert {f"finding-{id_}" for id_ in listed} <= anchors
+    anchors = [card.id for card in finding_cards(tree)]
+    assert anchors == [f"finding-{group[0].id}" for group in by_id(analysis.findings)]
+    assert {link.href.removeprefix("#") for link in links} <= {*anchors}
     assert all(link.title and not link.title.startswith("#") for link in links)
+    assert [card.open for card in finding_cards(tree)] == [True, *[False] * (len(anchors) - 1)][
+        : len(anchors)
+    ]
+
+
+def test_bars_are_gains_on_the_scale_of_a_step(analysis: Analysis) -> None:
+    step_ns = known(analysis.result.headline).step_ns
+    cards = finding_cards(overview.layout(analysis, Address()))
+    assert cards or not analysis.findings
+    for card, group in zip(cards, by_id(analysis.findings), strict=True):
+        worst = worst_of(group)
+        (bar,) = (part for part in named(card, "Span") if part.className == "gain")
+        limit, proven, *mark = bar.children
+        most = (worst.saving.high_ns or 0) if worst.saving else 0
+        least = (worst.saving.low_ns or 0) if worst.saving and worst.saving.step_ns else 0
+        assert limit.style["width"] == f"{100 * min(most / step_ns, 1):.2f}%"
+        assert proven.style["width"] == f"{100 * min(least / step_ns, 1):.2f}%"
+        places = [f"{100 * min(expected_ns(worst, step_ns) / step_ns, 1):.2f}%"]
+        has_mark = bool(worst.saving is None or most) and expected_ns(worst, step_ns) > 0
+        assert [one.style["left"] for one in mark] == places * has_mark
+
+
+def test_a_symptom_names_its_cause() -> None:
+    with analysis_of(SAMPLE.with_stem("host-sync")) as analysis:
+        shown = text(overview.layout(analysis, Address()))
+    assert {"host-sync", "gpu-idle"} <= {finding.id for finding in analysis.findings}
+    assert "gpu-idle ranks 0-1 because of host-sync" in shown
+
+
+def test_slow_steps_are_those_of_the_report() -> None:
+    with analysis_of(SAMPLE.with_stem("initialisation")) as analysis:
+        lines = slow_steps_lines(analysis.result)
+        shown = text(overview.layout(analysis, Address()))
+    assert lines
+    assert all(line in shown for line in lines)
 
 
 def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
@@ -151,16 +184,25 @@ def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str)
     options = Options(period=False)
     with closing(analyze(SAMPLE.with_stem(name), options=options)) as analysis:
         shown = text(overview.layout(analysis, Address()))
-    assert f"{unit} gains without it" in shown
+    assert f"bars: {unit}, " in shown
     if name == "training":  # in the other nothing can be taken out of a replay
         assert f"Without it {unit} takes" in shown
+
+
+def finding_cards(tree: Any) -> list[Any]:
+    """Return the findings of an overview."""
+    return [
+        card for card in named(tree, "Details") if getattr(card, "id", "").startswith("finding-")
+    ]
 
 
 def test_every_large_part_is_owned(analysis: Analysis) -> None:
     shown = text(overview.layout(analysis, Address()))
     for owner in analysis.result.attributions:
-        assert owner.part in shown
-        assert owner.sentence is None or owner.sentence in shown
+        if owner.finding is None:
+            assert f"is {owner.part} that no finding accounts for" in shown
+        else:
+            assert owner.finding in {finding.id for finding in analysis.findings}
 
 
 @pytest.mark.long
@@ -205,7 +247,7 @@ def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) ->
 def test_only_the_ranks_chosen_are_shown() -> None:
     with analysis_of(SAMPLE) as analysis:
         shown = text(overview.layout(analysis, Address(rank=(1,))))
-        _, below = shown.split("What to act on first", 1)  # the headline is of the whole run
+        _, below = shown.split("Findings", 1)  # the headline is of the whole run
         assert "rank 1" in below
         assert "rank 0" not in below
 
@@ -264,8 +306,8 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
         tree = overview.layout(analysis, Address())
         _, choices = shell.choices(analysis)
     assert [rank.rank for rank in analysis.run.ranks] == list(range(8))
-    heads = [text(head) for head in named(tree, "Th") if text(head).startswith("rank ")]
-    assert heads[:8] == [f"rank {number}" for number in range(8)]
+    heads = [text(row.children[0]) for row in breakdown_rows(tree)]
+    assert heads == [f"rank {number}" for number in range(8)]
     assert [choice["value"] for choice in choices] == list(range(8))
 
 

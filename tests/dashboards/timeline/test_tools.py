@@ -289,6 +289,7 @@ def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) ->
 def test_evidence_says_what_to_do_and_leads_back_to_its_card(page: Page, sample_url: str) -> None:
     page.goto(sample_url)
     card = page.locator("#finding-gpu-idle")
+    card.locator("summary").first.click()
     card.locator(".evidence a").first.click()
     page.wait_for_url("**/timeline?*")
     timeline = Timeline(page, page.url)

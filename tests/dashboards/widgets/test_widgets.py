@@ -294,12 +294,12 @@ def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
         for rank in range(NUM)
     ]
     view = View(analysis, Address("/"))
-    card = finding_card(group, view.address, view.clock, "training")
+    card = finding_card(group, view)
     rows = [row for body in named(card, "Tbody") for row in body.children]
     assert len(rows) == MAX_DRAWN + 1
     assert [text(row.children[1]) for row in rows[:2]] == ["64.000", "63.000"]
     assert text(rows[-1].children[:2]) == "48 others 1.000 to 48.000"
-    assert len([*named(finding_card(group[:3], view.address, view.clock, "training"), "Tr")]) == 4
+    assert len([*named(finding_card(group[:3], view), "Tr")]) == 4
 
 
 def test_the_table_of_many_ranks_is_folded() -> None:

@@ -47,7 +47,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
         return -finding.severity.level, -finding.impact_ns, _key(finding, step_ns)
 
     groups = {group[0].id: sorted(group, key=by_cost) for group in by_id(findings)}
-    symptom_of = _symptoms(groups)
+    symptom_of = symptoms(groups)
 
     def action(id_: str) -> list[str]:
         chain = [id_]
@@ -68,7 +68,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     return tuple(finding for id_ in order for finding in groups[id_])
 
 
-def _symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
+def symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
     """Return the symptom of each cause that explains most of it, or nearly."""
     cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
     symptoms = {}
@@ -140,7 +140,7 @@ class Headline(Record, frozen=True):
 
         A finding that one before it explains is the same action.
         """
-        symptom_of = _symptoms({finding.id: [finding] for finding in self.worst})
+        symptom_of = symptoms({finding.id: [finding] for finding in self.worst})
         named: list[Finding] = []
         taken_in: set[str] = set()
         for finding in self.worst:
