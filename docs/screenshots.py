@@ -74,7 +74,9 @@ def _take_for_readme(browser: Browser, url: str, folder: Path) -> None:
     page.goto(url)
     page.wait_for_selector("table.breakdown")
     _take(page, folder / "dashboard-overview.png")
-    page.locator("#finding-nccl-serialization .evidence a").first.click()
+    card = page.locator("#finding-nccl-serialization")
+    card.evaluate("card => { card.open = true; }")
+    card.locator(".evidence a").first.click()
     page.wait_for_selector("#timeline[data-state=ready]")
     _take(page, folder / "dashboard-timeline.png")
 
