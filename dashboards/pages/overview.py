@@ -173,8 +173,7 @@ def _lost(measures: Measures) -> float:
 
 def _legend() -> Component:
     return legend(
-        (color, [html.Strong(name), f": {PART_MEANINGS[measure]}"])
-        for measure, name, color in PARTS
+        (color, html.Span(name, title=PART_MEANINGS[measure])) for measure, name, color in PARTS
     )
 
 
