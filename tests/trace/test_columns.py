@@ -177,8 +177,9 @@ def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     parts = RowsByProcess()
     for rows in pieces(first, second):
         assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
-        key = int(first[rows][0]) * 10 + int(second[rows][0])
-        parts.add({"number": number}, [(key, rows)])
+    key, half = first * 10 + second, len(keys) // 2
+    for chunk in (slice(half), slice(half, None)):
+        parts.add({"number": number[chunk]}, key[chunk])
     assert len(parts) == len({*keys})
     whole = [
         (int(first[rows[0]]) * 10 + int(second[rows[0]]), rows) for rows in groups(first, second)

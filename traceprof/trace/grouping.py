@@ -151,18 +151,18 @@ def groups(*keys: Int64) -> Iterator[Int64]:
         yield np.concatenate(parts)
 
 
-def pieces(*keys: Int64) -> Iterator[slice | Int64]:
+def pieces(*keys: Int64, most_runs: int = _MAX_RUNS) -> Iterator[slice | Int64]:
     """Yield rows that agree in every key, in order, in few pieces if that is quick.
 
     Rows of one process or device often follow each other: then slices are yielded, which need no
-    copy, and a key may occur several times.
+    copy, and a key may occur several times: in up to 64 runs, or `most_runs` if that is less.
     """
     if len(keys[0]) == 0:
         return
     differ = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     first = np.flatnonzero(np.append(True, differ))
     stop = np.append(first[1:], len(keys[0]))
-    if len(first) <= _MAX_RUNS:
+    if len(first) <= min(most_runs, _MAX_RUNS):
         for limits in zip(first.tolist(), stop.tolist(), strict=True):
             yield slice(*limits)
         return

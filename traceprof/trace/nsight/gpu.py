@@ -271,7 +271,7 @@ class _GrowingTable:
         run, owner = self._extents.add(chunk.pop("globalPid"), chunk.pop("deviceId"), start, end)
         chunk[LENGTH] = end - start
         of_row = np.repeat(owner, np.diff(run, append=len(start)))
-        self._parts.add(chunk, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
+        self._parts.add(chunk, of_row)
 
     def finish(self) -> GpuTable:
         """Return the complete table; nothing can be added afterwards."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.patterns import lazy
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces, without
+from traceprof.trace.grouping import distinct_values, is_in, numbered, without
 from traceprof.trace.model.host import (
     NO_SPANS,
     NO_SWITCHES,
@@ -195,7 +195,7 @@ def _by_process(
             check_times(database, table.name, kept["start"], end)
             kept["length"] = end - kept["start"]
         of_row = schema.process_of_thread(kept[owner])
-        parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
+        parts.add(kept, of_row)
         check_few_processes(database, table.name, len(parts))
     for process, present_columns in parts.finished():
         missing = pack(np.full(len(present_columns[owner]), NULL, np.int64))

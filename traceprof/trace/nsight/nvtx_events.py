@@ -280,7 +280,7 @@ def read_events(database: Database) -> EventColumns | None:
         _complete_end_threads(kept)
         kept[rowid] = kept[rowid] - np.arange(length, length + len(kept[rowid]))
         length += len(kept[rowid])
-        parts.add(kept, [(0, slice(None))])
+        parts.add(kept, np.zeros(len(kept[rowid]), np.int64))
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     began, ended = every["globalTid"], every.get(_END_THREAD) or every["globalTid"]
     threads = distinct_values(np.append(began.distinct, ended.distinct))

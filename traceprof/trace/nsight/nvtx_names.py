@@ -111,7 +111,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
             check_times(database, table.name, kept["start"], kept["end"])
             kept["end"][is_open] = OPEN_END
             of_row = schema.process_of_thread(kept["globalTid"])
-            parts.add(kept, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
+            parts.add(kept, of_row)
             check_few_processes(database, table.name, len(parts))
     ranges, marks = dict(range_parts.finished()), dict(mark_parts.finished())
     ids = [

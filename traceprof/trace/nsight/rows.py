@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.trace.columns import ColumnBuilder, rows_of
+from traceprof.trace.grouping import pieces
 from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
 
@@ -32,6 +33,9 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
 
 
+_MIN_RUN = 16  # rows
+
+
 class RowsByProcess:
     """The rows of each process, put together chunk by chunk."""
 
@@ -42,22 +46,24 @@ class RowsByProcess:
         """Return the number of keys."""
         return len(self._columns)
 
-    def add(self, columns: Mapping[str, Int64], rows: Iterable[tuple[int, slice | Int64]]) -> None:
+    def add(self, columns: Mapping[str, Int64], keys: Int64) -> None:
         """Add rows of a chunk; all chunks have the same columns.
 
         Args:
             columns: int64[n] each.
-            rows: keys, each with its rows; a key may occur several times.
+            keys: int64[n].
         """
         if any(len(values) == 0 for values in columns.values()):
             return
         spans = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
-        for key, chosen in rows:
+        # Sorting short runs takes less than adding them one by one.
+        for rows in pieces(keys, most_runs=max(len(keys) // _MIN_RUN, 1)):
+            key = int(keys[rows][0])
             builders = self._columns.get(key)
             if builders is None:
                 builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
-                builders[name].append(rows_of(values, chosen), spans[name])
+                builders[name].append(rows_of(values, rows), spans[name])
 
     def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
         """Yield the columns of each key, in order, and release them."""
