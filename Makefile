@@ -8,13 +8,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Programs run as users run them, whose output is kept back until there is enough of it.
 unexport PYTHONUNBUFFERED
 
+comma := ,
+
 # Make several goals: the types are checked beside the tests.
 BESIDE = $(MAKE) --no-print-directory --jobs=2
 
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots dist versions constraints docs clean
+.PHONY: help demo check small test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots dist versions constraints docs clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -30,6 +32,16 @@ test: $(VENV)/installed-test  ## Lint, check the types and run every test but th
 
 quick-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto -m 'not slow and not long' $$($(BIN)/python -m tests.touched)
+
+# Rooms whose tests need neither torch nor a browser, and what they are tested with.
+SMALL_TESTS = $(addprefix tests/,communication comparison frames host kernel_names ranks store)
+SMALL_NEEDS = hypothesis import-linter jsonschema pytest pytest-rerunfailures pytest-xdist ruff
+
+small: $(VENV)/installed-small  ## Lint the Python code and run the quick tests that need neither torch nor a browser (0.3 GB)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/pytest -n auto -m 'not slow and not long' $(SMALL_TESTS)
 
 all-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto
@@ -71,7 +83,7 @@ screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashbo
 	$(BIN)/python docs/screenshots.py --tour build/tour
 
 mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how many changes the quick tests notice (an hour)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	$(call install,$(VENV),--editable '.[mutants]')
 	rm -rf build/mutants
 	$(BIN)/python -m tests.mutants --per-room 50 --seed 1
 
@@ -92,13 +104,20 @@ bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes
 clean:  ## Remove what the other goals made
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# Installs packages into an environment: says which, how long it took, and what the environment takes.
+define install
+@echo "Installing into $(1): $(2)"
+@begin=$$(date +%s) && $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2) && \
+	echo "Installed in $$(($$(date +%s) - begin)) s; $(1) takes $$(du -sh $(1) | cut -f1)"
+endef
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # docs/trends.md runs it; in an environment of its own, since it pins numpy 2.2.
 $(VENV)/otava/installed: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/otava
-	$(VENV)/otava/bin/python -m pip install --quiet --disable-pip-version-check apache-otava==0.8.0
+	$(call install,$(VENV)/otava,apache-otava==0.8.0)
 	@touch $@
 
 # docs/trackers.md runs them; in an environment of their own, which has the first one's packages too.
@@ -106,17 +125,21 @@ $(VENV)/trackers/installed: $(VENV)/installed-test
 	$(PYTHON) -m venv $(VENV)/trackers
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(VENV)/trackers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	$(VENV)/trackers/bin/python -m pip install --quiet --disable-pip-version-check '.[trackers]'
+	$(call install,$(VENV)/trackers,'.[trackers]')
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(call install,$(VENV),--editable '.[docs]')
 	@touch $@
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(call install,$(VENV),--editable .)
+	@touch $@
+
+$(VENV)/installed-small: $(VENV)/bin/python pyproject.toml
+	$(call install,$(VENV),--editable . $(SMALL_NEEDS))
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dashboard]'
+	$(call install,$(VENV),--editable '.[test$(comma)dashboard]')
 	@touch $@ $(VENV)/installed

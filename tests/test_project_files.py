@@ -23,7 +23,8 @@ FOLDERS = ("traceprof", "dashboards", "instrument", "benchmarks", "docs", "tests
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
-        ("github-workflows", [WORKFLOW]),
+        ("github-workflows", [WORKFLOW, WORKFLOW.with_name("action.yml")]),
+        ("github-actions", [ROOT / "action.yml"]),
         ("gitlab-ci", [GITLAB]),
         ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
         ("github-issue-forms", FORMS),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -124,3 +125,42 @@ def test_the_job_of_gitlab_has_a_case_for_each_gate(place: Path) -> None:
     cases = ET.parse(place / kept["reports"]["junit"]).iter("testcase")  # noqa: S314  (our own)
     failed = {case.get("name"): case.find("failure") is not None for case in cases}
     assert failed == {"step:+2%": True, "finding:late-allreduce": True}
+
+
+def action(place: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run the shell parts of action.yml, without the comment."""
+    venv = place / "bin" / "python3"  # makes the environment of the action
+    venv.write_text(f'#!/bin/sh\nmkdir -p "$3"\ncp -r {place}/bin "$3"\n')
+    venv.chmod(0o755)
+    steps = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["runs"]["steps"]
+    install, analyse, _, gate = (step["run"] for step in steps)
+    places = {name: place / name for name in ("RUNNER_TEMP", "GITHUB_OUTPUT")}
+    names = {name.upper().replace("-", "_") for name in ("reports", "baseline", "gates", "fail-on")}
+    assert names == {*steps[1]["env"]}
+    given = {**dict.fromkeys(names, ""), **inputs, **{k: str(v) for k, v in places.items()}}
+    lines = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in given.items())
+    read = 'STATUS=$(sed -n "s/^status=//p" "$GITHUB_OUTPUT")'
+    return run(f"{lines}\nACTION=.\n{install}\n{analyse}\n{read}\n{gate}", place, "again")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("report", "code"), [("again", 0), ("late-allreduce", 1)])
+def test_the_action_fails_where_a_gate_is_not_met(place: Path, report: str, code: int) -> None:
+    gates = "step:+2%\nfinding:late-allreduce"
+    done = action(place, REPORTS=f"{report}.sqlite\n", BASELINE="baseline.json", GATES=gates)
+    assert done.returncode == code, done.stderr
+    results = place / "RUNNER_TEMP" / "traceprof-results"
+    assert f"folder={results}" in (place / "GITHUB_OUTPUT").read_text().splitlines()
+    names = {"analysis.json", "comment.md", "comparison.md", "gates.xml", "report.html"}
+    assert {path.name for path in results.iterdir()} == names
+    comment = (results / "comment.md").read_text()
+    assert comment.startswith("### A step takes ")
+    assert comment == (place / "summary.md").read_text()
+    assert ("::error title=" in done.stdout) == bool(code)
+
+
+@pytest.mark.long
+def test_the_action_fails_on_a_severe_finding(place: Path) -> None:
+    done = action(place, REPORTS="late-allreduce.sqlite", FAIL_ON="low")
+    assert done.returncode == 1, done.stderr
+    assert "late-allreduce" in (place / "summary.md").read_text()
