@@ -1,4 +1,4 @@
-"""What the threads of a process ran: named ranges, operators, functions of Python, and sleep."""
+"""Host code by thread: named ranges, operators, Python functions, and sleep."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Nested(Record, frozen=True):
         return values
 
     def innermost(self) -> tuple[Int64, Int64, Int64]:
-        """Return consecutive segments of time (starts, ends) with the innermost span in each."""
+        """Consecutive segments (starts, ends), each with the innermost span."""
         num = len(self.start_ns)
         index = np.arange(num)
         time = np.concatenate((self.end_ns, self.start_ns))
@@ -73,10 +73,9 @@ class Nested(Record, frozen=True):
 
 
 def nested(start_ns: Int64, end_ns: Int64) -> Nested:
-    """Return spans of one thread with their parents.
+    """Spans of one thread with their parents, from int64[n] starts and ends in order of start.
 
-    `start_ns`: int64[n], ascending; of equal starts the longer spans come first. `end_ns`:
-    int64[n].
+    Of equal starts the longer spans come first.
     """
     num, end = len(start_ns), np.maximum(end_ns, start_ns + 1)
     parent, depth = np.full(num, -1), np.zeros(num, np.int64)
@@ -104,7 +103,7 @@ class Sleep(Record, frozen=True):
 
 
 def sleep_of(activity: HostActivity, thread: int) -> Sleep:
-    """Return when a thread slept.
+    """When a thread slept.
 
     With recorded thread switches, it sleeps while it is off the CPU. Before the first switch it was
     awake if that switch takes it off the CPU; otherwise its state is unknown. Without switches it
@@ -154,7 +153,7 @@ class Runs(Record, frozen=True):
 
 
 class HostRanges(Record, frozen=True):
-    """Ranges of a report that tell what its threads did."""
+    """Named ranges of a report, by which the activity of its threads is known."""
 
     named: Mapping[int, NamedRanges]  # ranges that name set-up, MPI or data loading, by process
     # runs of the ends of ranges, by thread, for threads that call CUDA and ended a range
@@ -194,16 +193,13 @@ def read_host_ranges(rank: Rank) -> None:
 
 
 def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
-    """Return the runs of markers, or of the runs of several threads.
-
-    `start_ns`: int64[n], in any order. `end_ns`: int64[n], none before its start.
-    """
+    """Merge markers, or the runs of several threads, into runs: int64[n] starts and ends."""
     runs = intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
     return Runs(runs.start_ns, runs.end_ns)
 
 
 def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
-    """Return the runs of markers of a thread."""
+    """Runs of the calls and range ends of a thread."""
     chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
     runs = runs_of(calls.start_ns.take(chosen), calls.ends(chosen))
     ends = ranges.ends.get(thread)
@@ -213,7 +209,6 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
 
 
 def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:
-    """Return the runs of the ends of ranges, by thread: few, even if there are many ranges."""
     calls = trace.api_calls(process)
     if calls is None or not len(calls):
         return {}
@@ -237,7 +232,7 @@ class CodeEvidence(Record, frozen=True):
 
 
 def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
-    """Return the evidence from the operators and functions of a thread."""
+    """Evidence from the operators and Python functions of a thread."""
     functions = trace.python_functions(process)
     inside = [
         _union(code, np.flatnonzero(code.packed_thread.isin([thread])))
@@ -269,7 +264,7 @@ def code_of_threads(trace: Trace, process: int, threads: Iterable[int]) -> Inter
 def code_within(
     trace: Trace, process: int, threads: Iterable[int], idle: Intervals
 ) -> Mapping[str, int]:
-    """Return what threads ran during idle time, in ns by name.
+    """Code that threads ran during idle time, in ns by name.
 
     A nanosecond counts for the outermost operator at that time, named with the innermost line of
     Python around it that is not the framework's.
@@ -325,13 +320,12 @@ def is_own_line(name: str) -> bool:
 
 
 def line_text(name: str) -> str:
-    """Return file, line and name of a function of Python as readers see it: `a/b.py(7): f`."""
+    """A Python function as readers see it: `a/b.py(7): f`."""
     match = _LINE.fullmatch(name)
     return _ADDRESS.sub("", match[1] if match else name)
 
 
 def _text(operator: str, line: str) -> str:
-    """Return the name of an operator with the line of Python that called it, where known."""
     line = line_text(line)
     operator = operator.removeprefix(_AUTOGRAD)
     return f"{operator} in {line}" if operator and line else operator or line

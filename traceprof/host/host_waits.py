@@ -75,7 +75,7 @@ class ThreadCalls(Record, frozen=True):
 
 
 def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
-    """Return which calls of the process wait for the GPU, bool[calls].
+    """Mask of the calls that wait for the GPU, bool[calls].
 
     Calls are known by name, except for asynchronous copies to pageable host memory: those return
     when the copy is over, such as the read of four bytes in `loss.item()`.
@@ -103,7 +103,7 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
 
 
 def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
-    """Return whether a copy to the GPU in a window may be from pageable memory.
+    """Whether a copy to the GPU in a window may be from pageable memory.
 
     False only if there are copies to the GPU, and all are known to be from other memory.
     """
@@ -168,7 +168,7 @@ def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
 def _of_copies(
     copies: Copies, call: Int64, calls: ApiCalls, is_copy: Mask, is_async: Mask, *, is_here: bool
 ) -> tuple[Int64, Int64]:
-    """Return the calls of blocking copies, and the ns before each copy began; int64[n] each."""
+    """Calls of blocking copies, and the ns before each copy began; int64[n] each."""
     pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
         copies.destination_memory == MemoryKind.PAGEABLE
     )
@@ -223,12 +223,10 @@ class AttributableIdle(Record, frozen=True):
         return _joined(parts)
 
     def attributed_in_gaps(self, start_ns: Int64, end_ns: Int64, returned_ns: Int64) -> SyncIdle:
-        """Return the idle time that each wait would cause alone in gaps that begin before its end.
+        """Idle time that each wait would cause alone in gaps that begin before its end.
 
-        Args:
-            start_ns: int64[n], the start of the gap in which each of `spans` lies.
-            end_ns: int64[n], the end of that gap.
-            returned_ns: int64[waits], when the calls returned.
+        `start_ns` and `end_ns`: int64[n], the gap in which each of `spans` lies. `returned_ns`:
+        int64[waits], when the calls returned.
         """
         costs, nothing = self.costs, np.empty(0, np.int64)
         clock = intervals.covered_before(self.spans, costs.start_ns)
@@ -249,12 +247,11 @@ class AttributableIdle(Record, frozen=True):
         return _joined(parts)
 
     def _waits_on(self, stream: int) -> Int64:
-        """Return the waits whose cost applies to a stream, by start."""
         threads = [thread for thread, streams in self.streams_of.items() if stream in streams]
         return np.flatnonzero(is_in(self.costs.thread, np.array(threads, np.int64)))
 
     def _on_stream(self, on_stream: Mask, rows: Int64, until: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return start, end and wait of the attributed idle time of a stream; int64[m] each.
+        """Start, end and wait of the attributed idle time of a stream; int64[m] each.
 
         `rows`: int64[k], the waits whose cost applies to it, by start. `until`: int64[k], the clock
         at which each cost is used up.
@@ -289,12 +286,10 @@ def _joined(parts: list[tuple[Int64, Int64, Int64]]) -> SyncIdle:
 
 
 def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return host time saved without some calls: theirs, and that of operators made for them alone.
+    """Host time saved by removing calls (bool[calls]) with the operators made for them alone.
 
-    Such an operator launches no kernel but by these calls, as `aten::item` does. The time of a
-    call includes its wait.
-
-    `chosen`: which of them go, bool[calls].
+    Such an operator launches no kernel but by these calls, as `aten::item` does. The time of a call
+    includes its wait.
     """
     index, operators = np.flatnonzero(chosen), rank.trace.operators(rank.process)
     spans = [(calls.start_ns.take(index), calls.ends(index))]
@@ -320,12 +315,10 @@ def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
 
 
 def since_other_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return host time saved without some calls and all that prepares them.
+    """Host time saved by removing calls (bool[calls]) and all that prepares them.
 
     It counts from the return of the thread's last launch of other work to the return of the call,
     and so includes event records, stream waits, and the code around them.
-
-    `chosen`: which of them go, bool[calls].
     """
     launched = distinct_values(np.concatenate(rank.launched_by))
     launched = launched[launched >= 0]

@@ -111,7 +111,7 @@ class IdleCauses(Record, frozen=True):
 
     @property
     def turnaround(self) -> Intervals:
-        """The GPU's own time between one operation and the next, which was in the queue already."""
+        """GPU overhead between an operation and the next one that was queued already."""
         return self._turnaround(slice(None))
 
     def of(self, cause: IdleCause) -> Intervals:
@@ -126,10 +126,7 @@ class IdleCauses(Record, frozen=True):
         return intervals.merge(*(self.of(cause) for cause in (*_MAY_BE_SYNC, IdleCause.SYNC)))
 
     def within(self, window: Window) -> dict[IdleCause, int]:
-        """Return how much of a window each cause takes, in ns.
-
-        The time before the rank's first operation and after its last one does not count.
-        """
+        """Time of each cause in a window, ns."""
         low, high = window.start_ns, window.end_ns
         gaps = self.gaps.gaps
         # There are many gaps, and most windows overlap few of them.
@@ -143,30 +140,26 @@ class IdleCauses(Record, frozen=True):
         }
 
     def host_code_before_pages_ns(self, window: Window) -> int:
-        """Return how much code of the host in a window runs before pages that it accesses."""
+        """Time in a window in which host code ran before pages that it accesses, ns."""
         gaps, rows = self.gaps.gaps, self.gaps.accesses
         before = Intervals(gaps.start_ns[rows], gaps.end_ns[rows])
         both = intervals.intersect(self.of(IdleCause.HOST_CODE), before)
         return intervals.clip(both, window.start_ns, window.end_ns).measure_ns
 
     def coverage(self, window: Window) -> float:
-        """Return the share of a window's idle time whose next operation has a known launch."""
+        """Share of a window's idle time whose next operation has a known launch."""
         low, high = window.start_ns, window.end_ns
         idle = intervals.clip(self.gaps.gaps, low, high).measure_ns
         unlaunched = intervals.clip(self.unlaunched, low, high).measure_ns
         return 1 - unlaunched / idle if idle else 1.0
 
     def sync_ns_without(self, window: Window, calls: Int64) -> int:
-        """Return by how much the sync time of a window shrinks without some host waits.
-
-        `calls`: int64[n], indices of the calls that would not wait.
-        """
+        """Reduction of a window's sync time if some calls, int64[n], did not wait."""
         others = ~is_in(self.attributable.costs.call, calls)
         left = self.attributable.attributed(others)
         return int(self.sync.within(window).sum()) - int(left.within(window).sum())
 
     def _turnaround(self, some: slice) -> Intervals:
-        """Return the turn-around of some gaps, less the time in which their launches held them."""
         is_queued = self.gaps.is_queued[some]
         start = self.gaps.gaps.start_ns[some].compress(is_queued)
         end = self.gaps.gaps.end_ns[some].compress(is_queued)
@@ -182,7 +175,7 @@ class UnknownCause(Record, frozen=True):
 
 
 def why_unknown(rank: Rank) -> UnknownCause | None:
-    """Return why the idle time of a rank cannot be explained, None if it can."""
+    """Why the idle time of a rank cannot be explained, None if it can."""
     return rank.cache.get(_why_unknown, rank)
 
 
@@ -207,7 +200,7 @@ def idle_causes(rank: Rank) -> IdleCauses:
 
 
 def _without_lost(rank: Rank) -> IdleCauses:
-    """Return the causes of idle time: none of the time in which lost operations may have run."""
+    """Idle causes, without the time in which lost operations may have run."""
     causes, lost = _explain(rank), rank.lost
     if not len(lost):
         return causes
@@ -279,7 +272,6 @@ def _explain(rank: Rank) -> IdleCauses:
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
-    """Return the idle time whose cause is unknown whatever the host did."""
     gaps, no_launch, is_queued = idle.gaps, ~idle.has_launch, idle.is_queued
     queued = intervals.union(gaps.start_ns[is_queued] + MAX_TURNAROUND_NS, gaps.end_ns[is_queued])
     unlaunched = Intervals(gaps.start_ns[no_launch], gaps.end_ns[no_launch])
@@ -300,7 +292,6 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
 
 
 def _attributable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
-    """Return the time that may be attributed to waits, of the gaps of one thread pair."""
     stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
     is_short = stretches.length_ns <= MAX_STRETCH_NS
     short = Intervals(stretches.start_ns[is_short], stretches.end_ns[is_short])
@@ -362,7 +353,6 @@ class _ThreadPair:
         return pieces
 
     def _of_layers(self, gaps: Intervals) -> tuple[dict[IdleCause, Intervals], Intervals]:
-        """Return the parts of gaps in which threads did what has a name, by cause; and the rest."""
         threads, pieces = self._threads, dict[IdleCause, Intervals]()
         left = gaps
         for cause, spans in (
@@ -401,13 +391,13 @@ class _ThreadPair:
 
 
 class WaitIdle(Record, frozen=True):
-    """Idle time in a window by the call of the host that causes it: the calls that cause any."""
+    """Idle time in a window, by the host call that causes it."""
 
     call: Int64  # int64[n], indices into the calls of the process, ascending
     idle_ns: Int64  # int64[n]; without one wait, a part may be caused by another one
 
     def by_outermost(self, calls: ApiCalls, candidates: Int64) -> WaitIdle:
-        """Return the same by the outermost calls: the wait inside a copy is the copy's.
+        """The same by outermost calls: a copy has the wait inside it.
 
         `candidates`: int64[k], ascending, these calls and others that may contain them.
         """
@@ -416,14 +406,14 @@ class WaitIdle(Record, frozen=True):
 
 
 def may_idle_after(rank: Rank, calls: ApiCalls) -> Mask:
-    """Return which calls of the process may cause idle time of its rank, bool[calls]."""
+    """Mask of the calls of the process that may cause idle time of its rank, bool[calls]."""
     chosen = np.zeros(len(calls), np.bool_)
     chosen[idle_causes(rank).attributable.costs.call] = True
     return chosen
 
 
 def wait_idle(rank: Rank, window: Window, chosen: Mask | None = None) -> WaitIdle:
-    """Return the idle time in a window that calls cause, even if they began before it.
+    """Idle time in a window by causing call, even one that began before the window.
 
     `chosen`: bool[calls], the calls that count; all where not given.
     """
@@ -435,10 +425,7 @@ def wait_idle(rank: Rank, window: Window, chosen: Mask | None = None) -> WaitIdl
 
 
 def by_api(rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64) -> dict[str, int]:
-    """Return the time of some calls by the name of the API, longest first.
-
-    `chosen`: int64[n], indices of calls. `times_ns`: int64[n], what counts of each.
-    """
+    """Times of calls, both int64[n], summed by the name of the API, longest first."""
     spent: dict[str, int] = {}
     keys, times = _summed(calls.packed_name.at(chosen), times_ns)
     for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
@@ -448,7 +435,6 @@ def by_api(rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64) -> dict[
 
 
 def _summed(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct keys, ascending, and the sum of the values of each."""
     distinct, which = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
     np.add.at(sums, which.reshape(-1), values)
@@ -456,14 +442,9 @@ def _summed(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
 
 
 def outermost(calls: ApiCalls, rows: Int64) -> Int64:
-    """Return for each of some calls the outermost one around it, or itself.
+    """Outermost call around each of some calls, or itself: int64[n] indices.
 
     A runtime call may be recorded together with the driver call inside it: that is one call.
-
-    `rows`: int64[n], indices of some calls.
-
-    Returns:
-        Indices of calls, int64[n].
     """
     start, end, thread = calls.start_ns[rows], calls.ends(rows), calls.packed_thread.at(rows)
     order = np.lexsort((rows, -end, start, thread))
@@ -483,10 +464,8 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
 def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> int:
     """Upper bound on the gain of a mean steady step without some kernels, besides their own time.
 
-    It is the GPU's turn-around before each, and the host time of launching them. The latter counts
-    up to the time in which the GPU idles because the host is slower, or waits for another rank.
-
-    `kernels`: int64[n], indices into its kernels.
+    It is the GPU overhead before each, and the host time of launching them. The latter counts up to
+    the time in which the GPU idles because the host is slower, or waits for another rank.
     """
     begin, busy = rank.operations.kernels.start_ns[kernels], rank.busy
     slower = idle_causes(rank).host_is_slower

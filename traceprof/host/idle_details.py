@@ -1,4 +1,4 @@
-"""Calls, ranges and functions, by name, that the host was in while a GPU idled."""
+"""Calls, ranges and functions of the host during GPU idle time, by name."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class IdleDetail(Record, frozen=True):
 
 
 def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, ...]:
-    """Return what the launching threads were in during the idle time of a cause, longest first.
+    """Host activity during the idle time of a cause, longest first.
 
-    Nested ranges count in full. Host code is told by ranges of garbage collection and checkpoints,
+    Nested ranges count in full. Host code is named by ranges of garbage collection and checkpoints,
     else by operators and lines of Python, else by the innermost functions of CPU samples, whose
     share of the samples is taken as their share of the time.
     """
@@ -106,7 +106,6 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
 
 
 def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ...]:
-    """Return the code that the launching threads ran."""
     threads = idle_causes(rank).threads
     launching = distinct_values(np.append(threads.thread, threads.stand_in))
     threads_of: list[int] = launching.tolist()
@@ -126,7 +125,6 @@ def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ..
 
 
 def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
-    """Return the functions in which the launching threads were sampled."""
     samples, threads = rank.trace.samples(rank.process), idle_causes(rank).threads
     place = np.searchsorted(idle.start_ns, samples.time_ns, side="right") - 1
     inside = (place >= 0) & (samples.time_ns < idle.end_ns[place])
@@ -141,7 +139,6 @@ def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
 
 
 def _without_arguments(symbol: str) -> str:
-    """Return the function of a symbol of C++, other symbols and operators as they are."""
     is_function = ("<" in symbol or "(" in symbol) and "operator" not in symbol
     return function_name(symbol) if is_function else symbol
 

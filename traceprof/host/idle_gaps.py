@@ -88,11 +88,7 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
 def launching_threads(
     calls: ApiCalls, launch: Int64, stream: Int64, streams_of: Mapping[int, frozenset[int]]
 ) -> LaunchingThreads:
-    """Return the threads of gaps.
-
-    `launch`: int64[n], the call that launched the operation after each gap. `stream`: int64[n],
-    that operation's stream.
-    """
+    """Threads of gaps, by launching call and stream (int64[n]) of the next operation."""
     thread = calls.packed_thread.at(launch)
     if not len(launch):
         return LaunchingThreads(thread, thread)
@@ -107,7 +103,7 @@ def launching_threads(
 
 
 def by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
-    """Return the order of calls by start, then end, then thread, and their starts in that order.
+    """Order of calls by start, then end, then thread, and their starts in that order.
 
     The order is None if the calls are in it already.
     """
@@ -199,17 +195,14 @@ def _launching_parts(
     operation: Int64,
     num_operations: Sequence[int],
 ) -> tuple[Intervals, Int64]:
-    """Return when launches that were made before a gap held it open beyond its turn-around.
+    """Time in which launches made before a gap held it open beyond its turn-around.
 
-    Args:
-        gaps: n gaps.
-        has_launch: bool[n], whether the launch of the operation after each is known.
-        returned_ns: int64[n], when its call returned; anything where it is not known.
-        operation: int64[n], the number of that operation, those of one kind after the other.
-        num_operations: the number of operations of each kind.
+    `has_launch`: whether the launch of the operation after each of n gaps is known. `returned_ns`:
+    when its call returned; any value where it is not known. `operation`: its number, all operations
+    of one kind before those of the next.
 
-    Returns:
-        k intervals, from T after the gap's start to L after the return, and int64[k], their gaps.
+    The result has k intervals, from T after the gap's start to L after the return, and int64[k],
+    their gaps.
     """
     parts = [np.empty((3, 0), np.int64)]
     for first, stop in pairwise(accumulate(num_operations, initial=0)):
@@ -236,10 +229,9 @@ def _launching_parts(
 def _accesses(
     rank: Rank, calls: ApiCalls, times: Int64, is_unlaunched: Mask
 ) -> tuple[Int64, Int64]:
-    """Return the gaps that end with an access of a page, and the last call before that.
+    """Gaps that end with an access of a page, and the last call before that.
 
-    `times`: int64[n], when the gaps end. `is_unlaunched`: bool[n], whether no call launched what
-    starts there.
+    `is_unlaunched`: whether no call launched what starts at the end of the gap.
     """
     copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
     moved = np.flatnonzero(copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST)
@@ -257,13 +249,10 @@ def _accesses(
 
 
 def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
-    """Return the operation that starts at each time, and the call that launched it.
+    """Operation that starts at each ascending distinct time, and the call that launched it.
 
-    `times`: int64[n], ascending and distinct.
-
-    Returns:
-        Indices into all groups of operations joined, int64[n], and indices of calls, int64[n]; -1
-        where no operation with a launch starts.
+    Indices into all groups of operations joined, and indices of calls; -1 where no operation with a
+    launch starts.
     """
     operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
     several = np.zeros(len(times), np.bool_)  # more than one operation starts there
@@ -285,13 +274,9 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
 def _starting(
     rank: Rank, times: Int64, chosen: Mask | None = None
 ) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Yield the operations that start at some times, in parts, since there can be many.
+    """Operations that start at ascending distinct times, in parts, since there can be many.
 
-    `times`: int64[n], ascending and distinct. `chosen`: bool[n], which of the times; all where not
-    given.
-
-    Yields:
-        Indices of times, ascending; indices of calls; indices into all groups joined.
+    Yields indices of times, ascending; indices of calls; indices into all groups joined.
     """
     offset = 0
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
@@ -310,12 +295,9 @@ def _starting(
 
 
 def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
-    """Return the stream of operations, and whether each copies from the host to the device.
+    """Stream of each operation, and whether it copies from the host to the device.
 
     `places`: int64[n], indices into all groups of operations joined.
-
-    Returns:
-        int64[n], bool[n].
     """
     stream, is_upload = np.zeros(len(places), np.int64), np.zeros(len(places), np.bool_)
     offset = 0
@@ -354,7 +336,6 @@ def are_batches(
 
 
 def _busiest_stream(rank: Rank) -> int | None:
-    """Return the stream on which compute ran longest, the first of equals; None without compute."""
     spent: dict[int, int] = {}
     kernels, _, _, graphs = rank.operations.groups
     for group, chosen in ((kernels, ~rank.is_communication_kernel), (graphs, slice(None))):
@@ -368,13 +349,7 @@ def _busiest_stream(rank: Rank) -> int | None:
 
 
 def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
-    """Return whether a step begins or ends between the compute launched before and after times.
-
-    `time_ns`: int64[n].
-
-    Returns:
-        bool[n].
-    """
+    """Whether a step begins or ends between the compute launched before and after each time."""
     if rank.step_ranges is None or not len(time_ns):
         return np.zeros(len(time_ns), np.bool_)
     limits = np.sort(np.concatenate((rank.step_ranges.start_ns, rank.step_ranges.end_ns)))

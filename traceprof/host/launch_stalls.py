@@ -114,7 +114,7 @@ def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
 
 
 def _inferred(queue: LaunchQueue) -> Stalls:
-    """Find launches that were long, at the limit, and returned as an operation made room."""
+    """Launches that were long, at the limit, and returned as an operation made room."""
     launches, duration = queue.launches, queue.returned_ns - queue.called_ns
     # A call that waits for its own operation, such as `.item()`, is a synchronization.
     suspect = (duration > LONG_NS) & (launches.start_ns >= queue.returned_ns)
@@ -145,7 +145,7 @@ def _inferred(queue: LaunchQueue) -> Stalls:
 
 
 def _usual_ns(queue: LaunchQueue) -> int:
-    """Return the median duration of launches made while the queue was less than half full.
+    """Median duration of launches made while the queue was less than half full.
 
     If there are too few, as in a capture that began with a full queue: the median of launches that
     are too short to be stalls.
@@ -159,11 +159,9 @@ def _usual_ns(queue: LaunchQueue) -> int:
 
 
 def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
-    """Return whether launches returned close to an operation's end and saw few ends, bool[m].
+    """Whether launches (indices) returned close to an operation's end and saw few ends.
 
-    Loading a kernel's module, or waiting for a lock, goes on no matter which operations end.
-
-    `chosen`: int64[m], indices of launches.
+    Loading a kernel's module, or waiting for a lock, ends independently of operations.
     """
     called, returned, ends = queue.called_ns[chosen], queue.returned_ns[chosen], queue.end_ns
     stop = np.searchsorted(ends, returned, side="right")
@@ -176,14 +174,11 @@ def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
 
 
 def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None, Mask]:
-    """Learn the limit from launches that look blocked.
+    """Queue limit, its scope, and a mask of the launches made at a limit.
 
     The queue of each stream and that of the whole process are tried. The greatest depth at which
     anything was launched is the limit if, of the launches that look blocked at half that depth or
     more, most were made at that depth.
-
-    Returns:
-        The limit, its scope, and which launches were made at a limit, bool[n].
     """
     at_cap, launches, of_streams = np.zeros(len(blocked), np.bool_), queue.launches, []
     for stream in range(len(queue.streams)):
@@ -199,13 +194,9 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
 
 
 def _limit(depth: Int64, rows: Int64, blocked: Mask, at_cap: Mask) -> int | None:
-    """Return the limit of one queue, None if it reached none, and mark its launches in `at_cap`.
+    """Limit of one queue, None if it reached none; marks its launches in `at_cap`.
 
-    Args:
-        depth: int64[m], of its launches.
-        rows: int64[m], indices of these.
-        blocked: bool[n], which launches look blocked.
-        at_cap: bool[n], which were made at a limit.
+    `depth` has a value for each of `rows`; `blocked` and `at_cap` are masks of all launches.
     """
     greatest = int(depth.max(initial=0))
     if greatest < MIN_CAP:
@@ -220,7 +211,6 @@ def _limit(depth: Int64, rows: Int64, blocked: Mask, at_cap: Mask) -> int | None
 
 
 def _devices(queue: LaunchQueue, call: Int64) -> Int64:
-    """Return the device for which each call launched, the first where that is unknown."""
     if len(call) == 0:
         return call
     by_call = np.full(len(queue.calls) + 1, -1, np.int64)
@@ -239,7 +229,7 @@ class Holder(Record, frozen=True):
 
 
 def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
-    """Return the operations that ran while launches were blocked, longest first."""
+    """Operations that ran while launches were blocked, longest first."""
     held: Counter[str] = Counter()
     if len(blocked) == 0:
         return ()
@@ -357,7 +347,7 @@ def _operations(rank: Rank) -> _Operations:
 
 
 def _waits(rank: Rank, calls: ApiCalls) -> Mask:
-    """Return which calls waited for the GPU: long synchronizations, and copies that block.
+    """Calls that waited for the GPU: long synchronizations, and copies that block.
 
     A synchronization that finds everything done takes a few µs and hides no stall.
     """

@@ -76,16 +76,13 @@ def captures(rank: Rank, calls: ApiCalls) -> Captures:
 def replays(
     rank: Rank, calls: ApiCalls, kernels: Int64, call: Int64, known: Captures
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Yield replays of as many kernels as an earlier capture has launches, with these captures.
+    """Replays of as many kernels as an earlier capture has launches, with these captures.
 
     A graph whose kernels run on several streams is left out: their order is not that of the
     launches.
 
-    `kernels`: int64[n], ascending indices of its kernels. `call`: int64[n], the call that launched
-    each, -1 if unknown.
-
-    Yields:
-        int64[r, m] rows of `kernels`, and int64[c] captures of m launches.
+    `kernels`: int64[n], ascending indices. `call`: the call that launched each, -1 if unknown.
+    Yields int64[r, m] rows of `kernels`, and int64[c] captures of m launches.
     """
     names = rank.trace.api_names
     graphs = [key for key in names if _launches_graph(names[key])]
@@ -173,11 +170,9 @@ class _Texts:
 
 
 def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
-    """Return the code around the launches of kernels; None if nothing is known of it.
+    """Code around the launches of kernels (indices); None if nothing is known of it.
 
     Kernels of graphs that the program labelled are those of the module that the label names.
-
-    `kernels`: int64[n], indices of kernels.
     """
     code = _around_launches(rank, kernels)
     packed, labels_of = rank.operations.kernels.packed_label, rank.operations.kernels.labels
@@ -297,7 +292,7 @@ def _join(
 
 
 def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) -> None:
-    """Set the code of replayed kernels to that around their captured launches, in place.
+    """Copy the code around captured launches to the replayed kernels, in place.
 
     Where several captures of equal length have different code, it stays unknown, and so does what
     the operators compute: shapes were recorded for the capture, not for each replay.
@@ -314,10 +309,6 @@ def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) 
 
 
 def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
-    """Return the innermost span at each time, int64[m], -1 for none.
-
-    `at_ns`: int64[m].
-    """
     begin, stop, span = stretches
     if len(begin) == 0 or len(at_ns) == 0:
         return np.full(len(at_ns), -1, np.int64)
@@ -341,7 +332,7 @@ class _Paths:
         self.names: list[str] = []
 
     def of(self, nest: Nested, module: Int64) -> Int64:
-        """Return the number of the path of each span that is a module, else -1.
+        """Number of the path of each span that is a module, else -1.
 
         `module`: int64[m], the name's number of those that are modules, else -1.
         """
@@ -419,7 +410,6 @@ def _of_python(name: str) -> tuple[int, str]:
 
 
 def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
-    """Return ranges of operators, as `emit_nvtx` makes them, and of modules."""
     module = f"{labels.MODULE} "
     # Without modules no call's number is needed: nothing of the forward is known to the backward.
     has_modules = rank.process in rank.trace.ranges(_OF_MODULES, rank.process)

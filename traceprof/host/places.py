@@ -1,4 +1,4 @@
-"""The place of what a process did: the innermost range of its framework around a launch or a time.
+"""Places: the innermost framework range around a launch or a time.
 
 `KINDS` is the table of the ranges that frameworks open, with their sources. Any other range of the
 program is a place, too; ranges of single operators, of libraries and of whole steps are not. A
@@ -251,10 +251,7 @@ class Places(Record, frozen=True):
         return [kind is not PlaceKind.LOADER for kind in self.kinds]
 
     def at(self, thread: Int64, time_ns: Int64) -> Int32:
-        """Return the place of threads at times, int32[n]: indices into `names`, -1 for none.
-
-        `thread`: int64[n]. `time_ns`: int64[n].
-        """
+        """Place of threads, int64[n], at times: int32[n] indices into `names`, -1 for none."""
         found = np.full(len(time_ns), -1, np.int32)
         for number in distinct_values(thread).tolist():
             if number in self.by_thread:
@@ -270,7 +267,7 @@ class Places(Record, frozen=True):
         return found
 
     def within(self, threads: Sequence[int], spans: Intervals) -> dict[str, int]:
-        """Return how much of some time threads, else others, were in each place, in ns by name."""
+        """Time in each place, in ns by name, from these threads' ranges or else those of others."""
         spent: dict[str, int] = {}
         tells = np.array(self.tells_of_others, np.bool_)
         order = [*threads, *(thread for thread in self.by_thread if thread not in threads)]
@@ -291,10 +288,7 @@ class Places(Record, frozen=True):
         return spent
 
     def most_of(self, at: Int32, weight: Int64) -> str | None:
-        """Return the place of over half of some weights; None if none has it.
-
-        `at`: int32[n], as `at` returns them. `weight`: int64[n].
-        """
+        """Place of over half of the weights; None if none has it."""
         if not len(at) or (at < 0).all():
             return None
         chosen = at >= 0
@@ -311,9 +305,9 @@ class Places(Record, frozen=True):
 
 
 def places_of_calls(rank: Rank, call: Int64) -> Int32:
-    """Return the place of each call, int32[n]: indices into the names of its process's places.
+    """Place of each call, int32[n]: indices into the names of its process's places.
 
-    `call`: int64[n], indices into the rank's calls, -1 for unknown ones, which have none.
+    `call`: indices into the rank's calls, -1 for unknown ones, which have none.
     """
     at = np.full(len(call), -1, np.int32)
     if rank.calls is None:
@@ -325,7 +319,7 @@ def places_of_calls(rank: Rank, call: Int64) -> Int32:
 
 
 def kinds_of_places(rank: Rank, call: Int64) -> tuple[Int32, Sequence[str]]:
-    """Return the place of each call, int32[n], -1 for none, by names with `#` for numbers."""
+    """Place of each call, int32[n], -1 for none, and the names with `#` for numbers."""
     names = [unnumbered(name) for name in places(rank).names]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     of_name = np.array([*(numbers[name] for name in names), -1], np.int32)
@@ -390,7 +384,6 @@ def _places(rank: Rank) -> Places:
 
 
 def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges:
-    """Read annotations and the functions of Python that are places."""
     numbers: dict[str, int] = {}
     parts: list[tuple[Int64, Int64, Int64, Int64]] = []
     if ranges is not None:
@@ -434,7 +427,7 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
 
 
 def telling_ranges(rank: Rank) -> PlaceRanges:
-    """Return the places that say what a silent thread does: none around whole steps."""
+    """Places that say what a thread without events does: none around whole steps."""
     return rank.cache.get(_telling, rank)
 
 
@@ -467,7 +460,7 @@ def _telling(rank: Rank) -> PlaceRanges:
 
 
 def silence_of(rank: Rank, thread: int) -> Intervals:
-    """Return when a thread was in a place that says what it did, or another one was for it.
+    """Times at which a place, of this thread or of another one, says what the thread did.
 
     Threads that load data on their own say nothing of others.
     """
@@ -489,7 +482,7 @@ class Layers(Record, frozen=True):
 
 @optional("layers", otherwise=lambda _: None)
 def layers_of(rank: Rank) -> Layers | None:
-    """Return the layers that a rank's periods are; None if they are none.
+    """Layers of a model that a rank's periods are; None if they are none.
 
     Each period's launches hold one range of a framework whose name has a running number: it counts
     up, or down, by one from a period to the next.
@@ -512,7 +505,7 @@ def layers_of(rank: Rank) -> Layers | None:
 
 
 def _numbers(names: Sequence[str]) -> dict[str, Int64]:
-    """Return the numbers of names with one each, by the rest of the name; -1 for other names."""
+    """Numbers in names with one number each, by the rest of the name; -1 for other names."""
     by_kind: dict[str, Int64] = {}
     for place, name in enumerate(names):
         found = _NUMBER.findall(name)
@@ -525,7 +518,7 @@ def _numbers(names: Sequence[str]) -> dict[str, Int64]:
 
 
 def _counts_up(ranges: PlaceRanges, numbers: Int64, steps: StepRanges) -> tuple[int, int] | None:
-    """Return the least and highest number of ranges that count the steps up or down, else None."""
+    """Lowest and highest number if the ranges count the steps up or down, else None."""
     number = numbers[ranges.name]
     rows = np.flatnonzero(number >= 0)
     period = np.searchsorted(steps.start_ns, ranges.start_ns[rows], side="right") - 1

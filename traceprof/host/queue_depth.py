@@ -214,11 +214,7 @@ def _times_of_calls(
 
 
 def launch_queue(rank: Rank) -> LaunchQueue:
-    """Return the launch queue of a rank's process; kept until it is released.
-
-    Raises:
-        ValueError: the process has no API calls.
-    """
+    """Launch queue of a rank's process, which has API calls; kept until it is released."""
     return rank.process_cache.get(_build, rank)
 
 
@@ -246,7 +242,6 @@ def _build(rank: Rank) -> LaunchQueue:
 def _rows(
     rank: Rank, calls: ApiCalls
 ) -> tuple[Launches, tuple[tuple[int, int], ...], tuple[Operations, ...]]:
-    """Return the operations of a process as launches, its streams, and the operations."""
     parts: list[Launches] = []
     streams: list[tuple[int, int]] = []
     operations: list[Operations] = []
@@ -305,7 +300,7 @@ def _without_call(rows: Launches, operations: Sequence[Operations]) -> _WithoutC
 
 
 def _by_call(rows: Launches, orphans: _WithoutCall, num_calls: int) -> Launches:
-    """Return one launch for each call: from its first operation's start to its last one's end.
+    """One launch for each call: from its first operation's start to its last one's end.
 
     An operation without a call is left out, unless it was queued when the capture began: then it
     has a correlation id, and starts no later than the first operation on its stream with a call.
@@ -336,10 +331,10 @@ def _by_call(rows: Launches, orphans: _WithoutCall, num_calls: int) -> Launches:
 
 
 def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
-    """Return the launches whose operations ran after the end of the capture.
+    """Launches whose operations ran after the end of the capture.
 
-    They are the calls after the last one whose operation was recorded, as far as calls of their
-    name launch operations. Whether other calls without an operation launched one is not known.
+    They are the calls after the last one whose operation was recorded, if calls of their name
+    launch operations. Whether other calls without an operation launched one is not known.
     """
     launching = launches.call[launches.call >= 0]
     last = calls.start_ns.take(launching).max(initial=-BEYOND_NS)

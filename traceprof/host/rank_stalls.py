@@ -153,7 +153,6 @@ def _evidence(stalls: HostStalls, rows: list[int]) -> Iterator[Evidence]:
 
 
 def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], str]:
-    """Return the reason for some stalls, and the blocking call with the most time."""
     start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
     half = (end - start) / 2
     reasons = np.full(len(rows), UNKNOWN, dtype=object)
@@ -175,7 +174,7 @@ def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], st
 
 
 def _other_threads(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[Int64, Int64]:
-    """Return how many events other threads of the process began in stalls, and their stalls, ns."""
+    """Events that other threads of the process began in stalls, and the ns of their own stalls."""
     start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
     calls, operators = rank.calls, rank.trace.operators(rank.process)
     assert calls is not None  # noqa: S101  (else there are no stalls)
@@ -200,7 +199,6 @@ def _other_threads(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[Int64, 
 
 
 def _off_core_ns(rank: Rank, start: Int64, end: Int64, thread: Int64) -> Int64:
-    """Return how long threads were off their core within spans, 0 without thread switches."""
     evidence, off = host_evidence(rank), np.zeros(len(start), np.int64)
     if evidence is None:
         return off
@@ -212,7 +210,7 @@ def _off_core_ns(rank: Rank, start: Int64, end: Int64, thread: Int64) -> Int64:
 
 
 def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
-    """Return the blocking call of the system that took over half of each span, empty for none."""
+    """Blocking system call that took over half of each span, empty for none."""
     spans = rank.trace.host_activity(rank.process).system_calls
     blocks = np.array([bool(names.BLOCKING_SYSTEM_CALL.match(name)) for name in spans.names])
     rows = np.flatnonzero(blocks[spans.name]) if len(spans) else np.empty(0, np.int64)
@@ -227,7 +225,7 @@ def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
 
 
 def _garbage_collection(rank: Rank) -> Intervals:
-    """Return when any thread of the process collected garbage: Python runs no other meanwhile."""
+    """When any thread of the process collected garbage: no other Python runs meanwhile."""
     functions = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
     ranges = host_ranges(rank.trace).named.get(rank.process)
     if ranges is None:

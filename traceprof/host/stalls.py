@@ -58,12 +58,9 @@ class HostEvents(Record, frozen=True):
     call: Int64  # int64[n], index of a call; -1 for an operator, -2 for a silence
 
     def own_stretches(self, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return the segments of time in which some events have nothing nested in them.
+        """Segments in which events (indices) have nothing nested in them.
 
-        `rows`: int64[k], the events.
-
-        Returns:
-            int64[m] the place of the event among `rows`, int64[m] starts, int64[m] ends.
+        The result: the place of the event among `rows`, start, and end of each segment.
         """
         silent = np.flatnonzero(self.call[rows] == SILENCE)
         loud = np.flatnonzero(self.call[rows] != SILENCE)
@@ -98,10 +95,10 @@ class _Outermost(NamedTuple):
 
 
 def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
-    """Return the events of a rank's process.
+    """CUDA calls, operators and host gaps of a rank's process.
 
-    Host gaps are events only where operators were recorded: nothing else tells code that runs from
-    code that does not. More than half a million events are sampled: evenly spread blocks, and all
+    Host gaps are events only where operators were recorded: nothing else distinguishes running code
+    from its absence. More than half a million events are sampled: evenly spread blocks, and all
     events that begin within one of `min_ns` or longer that is not a wait by its name.
     """
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
@@ -156,7 +153,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
 
 
 def _joined(chosen: Int64, columns: Sequence[Column]) -> Int64:
-    """Return some values of columns, as if these were one behind the other."""
+    """Values of columns, as if the columns were concatenated."""
     if len(columns) == 1:
         return columns[0].at(chosen)
     values, begin = np.empty(len(chosen), np.int64), 0
@@ -168,7 +165,6 @@ def _joined(chosen: Int64, columns: Sequence[Column]) -> Int64:
 
 
 def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
-    """Return the events to look at, as indices."""
     if len(start) <= _MAX_ROWS:
         return np.arange(len(start))
     block = np.arange(len(start)) // _BLOCK_ROWS
@@ -180,10 +176,7 @@ def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
 
 
 def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
-    """Return host gaps: times between outermost events without an event on any other thread.
-
-    `outer`: for each thread starts, ends and names of its outermost events.
-    """
+    """Host gaps: times between outermost events without an event on any other thread."""
     steps = rank.step_ranges
     step_starts = np.empty(0, np.int64) if steps is None else np.sort(steps.start_ns)
     busy = [intervals.union(start, end) for _, start, end, _ in outer]
@@ -294,7 +287,6 @@ def _host_stalls(rank: Rank) -> HostStalls:
 
 
 def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
-    """Return the events that took far longer than usual, and their usual time."""
     may_be = np.flatnonzero(events.own_ns > MIN_EXCESS_NS)
     may_be = may_be[np.lexsort((events.own_ns[may_be], events.name[may_be]))]
     names, which = np.unique(events.name[may_be], return_inverse=True)
@@ -312,7 +304,6 @@ def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
 
 
 def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    """Return which events wait, allocate, set up, load data, or are the first of their name."""
     evidence = host_evidence(rank)
     assert evidence is not None  # noqa: S101  (there are calls)
     call = events.call[rows]
@@ -340,7 +331,6 @@ def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> 
 
 
 def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
-    """Yield the copies on each device of a rank's process, and their calls, -1 if unknown."""
     for key, operations in rank.trace.operations.items():
         if key.process == rank.process and len(operations.copies):
             yield operations.copies, launching_calls(operations.copies, calls)
@@ -354,7 +344,6 @@ def _is_pageable(copies: Copies) -> Mask:
 
 
 def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    """Return which events met a full queue, ended with an operation, or launched a kernel first."""
     start, end = events.start_ns[rows], events.end_ns[rows]
     excluded = np.zeros(len(rows), np.bool_)
     launches, ends, firsts = [_NOTHING], [_NOTHING], [_NOTHING]
@@ -397,7 +386,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
 
 
 def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
-    """Return how many kernels each event launched, began late and ended shortly before it did."""
+    """Number of kernels that each event launched, began late and ended shortly before it did."""
     kernels, call = rank.operations.kernels, rank.launched_by[0]
     order = np.argsort(events.call[rows], kind="stable")
     launching = events.call[rows][order]
@@ -410,7 +399,6 @@ def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
 
 
 def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    """Return during which events another thread waited for the GPU, or the profiler worked."""
     start, end = events.start_ns[rows], events.end_ns[rows]
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     is_blocking = calls.packed_name.isin(waits)
@@ -434,7 +422,6 @@ def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) ->
 
 
 def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
-    """Return which events are long too often, or at the same place of most steps."""
     excluded = np.zeros(len(rows), np.bool_)
     steps = rank.step_ranges
     starts = _NOTHING if steps is None else np.sort(steps.start_ns)
@@ -458,7 +445,6 @@ def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
 
 
 def _text(rank: Rank, name: int) -> str:
-    """Return the name of an event, of a silence those before and after it."""
     if name < 0:
         before, after = divmod(-1 - name, 1 << 31)
         return f"between {_text(rank, before)} and {_text(rank, after)}"

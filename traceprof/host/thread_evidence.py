@@ -46,7 +46,7 @@ MIN_FIRST_LAUNCH_NS = 1_000_000
 
 
 class ThreadEvidence(Record, frozen=True):
-    """The times in which a thread was in MPI, set-up, allocation and data loading, and asleep."""
+    """Times in which a thread was in MPI, set-up, allocation and data loading, and asleep."""
 
     mpi: Intervals
     setup: Intervals
@@ -168,7 +168,6 @@ def _evidence(rank: Rank) -> HostEvidence | None:
 
 
 def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = None) -> Intervals:
-    """Return when a thread was in spans whose name matches, or in any."""
     chosen = spans.thread == thread
     if matching is not None:
         matches = np.array([bool(matching.search(name)) for name in spans.names], np.bool_)
@@ -178,11 +177,7 @@ def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = N
 
 
 def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
-    """Return the long calls that launched a kernel for the first time on a device of the process.
-
-    Returns:
-        int64[n], indices into `calls`.
-    """
+    """Long calls that launched a kernel for the first time on a device of the process."""
     if not len(calls) or calls.packed_length.highest <= MIN_FIRST_LAUNCH_NS:
         return np.empty(0, np.int64)
     is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
@@ -206,7 +201,6 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
 
 
 def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
-    """Return the first call of each name, int64[m]."""
     order = np.lexsort((calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], name))
     name = name[order]
     return (

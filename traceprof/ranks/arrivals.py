@@ -216,7 +216,7 @@ def _names_of_columns() -> list[str]:
 
 
 def run(rank: Rank, window: Window) -> Arrivals:
-    """Return the communication operations of a rank that has a GPU."""
+    """Communication operations of a rank that has a GPU."""
     if isinstance(rank, CpuRank):
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
@@ -279,7 +279,6 @@ def run(rank: Rank, window: Window) -> Arrivals:
 
 
 def _of_host(rank: CpuRank, window: Window) -> Arrivals:
-    """Return the operations of a rank without a GPU, as far as their end is known."""
     work = rank.work
     known = np.flatnonzero(work.operations.is_over)
     start, end = work.operations.start_ns[known], work.operations.end_ns[known]
@@ -345,7 +344,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
 
 
 def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
-    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
+    """Time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     computing = rank.compute
     communicating = intervals.merge(computing, rank.communication)
@@ -372,7 +371,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
 
 
 def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
-    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
+    """Time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     spent[:, 0] = intervals.covered_before(rank.compute, times)
     spent[:, 1] = intervals.covered_before(rank.communication, times)
@@ -392,7 +391,7 @@ def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
 
 
 def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
-    """Return the idle time caused by host waits, in gaps that began before the wait returned.
+    """Idle time caused by host waits, in gaps that began before the wait returned.
 
     At the end of a step all ranks wait. A rank whose wait was over when its gap began did something
     in the gap that the other ranks did not do.
@@ -406,7 +405,7 @@ def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
 
 
 def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spent: Int64) -> None:
-    """Add the idle time attributed to waits until these times: for large copies, and others."""
+    """Add the idle time attributed to waits: for large copies, and others."""
     # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
     is_copy = is_in(causes.attributable.costs.call[sync.wait], copies[copies >= 0])

@@ -1,10 +1,10 @@
 """Bubbles of a pipeline: when each stage waits for another one, and why.
 
-The passes of a pipeline, and the meetings at which stages hand something over, form a graph. It is
-walked three times, always with the order in which each stage ran its passes: with equal stages and
-messages that take no time, then with the stages' own passes, then with the messages' own time. A
-gap is warm-up as far as the first walk has it; what the second adds is imbalance, what the third
-adds is transfer. The rest is lateness: of the host, of data, of other streams.
+The passes of a pipeline and its handovers (messages, collectives) form a graph. It is walked three
+times, always with the order in which each stage ran its passes: with equal stages and messages that
+take no time, then with the stages' own passes, then with the messages' own time. The part of a gap
+that the first walk has is warm-up; what the second adds is imbalance, what the third adds is
+transfer. The rest is lateness: of the host, of data, of other streams.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def meetings_of(
     *,
     are_in_order: bool = False,
 ) -> Meetings:
-    """Return the handovers between the stages of a pipeline.
+    """Handovers between the stages of a pipeline.
 
     With `are_in_order` the collectives of a group come one after the other.
     """
@@ -82,7 +82,7 @@ def meetings_of(
 
 
 def _chains(pipeline: Pipeline) -> Int64:
-    """Return pairs of messages that follow each other, int64[n, 2].
+    """Pairs of messages that follow each other, int64[n, 2].
 
     Messages from one stage to another move one after the other, and so do those that one stream
     receives. A GPU whose copies never overlap makes them one after the other, whatever their end.
@@ -121,7 +121,7 @@ def _collectives(
     arrivals: Sequence[Arrivals],
     passes: Sequence[RankPasses],
 ) -> Iterator[tuple[Int64, list[tuple[int, Int64, Int64]]]]:
-    """Yield the times of operations of several stages, with the passes before and after them."""
+    """Times of operations of several stages, with the passes before and after them."""
     for waits in ranks.waits:
         group = waits.group
         columns = [at for at, member in enumerate(group.members) if member in pipeline.members]
@@ -183,10 +183,7 @@ class Walk:
         self._order, self.is_possible = order, len(order) == num
 
     def starts(self, took_ns: Int64, *, moves: bool) -> Int64:
-        """Return when each pass starts, since the start of the first, int64[passes].
-
-        `took_ns`: int64[passes], how long each pass takes.
-        """
+        """Start of each pass since the first one, int64[passes], given their lengths."""
         transfer = self._meetings.transfer_ns * moves
         took = np.concatenate((took_ns, transfer)).tolist()
         start = [0] * len(took)
@@ -253,7 +250,7 @@ def bubbles_of(
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
 ) -> PipelineBubbles | None:
-    """Return the bubbles of a pipeline; None if its messages contradict each other."""
+    """Bubbles of a pipeline; None if its messages contradict each other."""
     stages = [passes[member] for member in pipeline.members]
     spans = [
         tuple(ranks.clocks.to_run(stage.report, times) for times in (stage.start_ns, stage.end_ns))
@@ -318,11 +315,11 @@ def bubbles_of(
 
 
 def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
-    """Return the offsets that put each stage's times on the first stage's clock.
+    """Offsets that put each stage's times on the first stage's clock.
 
     Where clocks of machines are uncertain, the offsets follow from the first and the last message
-    between neighbours, since both sides of a message end together. Each stage has one offset at
-    the first message and one at the last.
+    between neighbours, since both sides of a message end together. Each stage has one offset at the
+    first message and one at the last.
     """
     reports = [ranks.reports[member] for member in pipeline.members]
     unsure = [ranks.clocks.uncertainty_ns(reports[0], report) for report in reports]
@@ -338,7 +335,7 @@ def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
 
 
 def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
-    """Return how much of each gap every walk explains beyond the walks before it, int64[n, 4]."""
+    """How much of each gap every walk explains beyond the walks before it, int64[n, 4]."""
     parts = np.zeros((len(lengths), _NUM_PARTS), np.int64)
     done = np.zeros(len(lengths), np.int64)
     for place, level in enumerate((*expected, lengths)):
@@ -362,7 +359,7 @@ def _communicating(
 def _others(
     member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], members: set[int]
 ) -> Intervals:
-    """Return when a stage communicates with ranks that are no stages of its pipeline."""
+    """When a stage communicates with ranks that are no stages of its pipeline."""
     arrival = arrivals[member]
     exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
     chosen = ~is_in(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
@@ -377,7 +374,7 @@ def _others(
 
 
 def _equal(stages: Sequence[RankPasses], pipeline: Pipeline, own: Int64) -> Int64:
-    """Return the length of each pass if all stages are equal, int64[passes].
+    """Length of each pass if all stages are equal, int64[passes].
 
     Passes of a kind take their mean over the stages, step by step. Where no kinds are known, a pass
     takes the mean of its stage's passes with the same messages. Passes without a kind are scaled so
@@ -403,7 +400,7 @@ def _equal(stages: Sequence[RankPasses], pipeline: Pipeline, own: Int64) -> Int6
 
 
 def _roles(stages: Sequence[RankPasses], pipeline: Pipeline) -> Int64:
-    """Return a number of each pass by the ways of its messages, int64[passes]."""
+    """Number of each pass by the directions of its messages, int64[passes]."""
     limits = np.cumsum([0, *(len(stage) for stage in stages)])
     roles = np.zeros(int(limits[-1]), np.int64)
     offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
@@ -418,7 +415,6 @@ def _roles(stages: Sequence[RankPasses], pipeline: Pipeline) -> Int64:
 
 
 def _means(keys: Int64, values: Int64) -> Float64:
-    """Return the mean of the values with the same keys, float64[n]."""
     _, inverse = np.unique(keys, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     means: Float64 = (np.bincount(inverse, values) / np.bincount(inverse))[inverse]

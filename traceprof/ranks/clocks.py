@@ -3,7 +3,7 @@
 The clocks of two machines are aligned by operations that all members leave together: their ends
 differ by the difference of the clocks, and some microseconds that vary between operations. A line
 through these differences gives offset and drift. The uncertainty is the size of the residuals, or,
-if that is less, how far the line may be moved before a member would leave an operation before
+if that is less, how much the line may be moved before a member would leave an operation before
 another one came. The line is made of medians, so that single outliers do not matter (the slope is
 Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
 """
@@ -102,7 +102,7 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
 def _ends_by_machine(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
 ) -> list[_Ends]:
-    """Return for each group when the members on each machine left, and how far apart."""
+    """When each group's members on each machine left, and the spread of their exits."""
     # The two sides of a message end together if it is too large to be buffered. Groups known by
     # their order alone may mix several communicators, and hosts leave calls of MPI far apart. Each
     # is used only for machines that nothing better connects, longest first.
@@ -148,13 +148,12 @@ def _ends_by_machine(
 
 
 def _messages(group: Group) -> Mask:
-    """Return which operations are messages between two ranks that no buffer holds, bool[m]."""
+    """Messages between two ranks that no buffer holds, bool[m]."""
     large: Mask = group.is_one_of(BETWEEN_TWO) & (group.bytes >= _MIN_UNBUFFERED)
     return large if len(group.members) == 2 else large & False
 
 
 def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:
-    """Return the times of the operations that two machines share; None without any."""
     shared = [
         _Shared(
             reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
@@ -189,7 +188,6 @@ def _corrected(clock: MachineClock, times: Int64) -> Int64:
 
 
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
-    """Measure a clock against another one, by their times at the same moments."""
     reference = _Times(*(_corrected(known, times) for times in shared.reference))
     measured = shared.measured
     at = int(median_of(measured.end))
@@ -233,7 +231,7 @@ def _unsure_slope(since: Float64, residuals: Float64) -> float:
 
 
 def _slope(x: Float64, y: Float64) -> float:
-    """Return the median slope between points of the first and the second half, 0 if too few."""
+    """Median slope between points of the first and the second half, 0 if too few."""
     if len(x) < _MIN_FOR_DRIFT:
         return 0.0
     half = len(x) // 2

@@ -64,7 +64,7 @@ class RankComparison(Record, frozen=True, dict=True):
         return matrix
 
     def are_waits_unknown(self, member: int) -> bool:
-        """Return whether the clocks leave open who waited in most of a rank's operations."""
+        """Whether the clocks leave open who waited in most of a rank's operations."""
         of_member = [wait for wait in self.waits if member in wait.group.members]
         num_unknown = sum(int((wait.is_unknown & wait.is_inside).sum()) for wait in of_member)
         return 2 * num_unknown > sum(int(wait.is_inside.sum()) for wait in of_member)

@@ -70,7 +70,7 @@ class Lateness(Struct, frozen=True):
 
 
 def is_habit(num_last: int, num: int, num_ranks: int) -> bool:
-    """Return whether a rank is last more often than by chance: `num_last` of `num` times."""
+    """Whether `num_last` of `num` operations are more than a rank comes last to by chance."""
     chance = 1 / num_ranks
     sigma = float(np.sqrt(chance * (1 - chance) / max(num, 1)))
     return num_last >= max(num, 1) * max(MIN_SHARE, chance + _SIGMAS * sigma)
@@ -128,7 +128,7 @@ def _num_candidates(arrivals: Arrivals) -> int:
 
 
 def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list[tuple[int, int]]]:
-    """Return for each rank the groups that it is a member of, and its column in each."""
+    """For each rank: its groups, and its column in each."""
     columns: list[list[tuple[int, int]]] = [[] for _ in range(num_ranks)]
     for number, group_waits in enumerate(waits):
         for column, member in enumerate(group_waits.group.members):
@@ -137,7 +137,7 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
 
 
 def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
-    """Return the median unhidden wait for each rank, summed over operations, int64[ranks].
+    """Median unhidden wait for each rank, summed over operations, int64[ranks].
 
     Only operations at which the rank certainly arrived last count.
     """
@@ -151,7 +151,7 @@ def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int
 
 
 def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
-    """Return the median unhidden wait of the others for each member, int64[m, r].
+    """Median unhidden wait of the others for each member, int64[m, r].
 
     A wait counts up to the lateness of the member.
     """
@@ -215,11 +215,7 @@ class Causes:
         self._beyond: dict[tuple[int, int], _Excess] = {}
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
-        """Return why a member was late to an operation.
-
-        Returns:
-            The cause; None if the capture begins after the ranks were last together.
-        """
+        """Why a member was late; None if the capture begins after the ranks were last together."""
         return self._of(number, row, column, ())
 
     def _of(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause | None:
@@ -245,7 +241,6 @@ class Causes:
         )
 
     def _what(self, number: int, since: int, row: int, column: int) -> str:
-        """Return the member's extra time by kind, since the ranks were last together."""
         waits = self._waits[number]
         late = int(waits.late_ns[row, column])
         beyond = self._beyond.get((number, row))
@@ -268,7 +263,6 @@ class Causes:
         return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
 
     def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
-        """Return members' time by kind from the end of one operation to the start of another."""
         members = [self._arrivals[member] for member in waits.group.members]
         before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
         places = list(zip(members, before, at, strict=True))
@@ -297,7 +291,7 @@ class Causes:
     def _upstream(
         self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
     ) -> Cause | None:
-        """Return why the rank that this one waited for was late, None if it waited for none."""
+        """Why the rank that this one waited for was late, None if it waited for none."""
         waits = self._waits[number]
         member = waits.group.members[column]
         arrivals, place = self._arrivals[member], waits.group.place[:, column]
@@ -332,7 +326,7 @@ class Causes:
 
 
 def _anchors(waits: GroupWaits) -> Int64:
-    """Return for each operation the one at whose end the members were last together, else -1.
+    """For each operation the one at whose end the members were last together, else -1.
 
     An operation that starts right after another one on most members does not count: it was queued
     behind the other, and is as late as that one.

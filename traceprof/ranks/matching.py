@@ -72,7 +72,7 @@ class OperationList(Record, frozen=True):
 
 
 def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
-    """Return the shift s for which `second[i]` is `first[i + s]`; None if none or several fit.
+    """Shift s for which `second[i]` is `first[i + s]`; None if none or several fit.
 
     With `one_clock` both ranks are on one machine, so that ends agree without correction.
     """
@@ -104,7 +104,7 @@ def _candidates(first: OperationList, second: OperationList, *, one_clock: bool)
 def _promising(
     first: OperationList, second: OperationList, shifts: Int64, *, one_clock: bool
 ) -> Int64:
-    """Return the shifts that fit a few operations best, if there are too many to try them all."""
+    """The most promising shifts by a few operations, if there are too many to try them all."""
     if len(shifts) <= _MAX_SHIFTS:
         return shifts
     num = len(second.end_ns)
@@ -138,14 +138,13 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
 
 
 def _spread_out(low: int, high: int, most: int) -> Int64:
-    """Return evenly spread whole numbers of [low, high), ascending."""
     numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
     distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
     return distinct
 
 
 def spread(values: Float64) -> float:
-    """Return the median distance of float64[n] from a line through the medians of both halves."""
+    """Median distance of values from a line through the medians of both halves."""
     if len(values) < 3:
         return 0.0
     half = len(values) // 2
@@ -173,7 +172,7 @@ class SortKey(Record, frozen=True):
 def members_of(
     arrivals: Sequence[Arrivals], runs: Sequence[int]
 ) -> Mapping[int, Mapping[str, Sequence[int]]]:
-    """Return the numbers of the ranks that use each communicator, in order, by run and name."""
+    """Numbers of the ranks that use each communicator, in order, by run and name."""
     members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, run in zip(arrivals, runs, strict=True):
         for index in distinct_values(rank.communicator[rank.communicator >= 0]).tolist():
@@ -190,9 +189,8 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     `members`: the ranks that use each communicator: NCCL numbers them in this order if all are
     there, as torch's process groups do.
 
-    Returns:
-        For each key indices into the arrivals, in order, and the operations' numbers, None where
-        they must be counted.
+    The result has for each key indices into the arrivals, in order, and the operations' numbers,
+    None where they must be counted.
     """
     yield from _of_mpi(arrivals)
     is_kernel = ~arrivals.is_mpi
@@ -247,7 +245,7 @@ def _of_mpi(arrivals: Arrivals) -> Sorted:
 
 
 def peers_of(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
-    """Return the number of the only other rank of each send or receive, int64[n], -1 if unknown."""
+    """Number of the only other rank of each send or receive, int64[n], -1 if unknown."""
     peers = arrivals.peer.copy()
     unknown = (peers < 0) & (arrivals.peer_in_communicator >= 0)
     for name, at in _by(arrivals.communicator, unknown, arrivals.communicators):
@@ -328,15 +326,15 @@ class Group(Record, frozen=True):
         return together
 
     def is_one_of(self, names: Sequence[str]) -> Mask:
-        """Return which operations have one of these names, bool[m]."""
+        """Mask of the operations with one of these names, bool[m]."""
         ids = [self.operations.index(name) for name in names if name in self.operations]
         mask: Mask = is_in(self.operation, np.array(ids, np.int64))
         return mask
 
     def times(self, columns: Sequence[Int64]) -> Int64:
-        """Return a column of the members' `Arrivals` by operation and member, int64[m, r].
+        """A column of the members' `Arrivals` by operation and member, int64[m, r].
 
-        `columns`: int64[n] of each member. What was not captured is 0.
+        `columns`: int64[n] of each member. Operations that were not captured have 0.
         """
         values = [
             np.append(column, 0)[self.place[:, index]] for index, column in enumerate(columns)
@@ -380,11 +378,9 @@ def match(
 ) -> tuple[list[Group], list[Unmatched]]:
     """Find the operations that several ranks took part in.
 
-    Args:
-        arrivals: the arrivals of each rank.
-        seeds: for each rank, the clock correction to add to its times, from the sessions' starts.
-        domains: for each rank, the number of its clock: equal for ranks on one machine.
-        runs: for each rank, the run of its report: operations of two runs are never matched.
+    `seeds`: for each rank, the clock correction to add to its times, from the sessions' starts.
+    `domains`: the number of its clock, equal for ranks on one machine. `runs`: the run of its
+    report; operations of two runs are never matched.
     """
     communicators = members_of(arrivals, runs)
     names = tuple(
@@ -462,7 +458,7 @@ def _end_alike(part: _Part, other: _Part) -> bool:
 
 
 def _num_ranks(key: SortKey, world_size: Int64, largest: int) -> int:
-    """Return how many ranks take part, as far as that is known: MPI numbers them from 0."""
+    """Number of ranks that take part, if it is known: MPI numbers them from 0."""
     if key.pair:
         return 2
     known = int(world_size.max())
@@ -475,7 +471,7 @@ def _num_ranks(key: SortKey, world_size: Int64, largest: int) -> int:
 def _joined(
     key: SortKey, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
-    """Return the group of ranks that share operations, or why there is none."""
+    """The group of ranks that share operations, or why there is none."""
     if key.source == "mpi" and len({len(part.at) for part in parts}) == 1:
         parts = [replace(part, sequence=np.arange(len(part.at))) for part in parts]
     elif key.source == "mpi" and key.pair:
@@ -517,7 +513,7 @@ def _joined(
 
 
 def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Part, Int64]]:
-    """Return the ranks whose operations can be numbered alike, and the numbers.
+    """Ranks whose operations can be numbered alike, and the numbers.
 
     Ranks are aligned one after the other, beginning with the one that has most operations. Each is
     aligned with a rank that already has numbers, preferably on its own machine, whose clock it
@@ -546,7 +542,7 @@ def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Par
 
 
 def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) -> Int64 | None:
-    """Return the numbers of a rank's operations by those of another one; None if none fit."""
+    """Numbers of a rank's operations by those of another one; None if none fit."""
     shift = shift_between(
         OperationList(other.kind * (1 << 52) + other.bytes, other.end_ns),
         OperationList(part.kind * (1 << 52) + part.bytes, part.end_ns),
@@ -556,7 +552,6 @@ def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) ->
 
 
 def _is_one(values: Int64) -> Mask:
-    """Return which rows hold one value only, where known, bool[m]."""
     highest = values.max(axis=1)
     lowest = np.where(values >= 0, values, highest[:, np.newaxis]).min(axis=1)
     is_one: Mask = highest == lowest

@@ -1,4 +1,4 @@
-"""Medians: how far values are from them, and for each entry of a row that of all others."""
+"""Median of the other entries of a row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ OF_MEDIANS = np.pi / 2
 
 
 def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
-    """Return for each entry the two middle values of the others in its row, int64[m, r] each.
+    """The two middle values of the other entries in a row, int64[m, r] each, for r of 2 or more.
 
     Their mean is the median of the others. With an odd number of others both are the same value.
-
-    `values`: int64[m, r], r at least 2.
     """
     num_others = values.shape[1] - 1
     order = np.argsort(values, axis=1, kind="stable")
@@ -29,7 +27,6 @@ def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
     np.put_along_axis(place, order, np.arange(values.shape[1])[np.newaxis, :], axis=1)
 
     def of_others(index: int) -> Int64:
-        """Return the value at this place once the entry itself is removed."""
         shifted = np.where(place <= index, index + 1, index)
         result: Int64 = np.take_along_axis(ordered, shifted, axis=1)
         return result

@@ -1,8 +1,8 @@
 """Passes of a rank: its compute between messages.
 
 A pass is what one rank launches between two sends, receives or peer copies, and within one range of
-a forward or a backward; on a rank without any of these, which is no pipeline stage, between two
-collectives.
+a forward or a backward. On a rank without any of these, which is no pipeline stage, it is what it
+launches between two collectives.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
 
 
 def _messages(rank: Rank) -> tuple[Int64, Int64]:
-    """Return when calls of sends, receives and peer copies began, ascending, and when inputs ended.
+    """When calls of sends, receives and peer copies began, ascending, and when inputs ended.
 
     An unknown input is -1.
     """
@@ -134,7 +134,7 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
 
 
 def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
-    """Return when the input of each operation ended, int64[n], -1 if that is unknown.
+    """When the input of each operation ended, int64[n], -1 if that is unknown.
 
     Only what the stream waited for since its operation before counts: the input of an earlier send
     on the stream is not that of a later one.
@@ -156,7 +156,7 @@ def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
 
 
 def _copies(rank: Rank, window: Window) -> Int64:
-    """Return call, start, end and destination of the copies to other GPUs, int64[4, m]."""
+    """Call, start, end and destination of the copies to other GPUs, int64[4, m]."""
     if rank.device is None or rank.calls is None:
         return np.empty((4, 0), np.int64)
     copies, launched_by = rank.operations.copies, rank.launched_by[1]
@@ -172,7 +172,7 @@ def _copies(rank: Rank, window: Window) -> Int64:
 
 
 def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
-    """Return launch, start, end, stream, compute, kind, step of the passes, int64[7, n].
+    """Launch, start, end, stream, compute, kind, step of the passes, int64[7, n].
 
     `called`: int64[m], ascending, when its messages were called.
     """
@@ -222,7 +222,6 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
 
 
 def _ranges(rank: Rank) -> dict[int, Intervals]:
-    """Return host ranges by kind of pass."""
     named = rank.trace.ranges(_ANY_RANGE, rank.process).get(rank.process)
     if named is None:
         return {}

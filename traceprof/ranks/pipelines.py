@@ -96,7 +96,7 @@ def pipelines(
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
 ) -> list[Pipeline]:
-    """Return the pipelines of a run."""
+    """Pipelines of a run."""
     messages = _messages(ranks, passes, arrivals, runs)
     orders = [
         order
@@ -116,7 +116,7 @@ def pipelines(
 def _missing(
     members: Sequence[int], ranks: RankComparison, arrivals: Sequence[Arrivals], runs: Sequence[int]
 ) -> int:
-    """Count the ranks that exchange messages with some others and were not recorded."""
+    """Number of ranks that exchange messages with these members and were not recorded."""
     of_run, missing = members_of(arrivals, runs), set[int]()
     for place in members:
         peers = peers_of(arrivals[place], of_run[runs[place]])
@@ -135,7 +135,6 @@ def _messages(
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
 ) -> dict[tuple[int, int], PairMessages]:
-    """Return the messages between ranks, by sender and receiver."""
     sides: dict[tuple[int, int], dict[int, _Side]] = defaultdict(dict)
     members = members_of(arrivals, runs)
     index = {number: place for place, number in enumerate(ranks.ranks)}
@@ -165,7 +164,7 @@ def _messages(
 def _sides(
     ranks: RankComparison, arrivals: Arrivals, members: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[int, int, _Side]]:
-    """Yield the direction, the peer's number, and what a rank sends there or receives."""
+    """The direction, the peer's number, and the messages of each side."""
     exchanges = [arrivals.operations.index(name) for name in BETWEEN_TWO]
     known = is_in(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
     known &= (arrivals.direction > 0) & (arrivals.called_ns >= 0) & ~arrivals.is_mpi
@@ -192,7 +191,7 @@ def _sides(
 def _copies(
     ranks: RankComparison, passes: Sequence[RankPasses]
 ) -> Iterator[tuple[tuple[int, int], _Side]]:
-    """Yield the ranks and the copies from one to the other, of one process."""
+    """Copies between ranks of one process, by their ranks."""
     places = {(rank.report, rank.process, rank.device): place for place, rank in enumerate(passes)}
     for place, rank in enumerate(passes):
         for device in distinct_values(rank.copy_to).tolist():
@@ -214,7 +213,7 @@ def _copies(
 
 
 def _joined(both: Mapping[int, _Side], *, one_clock: bool) -> tuple[_Side, _Side] | None:
-    """Return both sides of the same messages; None if they cannot be matched.
+    """Both sides of the same messages; None if they cannot be matched.
 
     A copy has one side: call and operation of the sender stand for the receiver's.
     """
@@ -284,7 +283,7 @@ def _linked(
 
 
 def _producers(sender: RankPasses, called_ns: Int64) -> Int64:
-    """Return the pass that made each message: what it waited for, else the last one before it."""
+    """Pass that made each message: the one it waited for, else the last one before it."""
     last = np.searchsorted(sender.launched_ns, called_ns) - 1
     at = np.searchsorted(sender.called_ns, called_ns)
     input_ns = np.append(sender.input_ns, -1)[at]
@@ -294,14 +293,11 @@ def _producers(sender: RankPasses, called_ns: Int64) -> Int64:
 
 
 def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: Int64) -> Int64:
-    """Return the first pass after each message that waited for it, -1 for none.
+    """First pass after each message that waited for it, -1 for none.
 
-    Args:
-        start: int64[n], of the receiver's passes, ascending.
-        kinds: int64[n], of these passes.
-        after: int64[m], the first pass that was launched after each receive.
-        least_ns: int64[m], when each message had come.
-        kind: int64[m], of the pass that made each message: a forward makes the input of one.
+    `start` and `kinds` are those of the receiver's n passes, by start. Each message has the first
+    pass that was launched `after` the receive, `least_ns` when it had come, and the `kind` of the
+    pass that made it: a forward makes the input of a forward.
     """
     first = np.maximum(after, np.searchsorted(start, least_ns))
     for wanted in (FORWARD, BACKWARD):
@@ -320,7 +316,7 @@ def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: 
 
 
 def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[int]]:
-    """Return the sets of ranks that messages in both directions join."""
+    """Sets of ranks connected by messages in both directions."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for source, destination in messages:
         neighbours[source].add(destination)
@@ -339,7 +335,7 @@ def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[in
 def _order(
     component: set[int], messages: Mapping[tuple[int, int], PairMessages]
 ) -> tuple[int, ...] | None:
-    """Return the ranks of a component in order of their stages; None if it is not a pipeline."""
+    """Ranks of a component in order of their stages; None if it is not a pipeline."""
     beside = {
         one: {other for other in component if (one, other) in messages or (other, one) in messages}
         for one in component
@@ -364,10 +360,10 @@ def _are_certain(
     messages: Mapping[tuple[int, int], PairMessages],
     passes: Sequence[RankPasses],
 ) -> bool:
-    """Return whether ranks that exchange messages like stages are a pipeline.
+    """Whether ranks that exchange messages like stages are a pipeline.
 
-    Two ranks that take turns, or GPUs of one process, may do so in any program. These count only
-    if forwards and backwards are known and make the messages.
+    Two ranks that alternate, or GPUs of one process, may do so in any program. These count only if
+    forwards and backwards are known and make the messages.
     """
     own = [way for pair, way in messages.items() if {*pair} <= {*order}]
     by_way = [passes[way.source].kind[way.producer] for way in own]
@@ -377,7 +373,7 @@ def _are_certain(
 
 
 def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], PairMessages]) -> bool:
-    """Return whether each rank sends on its input after exactly one pass."""
+    """Whether each rank sends on its input after exactly one pass."""
     for before, stage, after in zip(order, order[1:], order[2:], strict=False):
         for source, destination in ((before, after), (after, before)):
             came, went = messages[source, stage], messages[stage, destination]
@@ -464,7 +460,6 @@ def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> PipelineSch
 def _orders(
     name: str, num_stages: int, num_micro_batches: int, num_chunks: int
 ) -> list[list[Pass]] | None:
-    """Return the passes of each stage in a step; None if there is no such order."""
     if name == "interleaved":
         if num_chunks == 1 or num_micro_batches % num_stages:
             return None
@@ -478,7 +473,7 @@ def _orders(
 
 
 def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, float]:
-    """Return micro-batch and chunk of each pass, -1 if unknown, and the share of steps that fit."""
+    """Micro-batch and chunk of each pass, -1 if unknown, and the share of steps that fit."""
     kinds = np.array([FORWARD if pass_.is_forward else BACKWARD for pass_ in order], np.int64)
     numbers = np.array([(pass_.micro_batch, pass_.chunk) for pass_ in order], np.int64)
     placed = np.full((len(stage), 2), _NONE, np.int64)
@@ -494,7 +489,7 @@ def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, flo
 
 
 def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:
-    """Return the number of micro-batches of a step, and of chunks of a stage; None if unknown."""
+    """Number of micro-batches of a step, and of chunks of a stage; None if unknown."""
     first, num = stages[0], len(stages)
     knows_kinds = all((stage.kind == FORWARD).any() for stage in stages)
     sent = pipeline.between(0, 1)
@@ -516,7 +511,7 @@ def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | No
 
 
 def _per_step(stage: RankPasses, producers: Int64, kind: int | None) -> int | None:
-    """Return how many messages a stage makes in most steps, by passes of a kind; None if unsure."""
+    """Messages that a stage makes in most steps, by passes of a kind; None if unsure."""
     chosen = producers[producers >= 0]
     if kind is not None:
         chosen = chosen[stage.kind[chosen] == kind]

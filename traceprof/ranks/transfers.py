@@ -75,7 +75,7 @@ class Fit(Record, frozen=True):
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
 ) -> dict[OperationKind, Transfer]:
-    """Measure the window's operations with known waits, by rank, kind and communicator.
+    """Times and rates of operations with known waits, by rank, kind and communicator.
 
     `machines`: of each report, None if unknown.
     """
@@ -102,10 +102,10 @@ def communicator_name(arrivals: Arrivals, index: int) -> str | None:
 
 
 def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
-    """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n].
+    """Sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n].
 
-    `size`: int64[n], of one rank's message as NCCL counts it, -1 if unknown. `num_ranks`: int64[n],
-    the number of ranks of the communicator, -1 if unknown.
+    `size`: one rank's message as NCCL counts it. `num_ranks`: of the communicator. Both are -1 if
+    unknown.
     """
     known = np.where(size != UNKNOWN, size, np.nan)
     ranks = np.where(num_ranks > 0, num_ranks, np.nan)
@@ -128,22 +128,15 @@ def rate(size: Float64, durations: Int64) -> float | None:
 
 
 def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -> Fit | None:
-    """Fit t = latency + S ÷ rate.
+    """Fit t = latency + S ÷ rate to sizes in bytes and times in ns, n each.
 
     Each size counts once, by the median of its times. Relative errors are minimised, so that small
     messages count as much as large ones. The variance of the latency follows from the variance of
-    times of one size and of the medians around the line (least squares: the covariance is
-    (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹). An error that all times share is added. A latency that is not
-    significant is None.
+    times of one size and of the medians around the line (least squares: the covariance is (XᵀX)⁻¹
+    Xᵀ diag(σ²) X (XᵀX)⁻¹). `shared_error_ns`, the standard error of what all times have in common,
+    is added: it is all latency. A latency that is not significant is None.
 
-    Args:
-        size: float64[n], in bytes.
-        took: int64[n], in ns.
-        shared_error_ns: the standard error of what all times have in common: it is all latency.
-
-    Returns:
-        The fit; None if the sizes are too similar, the times too few, or times do not grow with
-        size.
+    None if the sizes are too similar, the times too few, or times do not grow with size.
     """
     known = ~np.isnan(size) & (took > 0) & (size > 0)
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
@@ -174,13 +167,9 @@ def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -
 
 
 def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float64:
-    """Return the relative variance of the median time of each size, float64[sizes].
+    """Relative variance of the median time of each size, float64[sizes].
 
-    Args:
-        took: int64[n], in ns.
-        which: int64[n], indices into the sizes.
-        count: int64[sizes], how many there are.
-        times: float64[sizes], their medians.
+    `which`: the size of each of n times. `count` and `times`: number and median of each size.
     """
     apart = np.abs(took - times[which])
     residual = np.array([median_of(apart[which == index]) for index in range(len(count))]) / times
@@ -201,17 +190,14 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
 
 
 def _student(freedom: Float64) -> Float64:
-    """Return Student's quantile of 97.5 % over the normal one, for deviations from few times.
-
-    `freedom`: float64[n], their degrees of freedom.
-    """
+    """Student's quantile of 97.5 % over the normal one, by degrees of freedom."""
     # The first terms of its series: Abramowitz and Stegun, 26.7.5.
     ratio: Float64 = 1 + 1.21 / freedom + 1.44 / freedom**2
     return ratio
 
 
 def _waited(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
-    """Return the sum of a rank's waits, None if the clocks leave most of them open."""
+    """Sum of a rank's waits, None if the clocks leave most of them open."""
     num_unknown = sum(int(waits.is_unknown[chosen].sum()) for waits, _, chosen in parts)
     if 2 * num_unknown > sum(len(chosen) for *_, chosen in parts):
         return None
@@ -249,7 +235,6 @@ def _transfer(
 
 
 def _scope(reports: Collection[int], machines: Sequence[str | None]) -> Scope | None:
-    """Return whether reports are of one machine, None if that is unknown."""
     hosts = {machines[report] for report in reports}
     if len(reports) > 1 and None in hosts:
         return None

@@ -191,7 +191,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
 
 
 def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
-    """Return the column of each operation's root, int64[m]; -1 if there is none or unknown."""
+    """Column of each operation's root, int64[m]; -1 if there is none or unknown."""
     root = group.times([member.root for member in members])
     root = np.where((root == root[:, :1]).all(axis=1), root[:, 0], UNKNOWN)
     columns = np.full(len(group), UNKNOWN, np.int64)
@@ -203,7 +203,7 @@ def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
 def _waited(
     group: Group, times: tuple[Int64, Int64, Int64], last: Int64, root: Int64, between: Int64
 ) -> Int64:
-    """Return how long each member waited for the last, or the root, int64[m, r]."""
+    """How long each member waited for the last, or the root, int64[m, r]."""
     start, blocked, end = times
     row, columns = np.arange(len(last)), np.arange(start.shape[1])
     came = start[row, last][:, np.newaxis]
@@ -218,7 +218,7 @@ def _waited(
 
 
 def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> float:
-    """Return the standard error of the alignment of the worst clock with the median member's.
+    """Standard error of the alignment of the worst clock with the median member's.
 
     Clocks are aligned by the times at which members leave, which vary between operations. This
     error averages out over all operations by which the clock was measured, but not over those to
@@ -241,7 +241,6 @@ def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> flo
 
 
 def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
-    """Return the time of each operation itself by the clocks, int64[m]."""
     without_wait = stay - wait
     took: Int64 = median_of(without_wait, axis=1).astype(np.int64)
     row = np.arange(len(root))
@@ -258,7 +257,7 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
 
 
 def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
-    """Return how long each rank waited for each other, int64[ranks, ranks]: row waits for column.
+    """How long each rank waited for each other, int64[ranks, ranks]: row waits for column.
 
     Each wait is attributed to the member that came last, where the clocks show which that was.
     """
@@ -273,7 +272,7 @@ def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
 
 
 def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
-    """Return how well times of two members compare, int64[r, r]."""
+    """Uncertainty of comparing times of two members, int64[r, r]."""
     machine = np.array([clocks.host_of[member.report] for member in members])
     known = [clock.uncertainty_ns for clock in clocks.hosts]
     limits = [np.inf if limit is None else limit for limit in known]
@@ -286,14 +285,12 @@ def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
 
 
 def _medians_of_others(values: Int64) -> Int64:
-    """Return for each entry the median of the others in its row, int64[m, r]."""
     low, high = middle_of_others(values)
     middle: Int64 = low + (high - low) // 2
     return middle
 
 
 def _of_others(between: Int64) -> Int64:
-    """Return the median of each row without its diagonal, int64[r]."""
     num = len(between)
     others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
     middle: Int64 = np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
@@ -387,7 +384,7 @@ def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapp
 
 
 def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
-    """Return how long the row's rank waited in MPI for the column's, int64[ranks, ranks]."""
+    """How long the row's rank waited in MPI for the column's, int64[ranks, ranks]."""
     matrix = np.zeros((len(arrivals), len(arrivals)), np.int64)
     spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
     for group_waits in waits:
