@@ -69,7 +69,7 @@ class AnalysisTask(Generic[Analysis]):
 
     @property
     def traces(self) -> dict[int, Trace]:
-        """The reports that could be opened, by their index."""
+        """Reports that could be opened, by their index."""
         return {
             index: trace
             for index, trace in enumerate(self.opened)
@@ -92,9 +92,6 @@ class AnalysisTask(Generic[Analysis]):
 @contextmanager
 def run_in_child(task: AnalysisTask[Analysis]) -> Iterator[AnalysisFuture[Analysis]]:
     """Analyse open reports in a child process while the block runs.
-
-    Yields:
-        The running analysis.
 
     Raises:
         TraceprofError: no report could be opened.
@@ -166,7 +163,6 @@ class AnalysisFuture(Generic[Analysis]):
         return task.analyze(replace(task.measurer, held=self._held), task.opened)
 
     def _received(self) -> Iterator[_SentAnalysis | _Answer]:
-        """Yield what the child sends; give the reports the sections that it has read."""
         if self._child is None:
             return
         with suppress(ChildError):
@@ -219,7 +215,6 @@ class _SentRank(NamedTuple):
         return cls(type(rank), {name: getattr(rank, name) for name in names}, rank.moved_ns)
 
     def attached(self, trace: Trace) -> Rank:
-        """Return the rank with its report."""
         process, device = self.attributes["process"], self.attributes["device"]
         key = RankKey(process, device)  # type: ignore[arg-type]
         if self.moved_ns and key not in trace.moved:
@@ -244,7 +239,6 @@ class _SentAnalysis(NamedTuple):
         return cls(result, ranks, is_partial)
 
     def attached(self, traces: Mapping[int, Trace]) -> Run:
-        """Return the run with its reports, without those that failed."""
         failed = {failed.path for failed in self.result.failed}
         kept = [trace for trace in traces.values() if trace.path not in failed]
         ranks = [
@@ -258,5 +252,4 @@ class _SentAnalysis(NamedTuple):
 
 
 def _send_partial(result: RunResult, run: Run) -> None:
-    """Send the parent a partial result."""
     send(_SentAnalysis.of(result, run, is_partial=True))

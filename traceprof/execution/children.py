@@ -272,19 +272,12 @@ def run_in_children(
     *,
     num_processes: int,
 ) -> list[Result]:
-    """Return the result of `work` for each item; this process and children share the items.
+    """Result of `work` for each item; this process and children share the items.
 
-    Where a child cannot be made, or is killed, this process does its part.
-
-    Args:
-        work: gives the same for an item in every process; its results can be pickled.
-        items: the items.
-        prepare: called in a child before its work.
-        num_operations: how many GPU operations the work is about; few are not worth a child.
-        num_processes: the maximum number of processes, this one included; at least one.
-
-    Raises:
-        Exception: what `work` raises.
+    Where a child cannot be made, or is killed, this process does its part. `work` gives the same
+    result in every process, and can be pickled. `prepare` is called in a child before its work. Few
+    GPU operations (`num_operations`) are not worth a child. `num_processes` is the maximum number
+    of processes, this one included.
     """
     if num_operations is not None:
         num_processes = min(num_processes, max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1))
@@ -311,7 +304,7 @@ def run_in_children(
 
 
 def _set_apart(item: Item) -> Item:
-    """Return an object with its large arrays outside the heap, which they would fragment."""
+    """Copy the large arrays of an object to memory outside the heap, which they would fragment."""
     ours, theirs = _socket_pair()
     with ours, theirs, suppress(OSError):  # there is no memory, or no file can be opened
         _send(item, ours)
@@ -327,13 +320,12 @@ def _socket_pair() -> tuple[socket, socket]:
 
 class _SharingPickler(pickle.Pickler):
     def persistent_id(self, obj: object) -> str | None:
-        """Return a text for itself: where it arrives, it is one with others of its value."""
         return obj if type(obj) is str else None
 
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: str) -> str:
-        """Return a text, of which there is one: what reports of one program say is the same."""
+        """A text, of which there is one object: reports of one program have the same texts."""
         return sys.intern(pid)
 
 
@@ -403,12 +395,10 @@ def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa:
 
 
 def _mapped(file: int, begin: int, length: int) -> memoryview:
-    """Return a part of a file as private memory: arrays in it may be written to."""
     return memoryview(mmap.mmap(file, length, access=mmap.ACCESS_COPY, offset=begin))
 
 
 def _append(file: BinaryIO, data: bytes | memoryview) -> tuple[int, int]:
-    """Append bytes to a file; return their offset and their number."""
     begin = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
     file.write(data)
     return begin, len(data)

@@ -156,7 +156,7 @@ def _check_greeting(scheduler: str, security: Security) -> None:
 
 
 def _socket(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a connection, tried again until the deadline: a cluster may just be starting."""
+    """Connect, again and again until the deadline: a cluster may just be starting."""
     while True:
         remaining_s = max(deadline - time.monotonic(), _PAUSE_S)
         try:
@@ -168,11 +168,6 @@ def _socket(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _received(connection: socket.socket, num_bytes: int, deadline: float) -> bytes:
-    """Return `num_bytes` bytes, or fewer if the connection is closed.
-
-    Raises:
-        TimeoutError: they did not arrive before the deadline.
-    """
     received = b""
     while len(received) < num_bytes:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -241,7 +236,6 @@ def measured_on_cluster(
 def _measured(
     client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
 ) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
-    """Yield the measurements of reports that are measured at the same time, or their errors."""
     import distributed  # noqa: PLC0415  (an extra)
 
     futures = {
@@ -274,7 +268,6 @@ def _measured(
 
 
 def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
-    """Return a failure with the error and the path that this machine would report."""
     if isinstance(measured, MeasuredReport):
         return measured
     error = measured.error

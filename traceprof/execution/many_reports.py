@@ -38,17 +38,11 @@ def measure_reports(
     scheduler: str | None,
     listener: Progress | None,
 ) -> list[Measured]:
-    """Return the measurements of each report, in the order given, or why there are none.
+    """Measurements of each report, in the order given, or why there are none.
 
-    Args:
-        paths: the reports.
-        options: what to analyse.
-        jobs: the number of processes; by default one for each core, where reports are worth it.
-        scheduler: the address of a cluster that measures instead.
-        listener: receives progress in rows of a single report, or in reports if there are several.
-
-    Raises:
-        TraceprofError: the options are impossible, or the cluster cannot be used.
+    `jobs`: the number of processes; by default one for each core, where reports are worth it.
+    `scheduler`: the address of a cluster that measures instead. `listener`: receives progress in
+    rows of a single report, or in reports if there are several.
     """
     options.check()
     wanted = options.wanted(len(paths))
@@ -66,7 +60,6 @@ def measure_reports(
 def _measured_anywhere(
     tasks: Sequence[Task], jobs: int | None, scheduler: str | None, progress: Progress | None
 ) -> Iterator[tuple[int, Measured]]:
-    """Yield the index and the measurements of each report, in the order in which they finish."""
     if scheduler is not None:
         from traceprof.execution.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
 
@@ -146,7 +139,6 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
 
 
 def _measured(tasks: Sequence[Task]) -> Iterator[Measured]:
-    """Yield the measurements of the reports that the parent asks for, in a child."""
     for index, num_processes in questions():
         yield measure_file(tasks[index], None, num_processes)
 

@@ -56,16 +56,7 @@ _FIRST = ("kernels", "launched", "compute")
 
 
 def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> RankMeasurements:
-    """Measure a window of a rank by all analyses that apply to it.
-
-    Args:
-        rank: the rank, of an open report.
-        window: the part of it to judge.
-        wanted: what to measure; None for everything.
-
-    Raises:
-        TraceFormatError: the report is damaged.
-    """
+    """Measure a window of a rank by all analyses that apply to it; `wanted` None for everything."""
     has_gpu = rank.device is not None
     shown = shown_window(rank, window)
     taken: dict[str, Any] = {}
@@ -106,7 +97,6 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
 
 
 def _chosen(rank: Rank, wanted: Wanted | None) -> list[Registration]:
-    """Return the analyses that measure a rank, in the order in which they do."""
     analyses = [
         analysis
         for analysis in ANALYSES
@@ -124,7 +114,7 @@ def _chosen(rank: Rank, wanted: Wanted | None) -> list[Registration]:
 def _is_needed(
     analysis: Registration, wanted: Wanted | None, results: Mapping[str, RankResult]
 ) -> bool:
-    """Return whether an analysis is read, or may include the time of a finding asked for."""
+    """Whether an analysis is read, or may include the time of a wanted finding."""
     if wanted is None or analysis.name in wanted.read:
         return True
     return any(
@@ -153,7 +143,6 @@ def _hidden(rank: Rank, window: Window) -> tuple[Hidden, ...]:
 
 
 def _not_applicable(analysis: Registration, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
-    """Return why an analysis can neither make nor exclude its findings."""
     how = rank.trace.how_to_collect(lacking)
     reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
     return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.findings)
@@ -172,15 +161,7 @@ class Task(Record, frozen=True):
 def measure_file(
     task: Task, progress: ProgressOfAll | None = None, num_processes: int = 1
 ) -> MeasuredReport | FailedReport:
-    """Open a report, measure it and close it.
-
-    Args:
-        task: the report.
-        progress: receives the number of rows read.
-        num_processes: the maximum number of processes, this one included.
-
-    Returns:
-        The measurements, or why there are none.
+    """Open a report, measure it and close it; failures of the report are returned.
 
     Raises:
         UsageError: the options are impossible, whatever the report.
@@ -231,14 +212,7 @@ def measure(
     num_processes: int = 1,
     wanted: Wanted | None = None,
 ) -> MeasuredReport:
-    """Measure an open report.
-
-    Args:
-        trace: the report.
-        ranks: its ranks, numbered as this report alone allows.
-        options: what to analyse.
-        num_processes: the maximum number of processes, this one included.
-        wanted: what to measure; None for everything.
+    """Measure an open report: its ranks, numbered by this report alone.
 
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.

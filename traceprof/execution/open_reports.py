@@ -71,7 +71,7 @@ class Measurer(Record, frozen=True):
         jobs: int | None,
         on_partial: Callable[[RunResult, Run], None] | None = None,
     ) -> Self:
-        """Return what measures reports as a user asks for it.
+        """Measurer for a user's options.
 
         Raises:
             UsageError: the options are impossible.
@@ -121,7 +121,6 @@ class Measurer(Record, frozen=True):
     def _measured(
         self, index: int, trace: Trace, wanted: Wanted | None, is_only: bool
     ) -> tuple[list[Rank], MeasuredReport]:
-        """Return the ranks of a report, and its measurements."""
         with close_on_error(trace):
             with (
                 SectionReader(
@@ -144,7 +143,7 @@ class Measurer(Record, frozen=True):
             return ranks, structs.replace(measured, failures=failed)
 
     def _report_partial(self, trace: Trace, ranks: Sequence[Rank], sections: SectionReader) -> None:
-        """Report what is known of a rank, and of others as long as children read the report."""
+        """Report what is known of a rank, and of the others while children read the report."""
         if self.on_partial is None:
             return
         with suppress(TraceprofError):  # the analysis itself raises it, too
@@ -164,16 +163,10 @@ def close_reports(opened: Sequence[Trace | FailedReport]) -> None:
 
 
 def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:
-    """Yield the breakdown, without steps, of the first rank by number, of the first two, ….
+    """Breakdown, without steps, of the first rank by number, of the first two, ….
 
-    It needs GPU operations only: steps and lost operations need the API calls, read later.
-
-    Args:
-        ranks: the ranks of one run.
-        options: what to analyse; windows that are chosen by steps are not known yet.
-
-    Raises:
-        TraceprofError: the report is damaged, or the options are impossible.
+    It needs GPU operations only: steps and lost operations need the API calls, read later, so that
+    windows chosen by steps are not known yet.
     """
     if options.steps is not None:
         return

@@ -98,7 +98,6 @@ class SectionReader:
             self._trace.keep_section(section, self._section(section))
 
     def _parts_of_children(self, num_processes: int) -> list[Sequence[Section]]:
-        """Return the sections that each child reads."""
         is_small = _num_bytes(self._trace.path) < MIN_SHARED_BYTES
         if is_small or num_processes < 2 or not children.can_fork():
             return []
@@ -109,13 +108,11 @@ class SectionReader:
         return [others[first::num_children] for first in range(num_children)]
 
     def _read(self, sections: Sequence[Section]) -> Iterator[ReadSection]:
-        """Read sections, in a child."""
         self._trace.reopen()
         for section in sections:
             yield ReadSection(self._report, section, self._trace.read_section(section))
 
     def _section(self, section: Section) -> SectionData:
-        """Return the content of a section; wait for it where a child reads it."""
         with suppress(ChildError):
             for read in self._coming.pop(section, ()):
                 self._arrived[read.section] = read.data

@@ -161,7 +161,7 @@ def function_name(demangled_name: str) -> str:
 
 
 def _without_templates(text: str) -> str:
-    """Return the text without what stands in <>; unchanged where brackets do not match."""
+    """Remove what stands in <>; the text stays where brackets do not match."""
     if "<" not in text:
         return text
     opened: list[str] = []

@@ -194,10 +194,9 @@ _REDUCED_FORMATS = {
 
 
 def arithmetic(name: str) -> tuple[str | None, bool | None]:
-    """Return the format of the factors, and whether tensor cores multiply; None if unknown.
+    """Format of the factors, and whether tensor cores multiply; None if unknown.
 
-    Args:
-        name: the whole demangled name of a matrix multiplication, an attention or a convolution.
+    `name`: the whole demangled name of a matrix multiplication, an attention or a convolution.
     """
     precision = next((row.precision for row in FORMATS if row.expression.search(name)), None)
     unit = next((row.tensor_cores for row in UNITS if row.expression.search(name)), None)
@@ -205,13 +204,13 @@ def arithmetic(name: str) -> tuple[str | None, bool | None]:
 
 
 def reduced_format(name: str) -> str | None:
-    """Return the number format in which a communication kernel reduces; None if unknown."""
+    """Number format in which a communication kernel reduces; None if unknown."""
     reduced = _REDUCED.search(name)
     return _REDUCED_FORMATS[reduced[1].lower()] if reduced else None
 
 
 def single_format(name: str) -> str | None:
-    """Return the number format among the types of a name; None for none or several."""
+    """Number format among the types of a name; None for none or several."""
     formats = {
         _NUMBER_FORMATS.get(word, "bf16" if "bf" in word.lower() else "fp16")
         for word in _NUMBER.findall(name)

@@ -368,12 +368,10 @@ _MANY_NAMES = 1 << 14
 
 
 def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> KernelKind:
-    """Return the properties of a kernel that its name shows.
+    """Properties of a kernel that its name shows.
 
-    Args:
-        demangled_name: with template arguments and parameters, as far as the export has them.
-        communicates: whether it is communication, as the user's own patterns decided; None for the
-            built-in ones.
+    `demangled_name` has the template arguments and parameters that the export has. `communicates`
+    is the decision of the user's own patterns; None for the built-in ones.
     """
     if communicates is None:
         communicates = _COMMUNICATION.operation(demangled_name) is not None
@@ -386,8 +384,7 @@ def kernel_kind(demangled_name: str, *, communicates: bool | None = None) -> Ker
 def forget_names() -> None:
     """Forget all kernels' names if there are very many, as when a report is closed.
 
-    A limit to what is remembered would be passed by a report with one name more: each pass over its
-    names would then find none of them.
+    A report with one name more than a cache limit would find none of them in its next pass.
     """
     if function_name.cache_info().currsize > _MANY_NAMES:
         function_name.cache_clear()
@@ -395,7 +392,7 @@ def forget_names() -> None:
 
 
 def is_main_compute(demangled_name: str) -> bool:
-    """Return whether a kernel is a matrix multiplication, attention or convolution, by name."""
+    """Whether a kernel is a matrix multiplication, attention or convolution, by name."""
     return _compute_kind(demangled_name).category in MAIN_COMPUTE
 
 

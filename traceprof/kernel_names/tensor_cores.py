@@ -1,8 +1,8 @@
-"""Tensor cores of GPUs by name or compute capability, and how much faster they multiply.
+"""Tensor cores of GPUs by name or compute capability, and their speed-up.
 
 The capability comes from the report, the name of the GPU, or the names of kernels, which show the
-lowest one that they run on. Of a board whose rates are not known those of the fastest board of its
-generation count: a number here is a bound for a gain, never a promise.
+lowest one that they run on. A board whose rates are not known has those of the fastest board of its
+generation: a number here is a bound for a gain, never a promise.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ _CODE = lazy(r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass
 
 
 def capability_of_board(gpu: str | None) -> Capability | None:
-    """Return the compute capability of a GPU by its name; None for one that is not known."""
+    """Compute capability of a GPU by its name; None for an unknown one."""
     if gpu is None:
         return None
     return next((capability for board, capability in _BOARDS if re.search(board, gpu)), None)
 
 
 def capability_of_code(kernel_names: Iterable[str]) -> Capability | None:
-    """Return the lowest compute capability that can run all of these kernels, by their names."""
+    """Lowest compute capability that can run all of these kernels, by their names."""
     needed = [
         _CODE_NAMES[match[1]] if match[1] else divmod(int(match[2]), 10)
         for match in map(_CODE.search, kernel_names)
@@ -96,11 +96,10 @@ def capability_of_code(kernel_names: Iterable[str]) -> Capability | None:
 
 
 def tensor_cores(capability: Capability | None, gpu: str | None = None) -> TensorCores | None:
-    """Return the tensor cores of a GPU; None if it has none, or nothing is known of it.
+    """Tensor cores of a GPU; None if it has none or is unknown.
 
-    Args:
-        capability: its compute capability; an unknown one counts as the one before.
-        gpu: its name: a known board's own rates come before those of its generation.
+    An unknown capability counts as the one before. Rates of a board known by the name of the `gpu`
+    come before those of its generation.
     """
     known = board(gpu)
     if known is not None and known.rates is not None:

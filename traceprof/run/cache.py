@@ -33,7 +33,7 @@ class Cache:
         return (derive, ()) in self._results
 
     def get(self, derive: Callable[..., Kept], owner: object, *others: Hashable) -> Kept:
-        """Return what a function of a module or class derives from the owner and further arguments.
+        """The result of a function of a module or class for the owner and further arguments.
 
         It is derived on first use. A function that is created for each call would never be found.
         """

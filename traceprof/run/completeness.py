@@ -147,7 +147,7 @@ class Losses(Struct, frozen=True):
 
 
 def is_doubtful(num_lost: int, num_launches: int) -> bool:
-    """Return whether so much is lost that gaps between operations say little."""
+    """Whether so much is lost that gaps between operations say little."""
     return num_lost > 0 and num_lost >= MIN_DOUBTFUL * num_launches
 
 
@@ -163,7 +163,7 @@ COMPLETE = Completeness()
 
 
 class _Recorded(Protocol):
-    """A rank with a GPU, as far as it is looked at."""
+    """A rank with a GPU: the attributes that are needed here."""
 
     @property
     def trace(self) -> Trace: ...
@@ -192,7 +192,7 @@ class _Stream(Record, frozen=True):
     """When the first from each on began."""
 
     def spans(self, called_ns: Int64) -> tuple[Int64, Int64]:
-        """Return when operations launched at some times can have run; empty after the last one."""
+        """When operations launched at some times can have run; empty after the last one."""
         place = np.searchsorted(self.launched_ns, called_ns, side="right")
         before = self.ended_ns[np.maximum(place - 1, 0)]
         start = np.where(place > 0, np.maximum(before, called_ns), called_ns)
@@ -201,7 +201,7 @@ class _Stream(Record, frozen=True):
         return start, np.where(is_last, start, np.maximum(end, start))
 
     def around(self, called_ns: Int64) -> tuple[Int64, Int64]:
-        """Return from before the first to after the last of what each of some launches ran."""
+        """Time from before the first to after the last operation around each of some launches."""
         first = np.searchsorted(self.launched_ns, called_ns, side="left")
         stop = np.searchsorted(self.launched_ns, called_ns, side="right")
         before = self.ended_ns[np.maximum(first - 1, 0)]
@@ -211,12 +211,10 @@ class _Stream(Record, frozen=True):
         return start, np.maximum(end, start)
 
     def is_over(self, called_ns: Int64) -> Mask:
-        """Return at which times nothing more was launched, of what is recorded."""
         over: Mask = called_ns > self.launched_ns[-1]
         return over
 
     def works_off(self, called_ns: Int64) -> Mask:
-        """Return when its last recorded operations were launched and not yet begun."""
         works: Mask = self.is_over(called_ns) & (called_ns < self.begun_ns[-1])
         return works
 
@@ -285,20 +283,18 @@ class _Process:
         return launching_calls(group, self.calls)
 
     def of_kinds(self, *kinds: int) -> Mask:
-        """Return which calls launch something of some kinds, bool[calls]."""
         return self.calls.packed_name.isin(
             [name for name, kind in self.kind_of.items() if kind in kinds]
         )
 
     def num_launched(self, device: int, is_launch: Mask) -> int:
-        """Return how many of the launches have an operation on a device."""
         if len(self.devices) == 1:
             return int(np.count_nonzero(is_launch & self.has_operation))
         calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
         return len(distinct_values(np.concatenate(calls)))
 
     def missing(self) -> _Missing:
-        """Return launches without an operation, that should have run, in order of time."""
+        """Launches without an operation, that should have run, in order of time."""
         rows = np.flatnonzero(self.of_kinds(*range(4)) & ~self.has_operation)
         if len(rows):
             captured = np.zeros(len(self.calls), np.bool_)
@@ -313,7 +309,7 @@ class _Process:
         return some.chosen(self._are_recorded(some))
 
     def _are_of_reused_ids(self, rows: Int64) -> Mask:
-        """Return the launches whose id has as many operations as launches: each has one of them."""
+        """Launches whose id has as many operations as launches: each has one of them."""
         ids = self.calls.correlation
         reused = distinct_values(ids[rows])
 
@@ -326,7 +322,7 @@ class _Process:
         return is_in(ids[rows], reused[has_enough])
 
     def _are_done(self) -> Mask:
-        """Return the calls that are a part of a launch, or of which a part has an operation.
+        """Calls that are a part of a launch, or have a part with an operation.
 
         A runtime's call and the driver's call inside it are one launch, whatever their ids.
         """
@@ -348,7 +344,6 @@ class _Process:
         return done
 
     def _captured(self) -> Int64:
-        """Return the launches that threads captured into graphs: these ran in no stream."""
         names = self.trace.api_names
         begins, ends = (
             np.flatnonzero(
@@ -371,7 +366,6 @@ class _Process:
         return np.concatenate(captured)
 
     def _are_recorded(self, missing: _Missing) -> Mask:
-        """Return which missing launches are of a kind whose operations were recorded, with ids."""
         num_of_kind, num_nameless = np.zeros(4, np.int64), np.zeros(4, np.int64)
         for _, number, group, call in self.launched:
             kind = _KIND_OF_GROUP[number]
@@ -390,7 +384,7 @@ class _Process:
         return mask
 
     def without_kernel(self) -> _Missing:
-        """Return the calls of NCCL, where the process has no kernel of communication."""
+        """Calls of NCCL, where the process has no kernel of communication."""
         rank, nothing = self.rank, _Missing(*[_NOTHING] * 4)
         of_process = self.trace.communication_calls(rank.process)
         calls = of_process.nccl if len(of_process.nccl) else of_process.labelled
@@ -421,11 +415,11 @@ class _Process:
         return _Missing(calls.start_ns[rows], calls.thread[rows], of_none, of_none)
 
     def short_replays(self) -> dict[int, _ShortReplays]:
-        """Return the launches of graphs that have fewer kernels than others of the same graph.
+        """Launches of graphs that have fewer kernels than others of the same graph.
 
         Where the report does not say which graph a launch is of, graphs of the same thread that
-        begin with the same kernel are told apart by their kernels: a launch is short if it is rare,
-        and most others have all of its kernels and more.
+        begin with the same kernel are distinguished by their kernels: a launch is short if it is
+        rare, and most others have all of its kernels and more.
         """
         if _GRAPH not in self.kind_of.values():
             return {}
@@ -451,7 +445,6 @@ class _Process:
         return short
 
     def _graphs(self, launch: Int64) -> Int64 | None:
-        """Return the id of the graph that each call launched; None if unknown of any."""
         id_, graph = self.trace.launched_graphs(self.rank.process)
         if not len(id_):
             return None
@@ -462,7 +455,7 @@ class _Process:
         return graph[found] if (id_[found] == wanted).all() else None
 
     def streams(self) -> tuple[list[_Stream], Int64]:
-        """Return the streams, and the number of that of each call, int64[calls]; -1 for none."""
+        """Streams, and the number of that of each call, int64[calls]; -1 for none."""
         by_stream: dict[tuple[int, int], list[tuple[Int64, Int64, Int64]]] = {}
         for device, _, group, call in self.launched:
             stream = group.packed_stream.values
@@ -486,7 +479,6 @@ class _Process:
     def lost(
         self, missing: _Missing, short: Mapping[int, _ShortReplays]
     ) -> Iterator[tuple[int, Completeness]]:
-        """Yield each device with what it lost."""
         streams, stream_of = self.streams()
         candidates = np.zeros((len(missing), len(streams)), np.bool_)
         near = candidates.copy()
@@ -566,7 +558,7 @@ class _Process:
     def _replays(
         self, device: int, short: _ShortReplays | None, streams: list[_Stream]
     ) -> tuple[_ShortReplays, list[tuple[Int64, Int64]], Int64]:
-        """Return the short replays that are not cut, when they ran, and calls to count as lost."""
+        """Short replays that are not cut, when they ran, and calls to count as lost."""
         if short is None:
             return _ShortReplays(*[_NOTHING] * 3), [], _NOTHING
         own = [stream for stream in streams if stream.device == device]
@@ -586,7 +578,7 @@ class _Process:
         return int(np.count_nonzero(is_graph[distinct_values(np.concatenate(calls))]))
 
     def _until_waited(self, called_ns: Int64) -> tuple[Int64, Int64]:
-        """Return the time from each launch to the end of the next wait of the host for the GPU."""
+        """Time from each launch to the end of the next wait of the host for the GPU."""
         names = self.trace.api_names
         waits = np.flatnonzero(
             self.calls.packed_name.isin(
@@ -641,7 +633,7 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
 
 @optional("completeness", otherwise=lambda *_: {})
 def launches_in_vain(trace: Trace) -> Mapping[int, int]:
-    """Return how many launches each process without any operation made, where others have some."""
+    """Number of launches by each process without any operation, where others have some."""
     working = {key.process for key in trace.operations}
     if not working:
         return {}
@@ -651,7 +643,6 @@ def launches_in_vain(trace: Trace) -> Mapping[int, int]:
 
 
 def _num_launches(trace: Trace, process: int) -> int:
-    """Return how many launches of kernels and graphs by a process succeeded."""
     calls, names = trace.api_calls(process), trace.api_names
     if calls is None:
         return 0
@@ -673,7 +664,6 @@ def _kind(name: str) -> int:
 
 
 def _expected_of_graph(count: Int64, graph: Int64) -> Int64:
-    """Return the largest number of kernels of any launch of the same graph."""
     _, of = np.unique(graph, return_inverse=True)
     most = np.zeros(int(of.max()) + 1, np.int64)
     np.maximum.at(most, of, count)
@@ -683,13 +673,10 @@ def _expected_of_graph(count: Int64, graph: Int64) -> Int64:
 def _expected_of_content(
     replay: Int64, signature: Int64, first_signature: Int64, thread: Int64
 ) -> Int64:
-    """Return the number of kernels that each replay should have, judged by its like.
+    """Number of kernels that each replay should have, judged by similar ones.
 
-    Args:
-        replay: int64[kernels], the replay of each.
-        signature: int64[kernels].
-        first_signature: int64[replays], that of the first kernel.
-        thread: int64[replays], which launched it.
+    `replay` and `signature`: of each kernel. `first_signature` (of the first kernel) and `thread`
+    (that launched it): of each replay.
     """
     kinds, kind = np.unique(signature, return_inverse=True)
     count = np.bincount(replay)
@@ -728,18 +715,16 @@ def _about_replays(short: _ShortReplays, num_counted: int) -> Iterator[str]:
 
 
 def _latest(end_ns: Int64, group: Int64) -> Int64:
-    """Return the latest end so far in each group; groups follow each other."""
+    """Latest end so far in each group; groups follow each other."""
     base = int(end_ns.min()) if len(end_ns) else 0
     width = (int(end_ns.max()) - base + 1) if len(end_ns) else 1
     return np.maximum.accumulate(end_ns - base + group * width) - group * width + base
 
 
 def _stretches(called_ns: Int64, lost: Intervals) -> Iterator[Stretch]:
-    """Yield parts of the recording with lost operations, at most 20, in order of time.
+    """Parts of the recording with lost operations, at most 20, in order of time.
 
-    Args:
-        called_ns: int64[n], when they were launched, ascending.
-        lost: when they may have run.
+    `called_ns`: when these were launched, ascending. `lost`: when they may have run.
     """
     if not len(called_ns):
         return

@@ -27,7 +27,7 @@ _D2D = _NUMBERS["d2d"]
 
 
 class KindBeside(Struct, frozen=True):
-    """The time for which one kind of operation ran in a window, alone and beside other kinds.
+    """Time for which one kind of operation ran in a window, alone and beside other kinds.
 
     Beside itself it ran for `total_ns`.
     """
@@ -53,7 +53,7 @@ class KindBeside(Struct, frozen=True):
 
 
 def copy_directions(rank: Rank) -> Int64:
-    """Return the direction of each copy: int64[copies], indices into `DIRECTIONS`; -1 between GPUs.
+    """Direction of each copy: int64[copies], indices into `DIRECTIONS`; -1 between GPUs.
 
     Copies that go neither from the host to a device nor back, or whose direction is unknown, are
     `d2d`.
@@ -68,7 +68,7 @@ def copy_directions(rank: Rank) -> Int64:
 
 
 def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
-    """Return a row for each of `KINDS`, in their order: what ran beside it in a window.
+    """A row for each of `KINDS`, in their order: what ran beside it in a window.
 
     All times are lengths of intersections of unions: operations of one kind that overlap count
     once.
@@ -128,7 +128,6 @@ def _directions(rank: Rank) -> dict[str, Intervals]:
 
 
 def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
-    """Return the time, ns, in which copies of a direction ran and nothing of another kind did."""
     others = ("communication", *(other for other in DIRECTIONS if other != direction))
     rest = intervals.subtract(few[direction], intervals.merge(*(few[other] for other in others)))
     return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns

@@ -184,10 +184,10 @@ def _bucket_kinds(ranges: LabelRanges) -> Mask:
 
 
 def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
-    """Return the rest of each `backward` of a thread after its last bucket was ready.
+    """Rest of each `backward` of a thread after its last bucket was ready.
 
     By then DistributedDataParallel has every gradient: it waits, in C++ where no range can show it,
-    for what is still in flight.
+    for operations in flight.
     """
     is_last = np.array([label.facts.get("last") == "1" for label in ranges.kinds], np.bool_)
     is_backward = np.array([label.operation == labels.BACKWARD for label in ranges.kinds], np.bool_)
@@ -202,7 +202,7 @@ def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
 def _operations(
     ranges: LabelRanges, end: Int64, chosen: Mask, calls: Sequence[CallLabel | None]
 ) -> CpuOperations:
-    """Return each operation once: a call and its flight, if known, are merged.
+    """Each operation once: a call and its flight, if known, are merged.
 
     Both have the same text, and the flight begins with the call. Where a text is used again, calls
     and flights alternate: in a series of them that touch, each odd one belongs to the next.
@@ -247,7 +247,7 @@ def _operations(
 def _asynchronous(
     ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
 ) -> tuple[Mask, Mask]:
-    """Return whether calls may return before their operations are done, two bool[kinds].
+    """Whether calls may return before their operations are done, two bool[kinds].
 
     The first: whether flights of the same operation and group were recorded (`flown` are the kinds
     that have some). The second: whether something waits for the operation, or its function never

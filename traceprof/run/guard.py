@@ -52,11 +52,9 @@ class OptionalPart:
 def optional(
     *ids: str, otherwise: Callable[..., Any]
 ) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
-    """Guard a function.
+    """Guard a function; `ids` are the findings, or the part, that are missing without it.
 
-    Args:
-        ids: the names of what is missing without it: of findings, or of the part.
-        otherwise: takes the same arguments and returns what stands in for the result.
+    `otherwise` takes the same arguments and returns what stands in for the result.
     """
 
     def decorate(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
@@ -85,8 +83,7 @@ def optional(
 def collected_failures(rank: int | None = None) -> Iterator[dict[NotApplicable, None]]:
     """Collect what is missing since optional parts failed in the block, each once.
 
-    Args:
-        rank: the number of the rank that the block is about; None for a run.
+    `rank`: the rank that the block is about; None for a run.
     """
     failures: dict[NotApplicable, None] = {}
     token = _failures.set(failures)

@@ -33,7 +33,7 @@ _FAR_NS = 1 << 60
 
 
 def clocks_disagree(rank: Rank) -> bool:
-    """Return whether operations start before they are launched, or end after the host read them.
+    """Whether operations start before they are launched, or end after the host read them.
 
     The rank must have API calls.
     """
@@ -54,7 +54,7 @@ def _disagree(rank: Rank) -> bool:
 
 @optional("host-clock", otherwise=lambda ranks: [*ranks])
 def aligned(ranks: Sequence[Rank]) -> list[Rank]:
-    """Return the ranks of a report with the times of each GPU on the clock of its host.
+    """Ranks of a report with the times of each GPU on the clock of its host.
 
     Where the operations of a rank are early or late by a constant, they are moved by it. If the
     constant of one rank is unknown, all stay: ranks are compared with each other, too.
@@ -76,7 +76,6 @@ def aligned(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def _constant_ns(rank: Rank) -> int | None:
-    """Return by how much all operations of a rank are late, None if that is unknown."""
     if rank.calls is None or not clocks_disagree(rank):
         return None
     late_ns = _late_ns(rank, rank.calls)
@@ -87,7 +86,6 @@ def _constant_ns(rank: Rank) -> int | None:
 
 
 def _agrees(rank: Rank) -> bool:
-    """Say whether one of the first operations starts soon after its launch, and none before it."""
     if rank.device is None or _are_quick(rank.trace.first_launches(rank.key)):
         return True
     calls, since = rank.calls, []
@@ -103,18 +101,18 @@ def _agrees(rank: Rank) -> bool:
 
 
 def _are_quick(since_ns: Int64) -> bool:
-    """Return whether one of some operations starts soon after its launch, and none before it."""
+    """Whether one of some operations starts soon after its launch, and none before it."""
     return abs(int(since_ns.min(initial=_FAR_NS))) <= _TOLERANCE_NS
 
 
 def _first_ids(spans: ApiCalls | Operations) -> Int64:
-    """Return the correlation ids of the first calls or operations, without reading the others."""
+    """Correlation ids of the first calls or operations, without reading the others."""
     number = min(len(spans), _NUM_FIRST)
     return spans.packed_ahead.at(slice(0, number)) + np.arange(number)
 
 
 def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
-    """Return by how much operations are late on the host's clock, None if that is no constant.
+    """How late operations are on the host's clock, None if that is no constant.
 
     An operation starts after its call, and a copy that the host reads ends before its call does:
     the middle of both is off by less than 10 us where that was measured.
@@ -141,7 +139,7 @@ def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
 
 
 def _since_read_ns(rank: Rank, calls: ApiCalls) -> Int64:
-    """Return how long after the return of their call copies that the host reads end, int64[n]."""
+    """Time from the return of their call to the end of copies that the host reads, int64[n]."""
     copies, call = rank.operations.copies, rank.launched_by[1]
     reads = np.flatnonzero(copies_to_pageable(rank) & (call >= 0))
     return copies.ends(reads) - calls.ends(call[reads])

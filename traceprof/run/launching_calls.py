@@ -30,7 +30,7 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
 
 
 def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) -> Int64:
-    """Return the index of the call with each of some correlation ids, int64[n]; -1 for none.
+    """Index of the call with each of some correlation ids, int64[n]; -1 for none.
 
     Of several calls with one id (ids wrap around in a long run), it is the last before a time;
     `times_ns` returns these times, int64[n], and is called only then.
@@ -64,7 +64,6 @@ def are_first(group: Int64, times_ns: Int64) -> Mask:
 
 
 def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
-    """Return the index of each wanted id among ascending ids, -1 for none."""
     low, high = int(ids[0]), int(ids[-1])
     if high - low > _SPARSE * len(ids):
         first = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)

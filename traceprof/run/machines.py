@@ -163,7 +163,7 @@ def _read(file: Path) -> MachineLinks | None:
 
 
 def _place(bus: str) -> tuple[int, ...]:
-    """Return a place on the PCI bus as numbers: domains have four or eight digits."""
+    """Place on the PCI bus as numbers: domains have four or eight digits."""
     parts = re.split(r"[:.]", bus)
     try:
         numbers = tuple(int(part, 16) for part in parts)
@@ -206,7 +206,6 @@ def known_links(trace: Trace) -> dict[RankKey, KnownLinks]:
 
 
 def _peers(trace: Trace, machine: MachineLinks, key: RankKey, gpu: Gpu) -> dict[int, PeerLink]:
-    """Return the links to the other devices of the process, by their ordinals."""
     peers = {}
     for ordinal in range(len(machine.gpus)):
         gpu_id = trace.gpu_id(RankKey(key.process, ordinal))

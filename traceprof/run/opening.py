@@ -89,17 +89,13 @@ def open_report(
 ) -> list[Rank]:
     """Read the GPU operations of a report and sort them into ranks.
 
-    Args:
-        trace: the report.
-        patterns: of communication kernels; the built-in table by default.
-        step_pattern: the user's own pattern for the range around a training step.
-        peak_overrides: peak rates of links from the user, GB/s by link.
-        use_period: whether the period of a program is its step where no range marks steps.
-        flops_per_step: multiplications and additions of a step of a rank, from the user.
+    `patterns`: of communication kernels; the built-in table by default. `step_pattern`: the user's
+    own, for the range around a training step. `peak_overrides`: GB/s by link. `use_period`: whether
+    the period of a program is its step where no range marks steps. `flops_per_step`:
+    multiplications and additions of a step of a rank, from the user.
 
-    Returns:
-        Ranks in order of (pid, device), those without GPU work last, with the numbers that the
-        report alone gives.
+    Ranks come in order of (pid, device), those without GPU work last, with the numbers that the
+    report alone gives.
     """
     places = _places(trace)
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
@@ -144,7 +140,6 @@ def open_run(traces: Sequence[Trace]) -> Run:
 
 
 def _aligned(ranks: list[Rank]) -> list[Rank]:
-    """Return ranks on their host's clock, or as they are if the file is damaged there."""
     try:
         return aligned(ranks)
     except TraceFormatError:
@@ -191,7 +186,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
 
 
 def _is_recorded(trace: Trace, part: Part) -> bool:
-    """Return whether a trace holds a part, or would if the program did what it is about."""
+    """Whether a trace holds a part, or would if the program had such activity."""
     if part is Part.EVENT_RECORDS and not trace.holds(part):
         return trace.holds(Part.API_CALLS) and not trace.calls_any("EventRecord")
     return trace.holds(part)
@@ -261,7 +256,7 @@ def attach_ranks(
 
 
 def _places(trace: Trace) -> list[tuple[int, int | None]]:
-    """Return process and device of each rank of a report; the device is None without GPU work."""
+    """Process and device of each rank of a report; the device is None without GPU work."""
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
     with_gpu = {key.process for key in keys}
     without = [
@@ -290,7 +285,7 @@ class _Report(NamedTuple):
 def captures(
     reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
 ) -> list[list[int]]:
-    """Return the reports of each recording of a program, as indices, in the order given.
+    """Reports of each recording of a program, as indices, in the order given.
 
     Reports are of one recording if they are of one run, no rank is in two of them, and something
     says that they belong together: a communicator, the time, or the numbers of their ranks.

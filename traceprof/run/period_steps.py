@@ -54,7 +54,7 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def about_periods(phases: Sequence[Period], layers: tuple[int, int] | None = None) -> str:
-    """Return a sentence that says what a step is where no range marks any.
+    """A sentence that says what a step is where no range marks any.
 
     `layers`: the numbers of the first and the last layer, where the periods are layers.
     """
@@ -96,7 +96,7 @@ class PeriodSteps(Record, frozen=True):
         return len(self.windows) < self.num
 
     def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
-        """Return the launch times of the periods; None if one call launched several.
+        """Launch times of the periods; None if one call launched several.
 
         `launched_by` has the index of the call of each operation by group, -1 for none.
         """
@@ -120,18 +120,15 @@ def period_steps(
     span_ns: tuple[int, int],
     whole_ns: tuple[int, int],
 ) -> PeriodSteps | None:
-    """Return the steps of a rank by the periods of its kernels; None if it has no period.
+    """Steps of a rank by the periods of its kernels; None if it has no period.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
     the busiest stream alone, since others may run ahead: the more regular ones count. They are the
     program's only if they hold most of what ran on all streams.
 
-    Args:
-        operations: of the rank.
-        communicates: bool[kernels], those that are left out: they wait for other ranks.
-        name_of: returns the readable name of a kernel by its index.
-        span_ns: start and end of the training, in which periods are searched.
-        whole_ns: start and end of the time of which periods must hold most.
+    Kernels that `communicates` (bool[kernels]) are left out: they wait for other ranks. `name_of`:
+    the readable name of a kernel by its index. `span_ns`: the training, in which periods are
+    searched. `whole_ns`: the time most of which periods must hold.
     """
     kernels, graphs = operations.kernels, operations.graphs
     searched = min(span_ns[0], whole_ns[0]), span_ns[1]
@@ -195,17 +192,14 @@ def period_steps(
 def _holds_most(
     judged: Intervals, whole_ns: tuple[int, int], start_ns: Int64, end_ns: Int64, is_begin: Mask
 ) -> bool:
-    """Return whether periods hold most of a rank's kernel time and of the launches that begin them.
+    """Whether periods hold most of a rank's kernel time and of the launches that begin them.
 
     Else a part would be judged as the whole: one of several streams that run one after the other,
     or the launches of one size in a benchmark that tries many.
 
-    Args:
-        judged: the time of all periods.
-        whole_ns: the time of which they must hold most.
-        start_ns: int64[n], of the kernels and graphs of all streams.
-        end_ns: int64[n].
-        is_begin: bool[n], whether their name begins periods.
+    `judged`: the time of all periods. `whole_ns`: the time most of which they must hold.
+    `start_ns`, `end_ns`: of the kernels and graphs of all streams. `is_begin`: whether the name
+    begins periods.
     """
     low, high = whole_ns
     judged = intervals.clip(judged, low, high)
@@ -227,7 +221,7 @@ def about_part(num: int, num_periods: int) -> str:
 
 
 def _middle(phase: Int64) -> Mask:
-    """Return which periods become steps: at most `MAX_PERIODS`, the middle of each phase."""
+    """Periods that become steps: at most `MAX_PERIODS`, the middle of each phase."""
     kept = np.ones(len(phase), np.bool_)
     if len(phase) <= MAX_PERIODS:
         return kept
@@ -240,7 +234,6 @@ def _middle(phase: Int64) -> Mask:
 
 
 def _count(signature: Int64) -> int:
-    """Return how often the first signature occurs."""
     return int((signature == signature[0]).sum())
 
 
@@ -250,7 +243,6 @@ def _within(start_ns: Int64, span_ns: tuple[int, int]) -> Mask:
 
 
 def _narrow(values: npt.NDArray[np.integer]) -> Names:
-    """Renumber values from 0, in the narrowest type."""
     if not len(values):
         return values.astype(np.uint16)
     used = np.bincount(values) > 0
@@ -260,7 +252,7 @@ def _narrow(values: npt.NDArray[np.integer]) -> Names:
 
 
 def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
-    """Return which operations run on the stream with most time; None if there is one stream."""
+    """Operations on the stream with most time; None if there is one stream."""
     if not len(stream) or (stream == stream[0]).all():
         return None
     streams, which = np.unique(stream, return_inverse=True)

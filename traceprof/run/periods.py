@@ -58,7 +58,7 @@ class Repeat(Record, frozen=True):
 
 
 def best_lag(names: Names) -> int | None:
-    """Return the period of a sequence, in elements; None if it has none.
+    """Period of a sequence, in elements; None if it has none.
 
     The shortest lag that matches nearly as well as the best one. If its mismatches recur after a
     longer lag (the end of an iteration, after many equal layers), the period is that lag.
@@ -86,7 +86,7 @@ def best_lag(names: Names) -> int | None:
 
 
 def longest_run(names: Names) -> Repeat | None:
-    """Return the longest part of a sequence that repeats itself; None if none does.
+    """Longest part of a sequence that repeats itself; None if none does.
 
     Of parts that are nearly as long it is the one with the shortest lag.
     """
@@ -99,9 +99,9 @@ def longest_run(names: Names) -> Repeat | None:
 
 
 def candidate_lags(names: Names) -> dict[int, float]:
-    """Return the commonest distances between returns of rare names.
+    """Most frequent distances between returns of rare names.
 
-    The result has, by lag, the share of a sample that recurs after it, largest first.
+    By lag, the share of a sample that recurs after it, largest first.
     """
     count = np.bincount(names)
     used = np.flatnonzero(count >= _MIN_RETURNS)
@@ -144,7 +144,7 @@ def _are_near(lag: int, other: int) -> bool:
 
 
 def _returns_after(names: Names, lag: int, lags: Iterable[int]) -> Mask:
-    """Return which elements recur after a lag, or after one that differs by an insertion."""
+    """Elements that recur after a lag, or after one that differs by an insertion."""
     returns: Mask = names[lag:] == names[:-lag]
     near = [other for other in lags if other != lag and _are_near(lag, other)]
     for _ in range(_NUM_INSERTIONS if near else 0):
@@ -162,13 +162,13 @@ def _returns_after(names: Names, lag: int, lags: Iterable[int]) -> Mask:
 
 
 def _group_begins(chosen: Mask, lag: int) -> Int64:
-    """Return the first element of each group of chosen ones; groups lie more than a lag apart."""
+    """First element of each group of chosen ones; groups lie more than a lag apart."""
     places = np.flatnonzero(chosen)
     return places[np.diff(places, prepend=-lag - 1) > lag]
 
 
 def _distances(places: Int64, num: int) -> list[int]:
-    """Return the commonest distances between places; a sequence of `num` holds several of each."""
+    """Most frequent distances between places; a sequence of `num` holds several of each."""
     distances = []
     for following in range(1, min(_NUM_NEXT, len(places) - 1) + 1):
         lags, agree = np.unique(places[following:] - places[:-following], return_counts=True)
@@ -179,7 +179,6 @@ def _distances(places: Int64, num: int) -> list[int]:
 
 
 def _explains(names: Names, lag: int, is_left: Mask) -> bool:
-    """Return whether a longer lag matches, and the mismatches of a shorter one recur after it."""
     returns = names[lag:] == names[:-lag]
     left = is_left[: len(returns)]
     if len(_group_begins(left, lag // 2)) < _MIN_GROUPS - 1 or returns.mean() < MIN_MATCH:
@@ -188,7 +187,6 @@ def _explains(names: Names, lag: int, is_left: Mask) -> bool:
 
 
 def _longest_run(names: Names, lag: int) -> Repeat | None:
-    """Return the longest part in which nearly everything recurs after a lag."""
     before = np.concatenate(([0], np.cumsum(names[lag:] == names[:-lag])))
     matches = before[lag:] - before[:-lag] >= MIN_MATCH * lag
     edges = np.diff(np.concatenate(([0], matches.astype(np.int8), [0])))
@@ -264,12 +262,12 @@ def find_periods(items: Items) -> Periods | None:
 
 
 def _time(items: Items, first: int, stop: int) -> int:
-    """Return the time of some operations; idle time belongs to no period."""
+    """Time of some operations; idle time belongs to no period."""
     return int((items.end_ns[first:stop] - items.start_ns[first:stop]).sum())
 
 
 def _phases(items: Items, first: int, stop: int, most: int) -> list[Phase]:
-    """Return up to `most` phases; none where the operations take too little time."""
+    """Up to `most` phases; none where the operations take too little time."""
     if most == 0 or stop - first < MIN_RETURNS:
         return []
     if _time(items, first, stop) < _MIN_PHASE * _time(items, 0, len(items.signature)):
@@ -283,7 +281,7 @@ def _phases(items: Items, first: int, stop: int, most: int) -> list[Phase]:
 
 
 def _disjoint(items: Items, phases: list[Phase]) -> list[Phase]:
-    """Return the longest phase, and others whose first kernel runs in no other one."""
+    """Longest phase, and others whose first kernel runs in no other one."""
     by_time = sorted(phases, key=lambda phase: -_time(items, phase.first, phase.stop))
     kept = by_time[:1]
     for phase in by_time[1:]:
@@ -294,7 +292,7 @@ def _disjoint(items: Items, phases: list[Phase]) -> list[Phase]:
 
 
 def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
-    """Return whether the kernel that begins one phase hardly runs in the other."""
+    """Whether the kernel that begins one phase hardly runs in the other."""
     for phase, beside in ((one, other), (other, one)):
         inside = items.signature[beside.first : beside.stop]
         num = int((inside == items.signature[phase.begins[0]]).sum())
@@ -304,7 +302,6 @@ def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
 
 
 def _phase(items: Items, first: int, stop: int) -> Phase | None:
-    """Return the phase that covers most of some operations; None if nothing recurs."""
     signature = items.signature[first:stop]
     lag = best_lag(signature)
     begins = None if lag is None else _begins(items.chosen(slice(first, stop)), lag)
@@ -329,7 +326,7 @@ def _phase(items: Items, first: int, stop: int) -> Phase | None:
 
 
 def _end_of_last(names: Names, begins: Int64, lag: int) -> int:
-    """Return where the last period ends: at the latest where only something else runs.
+    """Where the last period ends: at the latest where only something else runs.
 
     It is compared with the latest whole period: one with an insertion has its operations elsewhere.
     """
@@ -344,7 +341,7 @@ def _end_of_last(names: Names, begins: Int64, lag: int) -> int:
 
 
 def _begins(part: Items, lag: int) -> Int64 | None:
-    """Return where periods begin, int64[m]: at the operation with the longest gap before it.
+    """Where periods begin, int64[m]: at the operation with the longest gap before it.
 
     Only a name that occurs once in each period begins one; if there is none, names count together
     with those before them. None if no operation recurs regularly.
@@ -369,7 +366,7 @@ def _begins(part: Items, lag: int) -> Int64 | None:
 
 
 def _regular(names: Names, gap: Int64, lag: int, share: float) -> Int64 | None:
-    """Return the returns of the name with the longest gap, of those that occur once in a period.
+    """Returns of the name with the longest gap among those that occur once in a period.
 
     `share`, 0 to 1, is the place in the sequence whose names are tried.
     """
@@ -392,7 +389,6 @@ def _regular(names: Names, gap: Int64, lag: int, share: float) -> Int64 | None:
 
 
 def _good_periods(names: Names, lag: int, share: float) -> Int64:
-    """Return some beginnings of periods that recur almost whole, int64[m]."""
     num = len(names)
     some = min((_SAMPLED + 2) * lag, num)
     first = int(share * (num - some))
@@ -411,7 +407,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
 
 
 def _returns(names: Names, name: int, lag: int) -> Int64:
-    """Return where a name recurs once in each period; empty if it recurs irregularly."""
+    """Where a name recurs once in each period; empty if it recurs irregularly."""
     returns = np.flatnonzero(names == name)
     is_one = np.abs(np.diff(returns) - lag) <= _TOLERANCE * lag
     regular = np.flatnonzero(is_one)

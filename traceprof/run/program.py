@@ -180,7 +180,6 @@ def _first(
     calls: ApiCalls | None,
     warm_up: Intervals,
 ) -> int | None:
-    """Return the start of the first operation after any warm-up, else of the first of all."""
     first: list[int] = []
     warm: list[int] = []
     for (group, chosen), call in zip(groups, launched_by, strict=False):

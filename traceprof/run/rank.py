@@ -437,7 +437,7 @@ class CpuRank(Rank, frozen=True, eq=False):
 
 
 def _on_overruns(rank: Rank) -> Iterator[str]:
-    """Yield which kernels cannot have run as long as recorded, the longest first."""
+    """Kernels that cannot have run as long as recorded, the longest first, in sentences."""
     overruns = sorted(rank.operations.overruns, key=lambda one: -one.recorded_ns)
     for one in overruns[:_MAX_OVERRUNS]:
         yield (
@@ -503,7 +503,7 @@ def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:
 
 
 def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> int:
-    """Return the last operation that starts by a time and whose end meets a condition, else -1."""
+    """Last operation that starts by a time and whose end meets a condition, else -1."""
     stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
     num_tried = _NUM_TRIED_FIRST
     while stop:  # usually it is among the last ones

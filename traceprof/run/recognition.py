@@ -65,12 +65,12 @@ def identify(trace: Trace, cpu_work: Iterable[tuple[int, int, int]]) -> ReportId
 
 
 def has_changed(report: ReportIdentity, trace: Trace) -> bool:
-    """Return whether a report that was opened again holds other GPU operations than before."""
+    """Whether a report that was opened again holds other GPU operations than before."""
     return {work for work in report.work if work[1] is not None} != {*_gpu_work(trace)}
 
 
 def number_runs(reports: Sequence[ReportIdentity]) -> list[int]:
-    """Return the number of the run that each report is of, 0 for that of the first report."""
+    """Number of the run of each report, 0 for the run of the first report."""
     runs: list[list[int]] = []
     for index, report in enumerate(reports):
         joined = [run for run in runs if any(_is_one_run(reports[other], report) for other in run)]
@@ -117,7 +117,7 @@ def _is_one_run(first: ReportIdentity, second: ReportIdentity) -> bool:
 
 
 def _span(report: ReportIdentity) -> tuple[int, int] | None:
-    """Return when the report's operations ran, in ns since 1970; None if unknown."""
+    """When the report's operations ran, in ns since 1970; None if unknown."""
     session = report.session
     if session.is_utc:
         return report.start_ns, report.end_ns
@@ -152,7 +152,7 @@ _OF_TENSOR_PARALLEL = lazy(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:
-    """Return the numbers of the ranks of some processes of a report, by source."""
+    """Numbers of the ranks of some processes of a report, by source."""
     of_environment = rank_of_environment(trace.session.environment)
     of_file = rank_of_file(trace.path)
     return {
@@ -181,7 +181,7 @@ def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], s
 def choose_numbers(
     candidates: Iterable[tuple[str, Numbers]], num_ranks: int
 ) -> tuple[list[int], str]:
-    """Return the numbers of all ranks by the first source that distinguishes them, and the source.
+    """Numbers of all ranks by the first source that distinguishes them, and the source.
 
     Sources come in order of trust; without one, ranks are numbered in order.
     """
@@ -193,7 +193,7 @@ def choose_numbers(
 
 
 def may_have_others(trace: Trace, process: int) -> bool:
-    """Return whether a process has others in its run, or a rank in a run of unknown size."""
+    """Whether a process has others in its run, or a rank in a run of unknown size."""
     of_launchers = _numbers(trace.session.environment, _SIZE_VARIABLES)
     sizes = [*of_launchers, *([] if trace.world_size is None else [trace.world_size])]
     numbers = [number for (number,) in numbers_by_source(trace, [process]).values()]
@@ -203,7 +203,7 @@ def may_have_others(trace: Trace, process: int) -> bool:
 
 
 def rank_of_environment(environment: Mapping[str, str]) -> int | None:
-    """Return the rank that launchers put into the environment of a process, None without one."""
+    """Rank that launchers put into the environment of a process, None without one."""
     return next(iter(_numbers(environment, RANK_VARIABLES)), None)
 
 
@@ -213,6 +213,6 @@ def _numbers(environment: Mapping[str, str], names: Iterable[str]) -> list[int]:
 
 
 def rank_of_file(path: Path) -> int | None:
-    """Return the rank in a file's name: `rank_3.sqlite`, `report.rank3.sqlite`, `…-TP-3.json`."""
+    """Rank in a file's name: `rank_3.sqlite`, `report.rank3.sqlite`, `…-TP-3.json`."""
     numbers = _OF_FILE.findall(path.name) or _OF_TENSOR_PARALLEL.findall(path.name)
     return int(numbers[-1]) if numbers else None

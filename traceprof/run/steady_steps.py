@@ -64,7 +64,7 @@ def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) 
 
 
 def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> list[Mask]:
-    """Return which steps are of each kind, bool[n] for each of at least one kind.
+    """Masks of the steps of each kind, bool[n]; there is at least one kind.
 
     Phases of the program are kinds, in order of time; else the shorter kind comes first.
     """
@@ -76,7 +76,7 @@ def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> l
 
 
 def regular_spacing(is_long: Mask) -> int | None:
-    """Return the distance, in steps, between long steps; None if they come irregularly."""
+    """Distance, in steps, between long steps; None if they come irregularly."""
     distances = np.diff(np.flatnonzero(is_long))
     if len(distances) < MIN_STEPS:
         return None
@@ -119,20 +119,18 @@ def step_uses(
     is_cut: Mask | None = None,
     ran_else: Callable[[Int64], Mask] | None = None,
 ) -> Int8:
-    """Return which steps are steady, and why others are not, int8[n] of `StepUse`.
+    """Whether each step is steady, or why not: int8[n] of `StepUse`.
 
     Cut are the first and the last step with under 90 % of the median number of kernels, where
     hardly another step has as few, and the last one where no step follows. A first one that takes
-    over 1.5 times the median is opening: it compiles, or sets up. Opening are leading
-    steps that take longer than those of the later half. Rare is a step that takes over three times
-    as long as the longest kind, and in which something else ran.
+    over 1.5 times the median is opening: it compiles, or sets up. Opening are leading steps that
+    take longer than those of the later half. Rare is a step that takes over three times as long as
+    the longest kind, and in which something else ran.
 
-    Args:
-        lengths_ns: int64[n], in order of time.
-        num_kernels: int64[n], started in each step; zeros where that is unknown.
-        ends_early: whether no step follows the last one.
-        is_cut: bool[n], those that are known to be cut, however few steps there are.
-        ran_else: predicate of some steps: ranges or calls name something else that ran in them.
+    Steps are in order of time. `num_kernels`: started in each step; zeros where that is unknown.
+    `ends_early`: no step follows the last one. `is_cut`: steps that are known to be cut, however
+    few steps there are. `ran_else`: whether ranges or calls name something else that ran in some
+    steps.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)
@@ -166,7 +164,6 @@ def step_uses(
 
 
 def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
-    """Return the number of leading steps that open a recording."""
     num = len(lengths)
     limit = MIN_OPENING * float(quantiles_of(lengths[num // 2 :], (0.95,))[0])
     most = min(max(int(MAX_OPENING_SHARE * num), 1), MAX_OPENING_STEPS)
@@ -175,7 +172,7 @@ def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
 
 
 def _outliers(lengths: npt.NDArray[np.float64]) -> Mask:
-    """Return which steps take far longer than the longest kind; none if they are many."""
+    """Steps that take much longer than the longest kind; none if they are many."""
     most = -(-len(lengths) // _RARE_SHARE)
     usual = np.sort(lengths)[:-most]
     if len(usual) == 0:
@@ -207,20 +204,20 @@ def steady_steps(rank: Rank, window: Window) -> SteadySteps:
 
 
 def covered_per_step(rank: Rank, window: Window, covered: Intervals) -> int | None:
-    """Return the time of some intervals in the mean steady step, ns; None without steps."""
+    """Time of some intervals in the mean steady step, ns; None without steps."""
     has_steps = len(steady_steps(rank, window).step) > 0
     return covered_in_mean(rank, window, covered) if has_steps else None
 
 
 def covered_in_mean(rank: Rank, window: Window, covered: Intervals) -> int:
-    """Return the time of some intervals in the mean steady step, else in the window, ns."""
+    """Time of some intervals in the mean steady step, else in the window, ns."""
     steps = steady_steps(rank, window)
     of_step = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
     return round(intervals.total(of_step) / len(of_step))
 
 
 def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | None:
-    """Return the share of some intervals' time in a window that the mean steady step holds.
+    """Share of some intervals' time in a window that the mean steady step holds.
 
     None without steps, or without anything in the window.
     """
@@ -260,12 +257,11 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
 
 
 def _is_part(rank: Rank) -> bool:
-    """Return whether the steps are periods of which more follow."""
     return rank.step_ranges is None and rank.periods is not None and rank.periods.is_part
 
 
 def _known_cut(rank: Rank, source: Int64) -> Mask:
-    """Return which steps an exception or the capture's end cut; none if it cut all."""
+    """Steps that an exception or the capture's end cut; none if it cut all."""
     ranges = rank.step_ranges
     if ranges is None or ranges.is_cut is None or ranges.is_cut[source].all():
         return np.zeros(len(source), np.bool_)
@@ -273,7 +269,6 @@ def _known_cut(rank: Rank, source: Int64) -> Mask:
 
 
 def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return the number of kernels and graphs that start in each step."""
     num = np.zeros(len(start_ns), np.int64)
     for group in (rank.operations.kernels, rank.operations.graphs):
         num += np.searchsorted(group.start_ns, end_ns) - np.searchsorted(group.start_ns, start_ns)

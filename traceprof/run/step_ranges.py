@@ -152,7 +152,7 @@ def user_pattern(text: str) -> re.Pattern[str]:
 def find_training_ranges(
     trace: Trace, user: re.Pattern[str] | None = None
 ) -> dict[int, TrainingRanges]:
-    """Return the training ranges of each process that has some.
+    """Training ranges of each process that has any.
 
     The user's pattern is searched for in each range's name, in place of the built-in patterns of
     steps. Its group named `step`, else its first group, is the step's number.
@@ -178,7 +178,7 @@ def find_training_ranges(
 
 
 def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
-    """Return the steps from each optimizer step's end to the next, the first from `begin_ns`."""
+    """Steps from each optimizer step's end to the next, the first from `begin_ns`."""
     if len(ends_ns) == 0:
         return None
     start = np.concatenate((np.array([begin_ns], np.int64), ends_ns[:-1]))
@@ -189,12 +189,12 @@ def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
 def step_windows(
     operations: RankOperations, launched_by: Sequence[Int64], calls: ApiCalls, ranges: StepRanges
 ) -> StepWindows:
-    """Return the windows that a process's steps open on one of its ranks.
+    """Windows that a process's steps open on one of its ranks.
 
-    A step that launched nothing on this rank has no window. Steps follow each other in GPU time;
-    of two that start at once (one range inside another), the outer comes first and is empty. A copy
-    on a stream without kernels begins none while earlier work still runs: where nothing holds the
-    host up, copies run ever further ahead, until the launch queue is full.
+    A step that launched nothing on this rank has no window. Steps follow each other in GPU time; of
+    two that start at once (one range inside another), the outer comes first and is empty. A copy on
+    a stream without kernels begins none while earlier work still runs: where nothing holds the host
+    up, copies run ever further ahead, until the launch queue is full.
 
     `launched_by` has the index of the call of each operation by group, -1 for none.
     """
@@ -223,7 +223,7 @@ def step_windows(
 
 
 def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
-    """Return the windows of the steps of a process without GPU work, which ended at `end_ns`.
+    """Windows of the steps of a process without GPU work, which ended at `end_ns`.
 
     As on a GPU they follow each other without a gap, so that what happens between two ranges, such
     as loading data, belongs to the step before; the last ends with its range, or with the process.
@@ -236,7 +236,7 @@ def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
 def _by_launch(
     operations: RankOperations, launched_by: Sequence[Int64], calls: ApiCalls
 ) -> tuple[Int64, Int64, Int64, npt.NDArray[np.bool_]]:
-    """Return launch, start and end of all operations with a known launch, by launch.
+    """Launch, start and end of all operations with a known launch, by launch.
 
     A fourth array says whether each is a copy on a stream without kernels.
     """
@@ -277,7 +277,7 @@ def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
 
 
 def _optimizer_ends(candidates: NamedRanges | None) -> Int64:
-    """Return the ends of optimizer steps; one inside another does not count."""
+    """Ends of optimizer steps; one inside another does not count."""
     if candidates is None:
         return NO_TRAINING_RANGES.optimizer_ends_ns
     for expression in _OPTIMIZER_STEPS:
@@ -314,7 +314,7 @@ def _chosen(ranges: NamedRanges, chosen: Sequence[int] | Int64) -> NamedRanges:
 def _numbered(
     ranges: NamedRanges, expression: re.Pattern[str], cut: AbstractSet[str] = frozenset()
 ) -> StepRanges:
-    """Return steps with the numbers in their names; exceptions cut those with names in `cut`."""
+    """Steps by the numbers in their names; exceptions cut those with names in `cut`."""
     num_named, ranges = len(ranges.names), _outer(ranges)
     texts = [_number_text(expression.search(name)) for name in ranges.names]
     usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)
@@ -335,7 +335,7 @@ def _numbered(
 
 
 def _outer(ranges: NamedRanges) -> NamedRanges:
-    """Return the ranges that lie in no other one of their thread.
+    """Ranges that lie in no other one of their thread.
 
     A library may number steps of its own inside those of the trainer. One range around all the
     others of a thread is no step. A range that was still open when the capture ended holds none.

@@ -75,7 +75,7 @@ def last_open_call(trace: Trace, process: int) -> OpenCall | None:
 
 
 def _last_open(calls: CommunicationCalls, end_ns: int) -> tuple[int, int] | None:
-    """Return start and index of the last call that was open at a time.
+    """Start and index of the last call that was open at a time.
 
     Nsight ends ranges that are open when the capture ends at that time, or later.
     """
@@ -177,7 +177,7 @@ class RunSummary(Record, frozen=True, dict=True):
     rank_source: str
 
     def rank_beside(self, rank: int, device: int, gpu_id: str | None) -> int | None:
-        """Return the number of the rank on another GPU; None if none or several are there.
+        """Number of the rank on another GPU; None if none or several are there.
 
         The GPU is known by its uuid, or by its ordinal in the process of a rank that sees it.
         """
@@ -189,7 +189,6 @@ class RunSummary(Record, frozen=True, dict=True):
 
     @cached_property
     def _homes(self) -> dict[int, tuple[int, int, Hashable]]:
-        """The report, the process and the machine of each rank."""
         hosts = [
             (number, report if name is None else name)
             for report, (number, name) in enumerate(
@@ -209,7 +208,7 @@ class RunSummary(Record, frozen=True, dict=True):
 
     @property
     def machines(self) -> list[str | None]:
-        """The machine of each report, None if that is unknown.
+        """Machine of each report, None if unknown.
 
         Reports without its name are of one where each lists the same GPUs, and their ranks use
         different ones of them.

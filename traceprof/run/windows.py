@@ -56,7 +56,7 @@ class Training(Struct, frozen=True):
 
 
 def training_of(rank: Rank) -> Training:
-    """Return the training of a rank: its steps, else what follows its first main compute.
+    """Training of a rank: its steps, else everything after its first main compute.
 
     Where nobody marked steps, the periods of its kernels are its steps. Leading steps that warm up,
     or that the profiler distorts, are left out, unless none remain. Without steps and without main
@@ -112,7 +112,6 @@ def _num_leading(mask: Mask) -> int:
 
 
 def _lie_in_warm_up(rank: Rank, ranges: StepRanges) -> Mask:
-    """Return which steps lie within ranges of warm-up, bool[steps]."""
     warm_up = rank.training_ranges.warm_up
     warm = intervals.covered_within(warm_up, ranges.start_ns, ranges.end_ns)
     mask: Mask = (warm == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
@@ -125,15 +124,11 @@ Range = tuple["int | None", "int | None"]
 def choose_window(
     rank: Rank, steps: Range | None = None, time_range: Range | None = None
 ) -> Window | None:
-    """Return the window of a rank that findings are about; None if it lacks the chosen steps.
+    """Window of a rank that findings are about; None if it lacks the chosen steps.
 
-    It is the training by default.
-
-    Args:
-        rank: the rank.
-        steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time; None leaves that side open, and open on
-            both sides it is all of a rank. A rank that did nothing in it still has a window.
+    It is the training by default. `steps`: A up to but not including B; None leaves that side open.
+    `time_range`: ns of the report's own time; None leaves that side open, and open on both sides it
+    is all of a rank. A rank that did nothing in it still has a window.
 
     Raises:
         UsageError: the report numbers several steps alike.
