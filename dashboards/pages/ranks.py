@@ -22,6 +22,7 @@ from dashboards.widgets.components import (
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import step_lengths
+from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings
@@ -71,23 +72,33 @@ _WORK = (
     Column("num_steps", "steps", 0, 70),
     Column("slowest_ns", "slowest step (ms)", 3, 90),
 )
-_HIDDEN = tuple(replace(column, is_hidden=True) for column in _WORK[1:])
+_AGAINST = (
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("stage", "stage", IDENTIFIER, 60, "of the pipeline"),
+    Column("work_ns", "compute of a step (ms)", 3, 90, "all its kernels added, in the mean step"),
+    Column("excess_ns", "beyond its peers (ms)", 3, 90, "of that, more than their median"),
+    Column("noise_ns", "noise (ms)", 3, 80, "how much peers differ by themselves"),
+    Column("share_last", "came last (%)", 1, 80, "of the operations that ranks wait in"),
+    Column("late_ns", "late by (ms)", 3, 80, "median, where it came last"),
+    Column("made_ns", "made wait (ms)", 3, 90, "in all"),
+)
+_HIDDEN = tuple(replace(column, is_hidden=True) for column in (*_AGAINST[1:], *_WORK[1:]))
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    lead = "One row for each rank. Click a head to sort; drag its edge to widen a column."
     if not view.ranks:
         empty = nothing(
             "No report holds GPU work: there is no rank to show.",
             view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         )
-        return page(TITLE, lead, card("Ranks", empty))
+        return page(TITLE, "", card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
     ranks = sorted_worst_first(view.ranks, lambda rank: _lost(results.get(rank.rank)))
-    rows = [_row(view, rank, results.get(rank.rank)) for rank in ranks]
+    others = _against_others(analysis)
+    rows = [_row(view, rank, results.get(rank.rank)) | others.get(rank.rank, {}) for rank in ranks]
     # What the second table shows is saved with the first.
     columns = [
         replace(
@@ -97,11 +108,16 @@ def layout(analysis: Analysis, address: Address) -> Component:
         )
         for column in _TIME
     ]
+    against = (
+        "Against the other ranks",
+        with_table(table("ranks-against", _AGAINST, rows), len(rows)),
+    )
     time = table("ranks", (*columns, *_HIDDEN), rows, "ranks.csv")
     return page(
         TITLE,
-        lead,
+        "",
         card("Where each rank's time went", time),
+        *([card(*against, note="of the whole run")] if others else []),
         card("What each rank did", with_table(table("ranks-work", _WORK, rows), len(rows))),
         *_pipelines(view),
         *_waits(view),
@@ -194,6 +210,33 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     )
 
 
+def _against_others(analysis: Analysis) -> dict[int, dict[str, Any]]:
+    """Return what ranks compute beyond their peers, and how often they came last: by number.
+
+    Always of the whole run, as the report says it.
+    """
+    compared = analysis.ranks
+    rows: dict[int, dict[str, Any]] = {
+        own.rank: {
+            "work_ns": own.compute_ns,
+            "excess_ns": own.excess_ns,
+            "noise_ns": own.noise_ns,
+            "stage": own.stage,
+        }
+        for own in rank_work.run(analysis.measured).ranks
+        if own.excess_ns is not None
+    }
+    for late in compared.lateness:
+        late_ns = late.late_ns if late.num_last else None
+        row = rows.setdefault(compared.ranks[late.member], {})
+        row |= {"share_last": late.share_last, "late_ns": late_ns}
+    made_ns = compared.matrix_ns.sum(axis=0).tolist()
+    for member, number in enumerate(compared.ranks):
+        if len(made_ns) > 1 and not compared.are_waits_unknown(member):
+            rows.setdefault(number, {})["made_ns"] = made_ns[member]
+    return rows
+
+
 def _findings(view: View, rank: int) -> str:
     severities = [finding.severity for finding in view.analysis.findings if finding.rank == rank]
     counts = (
@@ -215,8 +258,9 @@ _Name = dict[str, Any]  # of a row or column: title, name, and of a machine the 
 def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str, Any] | None:
     """Return the time that each rank waited in collectives for each other; None if none did.
 
-    Many ranks of over two machines are drawn by machine. Of many machines, or many ranks of
-    two, those that waited and were waited for most are drawn.
+    Ranks that neither waited nor were waited for are left out. Many ranks of over two machines
+    are drawn by machine. Of many machines, or many ranks of two, those that waited and were
+    waited for most are drawn.
     """
     order = sorted(
         (number, member) for member, number in enumerate(comparison.ranks) if number in shown
@@ -241,7 +285,10 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
             waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
         )
     names = _names(comparison, order)
-    return _matrix(waited, names, names)
+    rows, columns = (np.flatnonzero(waited.sum(axis=axis)).tolist() for axis in (1, 0))
+    return _matrix(
+        waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
+    )
 
 
 class _Groups(NamedTuple):

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.lateness import Lateness
 
 PATH = addresses.STEPS
 TITLE = "Steps"
@@ -77,7 +79,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     return page(
         TITLE,
         lead,
-        _heat(view, split),
+        _heat(view, results),
         _stacked(view, split),
         _table(view, sorted_worst_first(results, _mean_ns)),
     )
@@ -89,25 +91,56 @@ def _mean_ns(result: BreakdownResult) -> float:
     return mean(step.measures.window_ns for step in steady)
 
 
-def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
-    results, others = split.drawn, split.others
+def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
+    """Return who came late, and when; step times where no operation tells."""
     if len(results) < 2:
         return None
-    grid = step_grid([*results, *others])
-    shown = heat(results, grid, _hrefs(view, results), view.clock, _others(split))
-    return card(
-        "Step time by rank",
-        plots("steps-heat", shown, "how long each step took, by rank and step"),
-        note="; ".join(
-            filter(
-                None,
-                (
-                    "a strong row is a slow rank, a strong column a slow step",
-                    split.note("the longest steps"),
-                ),
-            )
-        ),
+    compared = view.analysis.ranks
+    late = {compared.ranks[one.member]: one for one in compared.lateness if one.num_last}
+    is_late = any(result.rank in late for result in results)
+    split = worst_first(
+        results, lambda result: _late_ns(late.get(result.rank)) if is_late else _mean_ns(result)
     )
+    drawn = split.drawn
+    grid = step_grid([*drawn, *split.others])
+    others = _others(split)
+    if not is_late:
+        shown = heat(drawn, grid, _hrefs(view, drawn), view.clock, others)
+        note = (
+            "a strong column is a slow step; of ranks that wait for each other all rows are alike"
+        )
+        notes = filter(None, (note, split.note("the longest steps")))
+        label = "how long each step took, by rank and step"
+        return card("Step time by rank", plots("steps-heat", shown, label), note="; ".join(notes))
+    arrivals = [late_arrivals(compared, late.get(rank.rank)) for rank in (*drawn, *split.others)]
+    numbers = [result.rank for result in drawn]
+    hrefs = [
+        view.address.to_place(addresses.TIMELINE, rank=_with_others(number, numbers)).href()
+        for number in numbers
+    ]
+    shown = late_heat((drawn, split.others), grid, arrivals, hrefs, view.clock, others)
+    note = (
+        "of all operations that ranks wait in, how much later than the median of the others a rank"
+        " came last, at most in each step; a click shows that"
+    )
+    return card(
+        "Late ranks",
+        plots("steps-heat", shown, "how late each rank came, by rank and step"),
+        note="; ".join(filter(None, (note, split.note("most waiting for them")))),
+    )
+
+
+def _late_ns(late: Lateness | None) -> float:
+    return 0 if late is None else late.total_ns
+
+
+_MAX_TOGETHER = 4  # ranks that fit below each other on the timeline
+
+
+def _with_others(number: int, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return a rank and some of those that waited for it."""
+    others = [other for other in numbers if other != number]
+    return tuple(sorted((number, *others[: _MAX_TOGETHER - 1])))
 
 
 def _others(split: Split[BreakdownResult]) -> str:
@@ -372,34 +405,121 @@ def heat(
 ) -> dict[str, Any]:
     """Return the time of each step, one row for each rank; the longest steps are dark.
 
-    The browser puts the time of a cell in the address of its rank. If the last row has a
-    title, it is the median of the ranks below those of the results.
+    If the last row has a title, it is the median of the ranks below those of the results.
     """
+    times = [
+        _times(result, grid.first[row], grid.last[row], clock) for row, result in enumerate(results)
+    ]
+    drawn = _heat_map(results, grid, grid.longest_ns, times, hrefs, clock, others)
     low, high = color_range(grid.longest_ns)
-    band: list[dict[str, Any]] = []
+    return drawn | {"low": low, "high": high, "before": "", "zero": ""}
+
+
+class LateArrivals(NamedTuple):
+    """The operations to which a rank certainly came late, and last, the latest first."""
+
+    start_ns: Int64  # int64[k], when it came, in the time of its report
+    late_ns: Int64  # int64[k], after the median of the others
+
+
+def late_arrivals(comparison: RankComparison, late: Lateness | None) -> LateArrivals:
+    """Return the operations to which a rank came last."""
+    if late is None:
+        return LateArrivals(np.empty(0, np.int64), np.empty(0, np.int64))
+    late_ns = np.empty(len(late.operations), np.int64)
+    for number, waits in enumerate(comparison.waits):
+        chosen = late.operations[:, 0] == number
+        late_ns[chosen] = waits.late_ns[late.operations[chosen, 1], late.operations[chosen, 2]]
+    return LateArrivals(late.start_ns, late_ns)
+
+
+def late_heat(
+    ranks: tuple[Sequence[BreakdownResult], Sequence[BreakdownResult]],
+    grid: StepGrid,
+    arrivals: Sequence[LateArrivals],
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: str = "",
+) -> dict[str, Any]:
+    """Return how late each rank came last to an operation, at most in each step.
+
+    Args:
+        ranks: those that have a row, then the others, as in the grid.
+        grid: the steps of all of them.
+        arrivals: of all of them.
+        hrefs: where rows lead; a cell puts the time of its latest arrival into it.
+        clock: of the axes.
+        others: the name of the row of the others' median; none if empty.
+    """
+    late_ns = np.where(np.isnan(grid.longest_ns), np.nan, 0.0)
+    times = []
+    for row, (result, came) in enumerate(zip((*ranks[0], *ranks[1]), arrivals, strict=True)):
+        own = _times(result, grid.first[row], grid.last[row], clock)
+        column = _columns_of(result, grid, row, came.start_ns)
+        cells, latest = np.unique(column, return_index=True)  # the first of each is the latest
+        cells, latest = cells[cells >= 0], latest[cells >= 0]
+        late_ns[row, cells] = late = came.late_ns[latest]
+        start = clock.rank(result.rank).to_run(came.start_ns[latest])
+        for name, when in (("start_ns", start - late * 3 // 2), ("end_ns", start + late // 2)):
+            whole = np.array(own[name], np.int64)
+            whole[cells] = offsets(when, clock.base_ns)
+            own[name] = whole.tolist()
+        times.append(own)
+    drawn = _heat_map(ranks[0], grid, late_ns, times[: len(ranks[0])], hrefs, clock, others)
+    known = late_ns[late_ns > 0]
+    high = color_range(known)[1] if len(known) else 1.0
+    return drawn | {"low": 0.0, "high": high, "before": "late by ", "zero": "not the last"}
+
+
+def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int64) -> Int64:
+    """Return the column of the step at each time of a rank's report; -1 for none."""
+    starts = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
+    lengths = np.array([step.measures.window_ns for step in result.steps], np.int64)
+    order = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[order], time_ns, side="right") - 1
+    step = order[np.maximum(place, 0)]
+    columns = np.flatnonzero(grid.first[row] >= 0)
+    column = columns[np.searchsorted(grid.first[row, columns], step, side="right") - 1]
+    is_inside = (place >= 0) & (time_ns < starts[step] + lengths[step])
+    return np.where(is_inside, column, -1)
+
+
+def _heat_map(
+    results: Sequence[BreakdownResult],
+    grid: StepGrid,
+    length_ns: Float64,
+    times: Sequence[dict[str, list[int]]],
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: str,
+) -> dict[str, Any]:
+    """Return a row for each rank, and one of the median of others below them.
+
+    The browser puts the time of a cell in the address of its rank.
+    """
+    rows: list[dict[str, Any]] = [
+        {
+            "title": f"rank {result.rank}",
+            "href": href,
+            "length_ns": rounded(length_ns[row], 0),
+            **times[row],
+        }
+        for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
+    ]
     if others:
-        middle = rounded(_medians(grid.longest_ns[len(results) :]), 0)
-        band = [{"title": f"{others}, median", "href": None, "window_ns": middle}]
-        band[0] |= {"start_ns": [], "end_ns": []}
+        middle = rounded(_medians(length_ns[len(results) :]), 0)
+        title = f"{others}, median"
+        rows.append(
+            {"title": title, "href": None, "length_ns": middle, "start_ns": [], "end_ns": []}
+        )
     return {
         "kind": "heat",
         "axis": "step",
         "base": str(clock.base_ns),
         "color": BLUE,
-        "low": low,
-        "high": high,
         "step": grid.position.tolist(),
         "labels": grid.label,
-        "rows": [
-            {
-                "title": f"rank {result.rank}",
-                "href": href,
-                "window_ns": rounded(grid.longest_ns[row], 0),
-                **_times(result, grid.first[row], grid.last[row], clock),
-            }
-            for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
-        ]
-        + band,
+        "rows": rows,
     }
 
 

@@ -1,5 +1,5 @@
 // @ts-check
-// A heat map: a row for each rank, a column for each step; the longest are darkest.
+// A heat map: a row for each rank, a column for each step; the longest times are darkest.
 import { CellsChart, measuring, opacity, widest } from "./cells.js";
 import { MS, follow, text, themeColor } from "./frame.js";
 
@@ -28,7 +28,7 @@ export const strength = (value, { low, high }) =>
  */
 export function scaleEnds({ rows, low, high }) {
   const has = (/** @type {(value: number) => boolean} */ isBeyond) =>
-    rows.some(({ window_ns }) => window_ns.some((value) => value !== null && isBeyond(value)));
+    rows.some(({ length_ns }) => length_ns.some((value) => value !== null && isBeyond(value)));
   const [upper, lower] = [has((value) => value > high), has((value) => value < low)];
   return [`${upper ? "≥ " : ""}${text(high / MS)}`, `${lower ? "≤ " : ""}${text(low / MS)}`];
 }
@@ -39,10 +39,10 @@ export function scaleEnds({ rows, low, high }) {
  * @param {number} row
  * @param {number} column
  */
-export function cellLines({ rows, labels }, row, column) {
-  const value = rows[row]?.window_ns[column];
-  const said = value === null || value === undefined ? "no step" : `${text(value / MS)} ms`;
-  return [`${rows[row]?.title}, ${labels[column]}`, said];
+export function cellLines({ rows, labels, before, zero }, row, column) {
+  const value = rows[row]?.length_ns[column];
+  const said = (value === 0 && zero) || `${before}${text((value ?? 0) / MS)} ms`;
+  return [`${rows[row]?.title}, ${labels[column]}`, typeof value === "number" ? said : "no step"];
 }
 
 /** @param {Heat} drawn */
@@ -69,8 +69,8 @@ export class HeatChart extends CellsChart {
   /** @override @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { drawn } = this;
-    drawn.rows.forEach(({ window_ns }, row) => this.drawCells(context, drawn.color, row,
-      window_ns.map((value) => (value === null ? null : strength(value, drawn)))));
+    drawn.rows.forEach(({ length_ns }, row) => this.drawCells(context, drawn.color, row,
+      length_ns.map((value) => (value === null ? null : strength(value, drawn)))));
     this.drawNames(context);
     this.drawFoot(context, drawn.step.map((step) => String(Math.round(step))), drawn.axis, TICK);
     this.#drawScale(context);
@@ -104,7 +104,7 @@ export class HeatChart extends CellsChart {
 
   /** @override @param {Cell} cell */
   leads({ row, column }) {
-    return typeof this.drawn.rows[row]?.window_ns[column] === "number";
+    return typeof this.drawn.rows[row]?.length_ns[column] === "number";
   }
 
   /** @override @param {Cell} cell */

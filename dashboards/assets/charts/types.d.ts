@@ -42,7 +42,7 @@ export interface Stacks extends Drawn {
 }
 
 export interface HeatRow extends Places {
-  window_ns: Values;
+  length_ns: Values;
 }
 
 export interface Heat extends Drawn {
@@ -51,6 +51,9 @@ export interface Heat extends Drawn {
   color: string;
   low: number;
   high: number;
+  /** What stands before the value of a cell, and in place of one of 0. */
+  before: string;
+  zero: string;
   step: number[];
   labels: string[];
   rows: HeatRow[];

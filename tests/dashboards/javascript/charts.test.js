@@ -39,7 +39,7 @@ test("a bar says its parts from the top and the range of its steps", () => {
 });
 
 test("a scale says where values lie beyond its ends", () => {
-  const rows = [{ window_ns: [1e6, null, 5e6] }];
+  const rows = [{ length_ns: [1e6, null, 5e6] }];
   assert.deepEqual(scaleEnds({ rows, low: 1e6, high: 5e6 }), ["5", "1"]);
   assert.deepEqual(scaleEnds({ rows, low: 2e6, high: 4e6 }), ["≥ 4", "≤ 2"]);
 });
@@ -63,9 +63,15 @@ test("colours end where the scale does", () => {
 });
 
 test("a cell without a step says so", () => {
-  const drawn = { rows: [{ title: "rank 0", window_ns: [null, 4e6] }], labels: ["a", "b"] };
+  const drawn = {
+    rows: [{ title: "rank 0", length_ns: [null, 4e6, 0] }], labels: ["a", "b", "c"], before: "", zero: "",
+  };
   assert.deepEqual(cellLines(drawn, 0, 0), ["rank 0, a", "no step"]);
   assert.deepEqual(cellLines(drawn, 0, 1), ["rank 0, b", "4 ms"]);
+  assert.deepEqual(cellLines(drawn, 0, 2), ["rank 0, c", "0 ms"]);
+  const late = { ...drawn, before: "late by ", zero: "not the last" };
+  assert.deepEqual(cellLines(late, 0, 1), ["rank 0, b", "late by 4 ms"]);
+  assert.deepEqual(cellLines(late, 0, 2), ["rank 0, c", "not the last"]);
 });
 
 test("no two numbers at an axis are written alike", () => {

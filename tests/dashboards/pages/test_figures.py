@@ -105,7 +105,7 @@ def test_bars_of_steps_add_up(analysis: Analysis) -> None:
     times = {
         (rank.rank, number): time
         for rank, row in zip(results, heat["rows"], strict=True)
-        for number, time in zip(heat["step"], row["window_ns"], strict=True)
+        for number, time in zip(heat["step"], row["length_ns"], strict=True)
         if time is not None
     }
     assert times == {(step["rank"], step["step"]): step["window_ns"] for step in steps}
@@ -330,6 +330,43 @@ def test_long_names_lose_their_middle() -> None:
     assert shortened("<script>") == "<script>"
 
 
+@of_samples({"uneven-clock"})
+def test_the_late_rank_is_the_dark_row(analysis: Analysis) -> None:
+    (drawn,) = (
+        drawn
+        for drawn in charts(step_figures.layout(analysis, Address("/steps")))
+        if drawn["kind"] == "heat"
+    )
+    late = msgspec.to_builtins(document(analysis.result))
+    (straggler,) = (found for found in late["findings"] if found["id"] == "straggler")
+    values = np.array([row["length_ns"] for row in drawn["rows"]], float)
+    assert [row["title"] for row in drawn["rows"]] == [f"rank {rank}" for rank in range(3)]
+    assert values[:2].tolist() == np.zeros((2, 8)).tolist()
+    # The others were there, by their own starts of the operation.
+    row, compared = straggler["rank"], analysis.ranks
+    (waits,) = compared.waits
+    start = waits.start_ns[:, [compared.ranks.index(rank) for rank in (0, 1, 2)]]
+    lateness = start[:, row] - np.median(np.delete(start, row, axis=1), axis=1)
+    steps = [step for step in late["steps"] if step["rank"] == row]
+    for column, step in enumerate(steps):
+        inside = (start[:, row] >= step["start_ns"]) & (start[:, row] < step["end_ns"])
+        assert values[row, column] == pytest.approx(lateness[inside].max(), abs=1)
+        at = start[:, row][inside][lateness[inside].argmax()]
+        assert drawn["rows"][row]["start_ns"][column] < at < drawn["rows"][row]["end_ns"][column]
+
+
+@of_samples({"uneven-clock"})
+def test_ranks_stand_against_their_peers_as_in_the_report(analysis: Analysis) -> None:
+    tree = ranks.layout(analysis, Address("/ranks"))
+    (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "ranks-against")
+    work = msgspec.to_builtins(document(analysis.result))["run"]["work"]
+    for row, own in zip(rows, work, strict=True):
+        assert (row["rank"], row["work_ns"]) == (own["rank"], own["compute_ns"])
+        assert (row["excess_ns"], row["noise_ns"]) == (own["excess_ns"], own["noise_ns"])
+    assert max(rows, key=lambda row: row["excess_ns"])["rank"] == 2
+    assert max(rows, key=lambda row: row["made_ns"])["share_last"] == 1
+
+
 @pytest.mark.long
 def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
@@ -340,11 +377,12 @@ def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
         order = np.argsort(comparison.ranks)
         waited = comparison.matrix_ns[np.ix_(order, order)]
         assert waited.any()
+        rows, columns = (waited.any(axis=axis) for axis in (1, 0))  # no empty ones
         values = [[value or 0 for value in row["values"]] for row in drawn["rows"]]
-        assert values == (waited / 1e6).tolist()
-        names = [f"rank {rank}" for rank in sorted(comparison.ranks)]
-        assert [row["title"] for row in drawn["rows"]] == names
-        assert [column["title"] for column in drawn["columns"]] == names
+        assert values == (waited[np.ix_(rows, columns)] / 1e6).tolist()
+        names = np.array([f"rank {rank}" for rank in sorted(comparison.ranks)])
+        assert [row["title"] for row in drawn["rows"]] == names[rows].tolist()
+        assert [column["title"] for column in drawn["columns"]] == names[columns].tolist()
         # A rank alone waited for nobody else that is drawn.
         assert wait_matrix(comparison, comparison.ranks[:1]) is None
         assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
