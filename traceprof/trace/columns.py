@@ -55,10 +55,8 @@ class Column:
     def __init__(self, kept: Narrow, base: int, blocks: Blocks = ()) -> None:
         """Wrap a column in its packed layout.
 
-        Args:
-            kept: uint8, uint16, uint32 or int64[n], the last with a base of 0.
-            base: added to each number.
-            blocks: instead of one base, the base of each block, and the end of the block.
+        `kept`: uint8, uint16, uint32 or int64[n], the last with a base of 0. `base` is added to
+        each number; `blocks` have the base and the end of each block instead.
         """
         self._kept, self._base, self._blocks = kept, base, tuple(blocks)
         self._whole: Int64 | None = None
@@ -148,11 +146,7 @@ class Column:
         return distinct
 
     def counted(self, chosen: Index = _ALL) -> tuple[Int64, Int64]:
-        """Return the distinct values of all or some rows, ascending, and their counts.
-
-        Returns:
-            int64[m], int64[m].
-        """
+        """Distinct values of all or some rows, ascending, and their counts, int64[m] each."""
         if self._blocks:
             return np.unique(self.at(chosen), return_counts=True)
         first, num_first, rest = _commonest(rows_of(self._kept, chosen))
@@ -214,12 +208,7 @@ PackedColumns = tuple[Column, ...] | bytes
 
 
 def pack(values: Int64, *, apart: bool = False) -> Column:
-    """Pack a column, int64[n].
-
-    Args:
-        values: the numbers.
-        apart: whether many are kept outside the heap, because they stay.
-    """
+    """Pack a column, int64[n]; many numbers that stay are kept `apart`, outside the heap."""
     if len(values) == 0:
         return Column(np.empty(0, np.uint8), 0)
     low, high = int(values.min()), int(values.max())
@@ -280,12 +269,7 @@ class ColumnBuilder:
         self._mapping: mmap.mmap | None = None  # holds the room
 
     def append(self, values: Int64, limits: tuple[int, int] | None = None) -> None:
-        """Add a part.
-
-        Args:
-            values: int64[n].
-            limits: known bounds of the values, not necessarily tight.
-        """
+        """Add int64[n]; `limits` are known bounds of the values, not necessarily tight."""
         if len(values) == 0:
             return
         if limits is None or limits[0] < self._lowest or limits[1] > self._highest:
@@ -311,7 +295,6 @@ class ColumnBuilder:
         return Column(kept, self._base)
 
     def _make_fit(self, low: int, high: int) -> None:
-        """Choose a type for the values so far and those in [low, high], or begin a block."""
         kept = self._room[: self._length]
         whole_low, whole_high = low, high
         if self._length and not self._blocks:
@@ -373,7 +356,7 @@ def _mapping(size: int) -> mmap.mmap:
 
 
 def rows_of(kept: Narrow, index: Index) -> Narrow:
-    """Return some rows; `take` needs half of the time of an array as index."""
+    """Rows at these indices; `take` needs half of the time of an array as index."""
     if isinstance(index, slice) or index.dtype == np.bool_:
         return kept[index]
     return kept.take(index)
@@ -408,7 +391,6 @@ def _constant(kept: Narrow, length: int, base: int) -> Column:
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
-    """Return a base to subtract from values in [low, high], and a type for the rest."""
     # An addition at each use costs more than a byte or two.
     base = 0 if low >= 0 and high <= _RANGE else low
     for kind in _TYPES:

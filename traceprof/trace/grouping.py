@@ -27,16 +27,11 @@ _TIMES_MANY = 8  # as many places of a table as values cost less than searching
 
 
 def grouped(*keys: Int64) -> tuple[Int64, Mask]:
-    """Return the order of rows by several columns, and where others begin than before.
+    """Order of rows by several columns, int64[n] each, and where others begin than before.
 
-    The first column counts first; rows that agree in all of them keep their order. Small numbers
-    that fit one together are sorted as one, many times as fast as `np.lexsort`.
-
-    Args:
-        keys: int64[n] each.
-
-    Returns:
-        int64[n]; and bool[n] of rows in this order, whether each differs from the one before.
+    The first column counts first; rows that agree in all of them keep their order. The mask says of
+    each row in this order whether it differs from the one before. Small numbers that fit one
+    together are sorted as one, many times as fast as `np.lexsort`.
     """
     begins = np.ones(len(keys[0]), np.bool_)
     bits = [int(key.max(initial=0)).bit_length() for key in keys]
@@ -54,13 +49,10 @@ def grouped(*keys: Int64) -> tuple[Int64, Mask]:
 
 
 def in_order(numbers: npt.NDArray[Any], bits: int) -> tuple[Int64, npt.NDArray[Any]]:
-    """Return the order of numbers, equal ones as they are, and the numbers in this order.
+    """Order of numbers from 0, equal ones as they are, and the numbers in this order.
 
-    By 16 bits at a time, the lowest first: numpy counts those instead of comparing them.
-
-    Args:
-        numbers: int[n], none negative.
-        bits: of the largest one.
+    By 16 bits at a time, the lowest first: numpy counts those instead of comparing them. `bits`: of
+    the largest number.
     """
     order = None
     for done in range(0, max(bits, 1), _COUNTED_BITS):
@@ -78,12 +70,7 @@ def _by_digits(numbers: npt.NDArray[Any], done: int, bits: int) -> Int64:
 
 
 def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int64:
-    """Return values by group, then value.
-
-    Args:
-        values: int64[n], none negative.
-        group: int[n], none negative.
-    """
+    """Values by group, then value; neither is negative."""
     bits = int(values.max(initial=0)).bit_length()
     of_both = bits + int(group.max(initial=0)).bit_length()
     if of_both > _MAX_BITS:
@@ -100,7 +87,7 @@ def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int6
 
 
 def ordered(*keys: Int64) -> Int64:
-    """Return the order of rows by several columns, as `grouped` does."""
+    """Order of rows by several columns, as `grouped` has it."""
     return grouped(*keys)[0]
 
 
@@ -127,11 +114,7 @@ def numbered(values: Int64) -> tuple[Int64, Int64]:
 
 
 def places(*keys: Int64) -> tuple[Int64, Int64]:
-    """Return the place of each row among those that agree in every key, and how many these are.
-
-    Args:
-        keys: int64[n] each.
-    """
+    """Place of each row among those that agree in every key, and how many these are."""
     order, begins = grouped(*keys)
     first = np.flatnonzero(begins)
     size = np.diff(np.append(first, len(order)))
@@ -236,11 +219,10 @@ def median_of(values: npt.ArrayLike, axis: int) -> Float64: ...
 
 
 def median_of(values: npt.ArrayLike, axis: int | None = None) -> float | Float64:
-    """Return the median of numbers, of two in the middle their mean; NaN if one of them is NaN.
+    """Median of numbers, of two in the middle their mean; NaN if one of them is NaN.
 
-    Args:
-        values: numbers; not a number without any.
-        axis: along which the medians are taken; of all numbers where not given.
+    Without numbers it is NaN. `axis`: along which the medians are taken; of all numbers where not
+    given.
     """
     numbers = np.asarray(values)
     if axis is None:
@@ -260,10 +242,9 @@ def median_of(values: npt.ArrayLike, axis: int | None = None) -> float | Float64
 
 
 def medians_of_known(values: Float64) -> Float64:
-    """Return the median of the numbers of each row that are not NaN; NaN where there are none.
+    """Median of the numbers of each row that are not NaN; NaN where there are none.
 
-    Args:
-        values: float64[..., n], n one at least.
+    The last axis has at least one number.
     """
     ordered = np.sort(values)  # NaN comes last
     num = np.count_nonzero(~np.isnan(values), axis=-1)[..., np.newaxis]
@@ -276,11 +257,9 @@ def medians_of_known(values: Float64) -> Float64:
 
 
 def quantiles_of(values: npt.ArrayLike, fractions: Sequence[float]) -> Float64:
-    """Return quantiles along the last axis, between two numbers in proportion, float64[q, ...].
+    """Quantiles along the last axis, between two numbers in proportion, float64[q, ...].
 
-    Args:
-        values: numbers, one at least along the last axis.
-        fractions: q of them, 0 to 1.
+    The last axis has at least one number; the q fractions are 0 to 1.
     """
     numbers = np.asarray(values)
     last = numbers.shape[-1] - 1

@@ -105,11 +105,7 @@ def is_profile(start: bytes) -> bool:
 
 
 def unpacked_start(start: bytes) -> bytes | None:
-    """Return the unpacked beginning of a file, given its own beginning.
-
-    Returns:
-        None if it is compressed and cannot be unpacked.
-    """
+    """Unpacked beginning of a file; None if it is compressed and cannot be unpacked."""
     from traceprof.trace.kineto import file as packing
 
     return packing.unpacked_start(start, START_BYTES) if packing.packing(start) else start
@@ -161,7 +157,6 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
-    """Return the kind of an unreadable file, and a remedy."""
     from traceprof.trace.kineto.file import NAMES, packing
 
     name = NAMES.get(packing(start) or b"")

@@ -26,10 +26,8 @@ def captured(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program without input to its end, and capture its output.
 
-    Args:
-        command: the program and its arguments.
-        max_s: its time limit in seconds; None for a program that only answers.
-        environment: its variables; those of this process where None.
+    `max_s`: its time limit; None for a program that only answers. `environment`: that of this
+    process where None.
 
     Raises:
         OSError: it does not start, or was killed at the time limit; `strerror` is a clause.

@@ -82,8 +82,7 @@ class TemporaryFolder:
 def remove_exports(pid: int) -> None:
     """Remove the exports of a process that was killed before it could do so itself.
 
-    Args:
-        pid: the process, which has ended; its children end with it.
+    The process has ended; its children end with it.
     """
     with suppress(OSError):
         for folder in _users_folder().glob(f"{pid}-*"):
@@ -95,7 +94,6 @@ def remove_exports(pid: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove exports of processes that were killed."""
     users = _users_folder()
     if not _is_private(users):
         return

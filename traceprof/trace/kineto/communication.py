@@ -94,11 +94,7 @@ _RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data th
 
 
 def operation_named(function: str) -> str | None:
-    """Return the operation of a back end's function; None if it does not communicate.
-
-    Args:
-        function: in PyTorch's spelling: `allreduce`, `_allgather_base`, `all_to_allv`.
-    """
+    """Operation of a back end's function, such as `_allgather_base`; None for others."""
     spelt = function.lower().replace("alltoall", "all_to_all")
     for joined, split in (
         ("allreduce", "all_reduce"),
@@ -110,12 +106,9 @@ def operation_named(function: str) -> str | None:
 
 
 def read_calls(content: Content, process: int, labels: Sequence[CallRange]) -> list[CallRange]:
-    """Return the calls of a process that communicate, ordered by thread, then start.
+    """Communicating calls of a process, ordered by thread, then start.
 
-    Args:
-        content: of the trace.
-        process: of the calls.
-        labels: the labels of `instrument`: calls inside these are the same.
+    Calls inside `labels`, those of `instrument`, are the same.
     """
     operators = [
         row for row in call_rows(content, Kind.OPERATOR, process) if row.call.name == AROUND_CALLS
@@ -179,7 +172,7 @@ class CallRow(NamedTuple):
 
 
 def call_rows(content: Content, kind: Kind, process: int) -> list[CallRow]:
-    """Return the operators or annotations of communication of a process, unordered."""
+    """Operators or annotations of communication of a process, unordered."""
     columns = content.tables.get(kind)
     if columns is None:
         return []
@@ -218,7 +211,7 @@ def own_description(text: str | None) -> str | None:
 
 
 def _bytes(arguments: Arguments, operation: str) -> int:
-    """Return the size of one rank's message, as NCCL counts it."""
+    """Size of one rank's message, as NCCL counts it."""
     item = _BYTES_OF.get(arguments.data_type or "", 0)
     number = arguments.num_out if operation in _RECEIVED else arguments.num_in
     if not item or number is None or not 0 < number < MAX_BYTES or operation == BARRIER:
@@ -305,7 +298,6 @@ def _is_label(name: str) -> bool:
 
 
 def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
-    """Return the annotations that are labels."""
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))
     rows, is_call = rows[order], is_call[order]
     names = [ranges.names[number] for number in ranges.name[rows].tolist()]
@@ -323,7 +315,7 @@ def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
 def _substitutes(
     content: Content, process: int, ranges: Annotations, metadata: Metadata
 ) -> LabelRanges | None:
-    """Return substitutes from PyTorch's annotations; None if no annotation communicates."""
+    """Substitutes from PyTorch's annotations; None if no annotation communicates."""
     rows = list[_Row]()
     for flight, call, function, operation in _operations(content, process):
         text = _text(function, flight.call, operation, metadata)
@@ -354,7 +346,7 @@ def _substitutes(
 
 
 def _operations(content: Content, process: int) -> list[tuple[CallRow, CallRow | None, str, str]]:
-    """Return each operation of a back end, its call, function and operation.
+    """Each operation of a back end, its call, function and operation.
 
     The call, on the training thread, is known if there are as many calls as operations: a back end
     begins the operations of one function in the order of the calls.
@@ -382,7 +374,7 @@ def _operations(content: Content, process: int) -> list[tuple[CallRow, CallRow |
 
 
 def _text(function: str, call: Call, operation: str, metadata: Metadata) -> str:
-    """Return the label that `instrument` would have made of a call, with the known facts."""
+    """Label that `instrument` would have made of a call, with the known facts."""
     size = bytes_of_shapes(call.arguments, operation)
     group, num_ranks, text = metadata.only_group or ("unknown", None, None)
     description = own_description(text)
@@ -396,7 +388,7 @@ def _text(function: str, call: Call, operation: str, metadata: Metadata) -> str:
 
 
 def _backwards(content: Content, process: int, borders: Int64) -> list[tuple[int, int, int]]:
-    """Return start, end and thread of each backward pass: autograd's operators between others."""
+    """Start, end and thread of each backward pass: autograd's operators between others."""
     columns = content.tables.get(Kind.BACKWARD)
     if columns is None:
         return []

@@ -393,7 +393,7 @@ class _Tables:
 
 
 def _work(event: AnyEvent) -> tuple[int, int, int]:
-    """Return the FLOPs of an operator and the bytes that it moves and reads: `Content.work`."""
+    """FLOPs of an operator and the bytes that it moves and reads: `Content.work`."""
     name, shapes, flops, moved = event.name, event.args, None, None
     if name in operator_work.FLOP_FORMULAS:
         flops = operator_work.flops_of(name, bytes(shapes.input_sizes), bytes(shapes.input_values))

@@ -291,7 +291,7 @@ class _CutError(Exception):
 
 
 def _is_unfinished(text: str, error: Exception) -> bool:
-    """Return whether a value may be no JSON only because the text ends in the middle of it."""
+    """Whether a value may be no JSON only because the text ends in the middle of it."""
     return isinstance(error, json.JSONDecodeError) and (
         error.msg.startswith(_UNFINISHED) or error.pos >= len(text) - _WORD_LENGTH
     )

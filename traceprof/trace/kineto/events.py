@@ -48,18 +48,14 @@ def integers(values: Sequence[int | str | None]) -> Int64:
 
 
 def has_exact_floats(times_us: npt.NDArray[np.generic]) -> bool:
-    """Return whether times hold the nanoseconds of the text, or are whole numbers."""
+    """Whether times hold the nanoseconds of the text, or are whole numbers."""
     if times_us.dtype != np.float64:
         return True
     return not (np.abs(times_us) >= MAX_FLOAT_US).any()
 
 
 def nanoseconds(times_us: npt.NDArray[np.generic]) -> Int64:
-    """Return times in nanoseconds, int64[n]; NULL for values that are no times.
-
-    Args:
-        times_us: int64[n] or float64[n].
-    """
+    """Times in nanoseconds, int64[n]; NULL for values that are no times."""
     if times_us.dtype == np.int64:
         whole = times_us.astype(np.int64, copy=False)
         return np.where(np.abs(whole) <= _MAX_US, whole * _NS_PER_US, NULL)
@@ -72,7 +68,7 @@ def nanoseconds(times_us: npt.NDArray[np.generic]) -> Int64:
 
 
 def nanoseconds_of_texts(texts: Sequence[bytes]) -> Int64:
-    """Return times in nanoseconds, int64[n], of texts in microseconds; NULL for other texts."""
+    """Nanoseconds, int64[n], from texts in microseconds; NULL for other texts."""
     if not texts:
         return np.empty(0, np.int64)
     texts = [text if len(text) <= _MAX_TEXT else _MISSING for text in texts]
@@ -98,7 +94,7 @@ def nanoseconds_of_texts(texts: Sequence[bytes]) -> Int64:
 
 
 def _nanoseconds(text: bytes) -> int:
-    """Return a time with a sign, an exponent, or more digits."""
+    """Time from a text with a sign, an exponent, or more digits."""
     try:
         time_us = Decimal(text.decode("ascii"))
         if not abs(time_us) <= _MAX_US:
@@ -402,7 +398,6 @@ def _integers(name: str, rows: Sequence[Any]) -> Int64:
 
 
 def _times(of: attrgetter[Any], rows: Sequence[Any]) -> Any:  # noqa: ANN401
-    """Return an attribute of each row, int64[n] or float64[n]."""
     if isinstance(of(rows[0]), float):
         try:
             return np.fromiter(map(of, rows), np.float64, len(rows))

@@ -87,14 +87,9 @@ def can_unpack(start: bytes) -> bool:
 
 
 def unpacked_start(start: bytes, num_bytes: int) -> bytes | None:
-    """Return the unpacked beginning of a compressed file.
+    """Unpacked beginning of a compressed file; None if it cannot be unpacked.
 
-    Args:
-        start: its own beginning.
-        num_bytes: of the unpacked one, at most.
-
-    Returns:
-        None if it cannot be unpacked.
+    `start`: the file's own beginning. `num_bytes`: of the unpacked one, at most.
     """
     try:
         return next(filter(None, unpacked(iter([start]), num_bytes)), None)
@@ -103,11 +98,10 @@ def unpacked_start(start: bytes, num_bytes: int) -> bytes | None:
 
 
 def unpacked(packed: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a compressed file, as far as the file goes.
+    """The content of a compressed file, until its end or a cut.
 
-    Args:
-        packed: the file, in pieces, of which the first begins with the magic number.
-        max_bytes: of a piece of the content.
+    `packed`: pieces of the file; the first begins with the magic number. `max_bytes`: of a piece of
+    the content.
 
     Raises:
         PackingError: it is damaged, or nothing is installed that unpacks it.
@@ -194,12 +188,7 @@ class TraceFile:
         self._close()
 
     def pieces(self, progress: Progress | None = None) -> Iterator[bytes]:
-        """Yield the file's content, unpacked.
-
-        The available part of a truncated file is yielded.
-
-        Args:
-            progress: called with the bytes of the file that are read.
+        """The file's content, unpacked; of a truncated file, the available part.
 
         Raises:
             TraceFileError: it cannot be read.

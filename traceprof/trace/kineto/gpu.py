@@ -82,12 +82,7 @@ _NO_COLUMN = pack(_NOTHING)
 
 
 def read_operations(content: Content, process: int) -> dict[RankKey, RankOperations]:
-    """Return the GPU operations of a process, by device; kernels instead of their table.
-
-    Args:
-        content: of the trace.
-        process: the owner of the operations.
-    """
+    """GPU operations of a process, by device; their kernels leave the `content`."""
     tables = {kind: content.tables.get(kind, {}) for kind in _GROUPS}
     content.take(Kind.KERNEL)
     rows = {kind: _rows_by_device(tables[kind]) for kind in _GROUPS}
@@ -136,7 +131,6 @@ def _rows_by_device(columns: Mapping[str, Column]) -> dict[int, Int64]:
 
 
 def _sorted(columns: Mapping[str, Column], rows: Int64) -> dict[str, Column]:
-    """Return some rows of a table, ordered by start, then end."""
     if len(rows) == 0:
         return {}
     start, length = columns[table.START].at(rows), columns[table.LENGTH].at(rows)
@@ -153,7 +147,7 @@ def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column,
 
 
 def _labels(rows: Mapping[str, Column], content: Content) -> tuple[Column | None, tuple[str, ...]]:
-    """Return the labels of kernels and their texts; none where no kernel has one."""
+    """Labels of kernels and their texts; none where no kernel has one."""
     if not rows or not rows[table.LABEL].highest:
         return None, ()
     return rows[table.LABEL], content.names

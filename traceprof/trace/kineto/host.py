@@ -64,14 +64,9 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
 
 
 def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | None:
-    """Return the operators or Python functions of a process, in order of start.
+    """Operators or Python functions (`kind`) of a process, in order of start.
 
     The trace is of one process: their table is no longer needed.
-
-    Args:
-        content: of the trace.
-        process: the process.
-        kind: `HOST_OPERATOR` or `PYTHON`.
     """
     columns = content.take(kind)
     if not columns:
@@ -195,12 +190,7 @@ class Annotations(Record, frozen=True):
         return len(self.start_ns)
 
     def matching(self, pattern: re.Pattern[str], until: str = "") -> NamedRanges:
-        """Return annotations with a match in their name, ordered by start, then end.
-
-        Args:
-            pattern: searched for in each name.
-            until: names end where this begins.
-        """
+        """Annotations with a match in their name, by start, then end; names end before `until`."""
         numbers = distinct_values(self.name).tolist()
         name_of = {number: name_until(self.names[number], until) for number in numbers}
         numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]

@@ -110,11 +110,7 @@ class Metadata:
         return tuple(device.name for device in self._devices.values() if device.name)
 
     def start_utc_ns(self, first_ns: int) -> int | None:
-        """Return the start of the first event in ns since 1970; None if unknown.
-
-        Args:
-            first_ns: the start in the trace's own time.
-        """
+        """Start of the first event in ns since 1970, given it in trace time; None if unknown."""
         start = self.base_ns + first_ns
         return start if start >= FIRST_UTC_NS else None
 

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats
 def flops_of(name: str, sizes: bytes, values: bytes) -> int | None:
-    """Return the FLOPs of an operator; None if its shapes do not say them.
+    """FLOPs of an operator, such as `aten::mm`; None if its shapes do not say them.
 
-    Args:
-        name: such as `aten::mm`.
-        sizes: JSON of the profiler's `Input Dims`.
-        values: JSON of its `Concrete Inputs`.
+    `sizes`: JSON of the profiler's `Input Dims`. `values`: JSON of its `Concrete Inputs`.
     """
     formula = FLOP_FORMULAS.get(name)
     if formula is None:
@@ -38,7 +35,7 @@ _MAX_FLOPS = 1 << 62
 
 
 def _product(first: int) -> Callable[[Shapes, Values], int]:
-    """Return the formula of a product of matrices, perhaps many; inputs from the `first`."""
+    """Formula of a product of matrices, perhaps many; inputs from the `first`."""
 
     def flops(shapes: Shapes, values: Values) -> int:
         del values
@@ -50,7 +47,7 @@ def _product(first: int) -> Callable[[Shapes, Values], int]:
 
 
 def _convolution(shapes: Shapes, values: Values) -> int:
-    """Of input, weight, bias, stride, padding, dilation, transposed, output padding, groups."""
+    """Inputs: input, weight, bias, stride, padding, dilation, transposed, and others."""
     (batch, _, *size), weight = shapes[0], shapes[1]
     if values[6] == "True":
         return 2 * batch * prod(size) * prod(weight)
@@ -66,7 +63,7 @@ def _convolution(shapes: Shapes, values: Values) -> int:
 
 
 def _convolution_backward(shapes: Shapes, values: Values) -> int:
-    """Of the output's gradient, input, weight, …, transposed, …, which gradients are asked for."""
+    """Inputs: output gradient, input, weight, …, transposed, …, which gradients are wanted."""
     (batch, _, *out), (_, _, *size), weight = shapes[:3]
     once = 2 * batch * prod(size if values[7] == "True" else out) * prod(weight)
     of_input, of_weight, _ = (word.strip() == "True" for word in values[10].strip("[]").split(","))
@@ -74,13 +71,13 @@ def _convolution_backward(shapes: Shapes, values: Values) -> int:
 
 
 def _attention(shapes: Shapes, _: Values) -> int:
-    """Of query, key, value."""
+    """Inputs: query, key, value."""
     scores, outputs = _attention_products(*shapes[:3])
     return scores + outputs
 
 
 def _attention_backward(shapes: Shapes, _: Values) -> int:
-    """Of the output's gradient, query, key, value: the scores are computed again."""
+    """Inputs: the output's gradient, query, key, value; the scores are computed again."""
     scores, outputs = _attention_products(*shapes[1:4])
     return 3 * scores + 2 * outputs
 
@@ -88,7 +85,7 @@ def _attention_backward(shapes: Shapes, _: Values) -> int:
 def _attention_products(
     query: Sequence[int], key: Sequence[int], value: Sequence[int]
 ) -> tuple[int, int]:
-    """Return the FLOPs of query times key, and of the scores times value."""
+    """FLOPs of query times key, and of the scores times value."""
     batch, heads, rows, width = query
     _check(len(key) == len(value) == len(query) and key[-1] == width)
     return (
@@ -143,13 +140,10 @@ class _Tensor(NamedTuple):
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats
 def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | None:
-    """Return the bytes that an operator moves at least; None if its shapes do not say them.
+    """Least number of bytes that an operator moves; None if its shapes do not say them.
 
-    Args:
-        name: such as `aten::add`.
-        sizes: JSON of the profiler's `Input Dims`.
-        types: JSON of its `Input type`.
-        strides: JSON of its `Input Strides`; `null` where these are not recorded.
+    `sizes`, `types` and `strides`: JSON of the profiler's `Input Dims`, `Input type` and `Input
+    Strides`, `null` where these are not recorded.
     """
     formula = BYTE_FORMULAS.get(name)
     if formula is None:

@@ -86,13 +86,7 @@ class CommunicationCalls(Record, frozen=True):
         return len(self.start_ns)
 
     def launch_ranges_of(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> Int64:
-        """Return the innermost launch range that holds each API call, int64[k], -1 for none.
-
-        Args:
-            start_ns: int64[k], of the calls.
-            end_ns: int64[k], of their returns.
-            thread: int64[k], their threads.
-        """
+        """Innermost launch range around each of k API calls, int64[k], -1 for none."""
         calls = np.full(len(start_ns), -1, np.int64)
         for number in distinct_values(self.launch_thread).tolist():
             first, stop = np.searchsorted(self.launch_thread, [number, number + 1]).tolist()
@@ -172,13 +166,13 @@ class CallLabel(NamedTuple):
 
 
 def operation_of(function: str) -> str | None:
-    """Return the operation of a function of PyTorch; None if it does not communicate."""
+    """Operation of a function of PyTorch; None if it does not communicate."""
     word = function.lstrip("_")
     return next((operation for begin, operation in _FUNCTIONS if word.startswith(begin)), None)
 
 
 def read_call(label: Label) -> CallLabel | None:
-    """Return the facts in the label of a call; None if it is not communication."""
+    """Facts in the label of a call; None if it is not communication."""
     facts = label.facts
     container = _CONTAINERS.get(label.operation)
     # A range of the user's own has no facts, whatever its name.
@@ -203,7 +197,7 @@ def read_call(label: Label) -> CallLabel | None:
 
 
 def rank_of(labels: Iterable[Label]) -> int | None:
-    """Return the rank of a process from the labels of its calls; None if they differ."""
+    """Rank of a process from the labels of its calls; None if they differ."""
     numbers = {
         number_of(label.facts.get("rank")) for label in labels if read_call(label) is not None
     }
@@ -212,7 +206,7 @@ def rank_of(labels: Iterable[Label]) -> int | None:
 
 
 def number_of(text: str | None) -> int:
-    """Return the number in a fact; -1 if there is none."""
+    """Number in a fact; -1 if there is none."""
     number = whole_number(text)
     return _UNKNOWN if number is None else number
 

@@ -122,11 +122,7 @@ _RETURNS_AT_ONCE = lazy(r"Async|\A(?:cuda|cu)MemcpyPeer")
 
 @cache
 def api_call_kind(name: str) -> ApiCallKind:
-    """Return the kind of an API call.
-
-    Args:
-        name: without its version, such as `cudaLaunchKernel`.
-    """
+    """Kind of an API call by its name without a version, such as `cudaLaunchKernel`."""
     return next((kind for kind, pattern in _PATTERNS if pattern.fullmatch(name)), ApiCallKind.OTHER)
 
 
@@ -166,10 +162,6 @@ _WAIT = lazy(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
 
 
 def synchronization_kind(name: str) -> SynchronizationKind:
-    """Return the kind of the waits of an API call: formats number them differently by version.
-
-    Args:
-        name: without its version, such as `cudaStreamWaitEvent`.
-    """
+    """Kind of the waits of an API call (`cudaStreamWaitEvent`): formats number them differently."""
     match = _WAIT.fullmatch(name)
     return _WAITS[match[1]] if match else SynchronizationKind.UNKNOWN

@@ -221,7 +221,7 @@ class RankOperations:
 
 
 def _without_overruns(kernels: Kernels) -> tuple[Kernels, tuple[Overrun, ...]]:
-    """Return kernels of which none covers several later ones of its own stream, and those that did.
+    """Kernels without those that cover several later ones of their own stream, and those.
 
     Kernels of a stream run one after the other. Where nearly all do, one that lasts while three
     others begin and end has a wrong end. Those of one launch, a graph, may run side by side.
@@ -261,7 +261,7 @@ def _without_overruns(kernels: Kernels) -> tuple[Kernels, tuple[Overrun, ...]]:
 
 
 def _is_wrong(kernels: Kernels, index: int, covering: list[int]) -> bool:
-    """Return whether a kernel that covers others is an exception on its stream and of its kind."""
+    """Whether a kernel that covers others is an exception on its stream and of its kind."""
     correlation, stream = kernels.correlation, kernels.packed_stream.kept
     alike = np.flatnonzero(kernels.packed_signature.kept == kernels.packed_signature.kept[index])
     length = kernels.packed_length.at(alike)

@@ -102,15 +102,7 @@ def labelled(
     nests: npt.NDArray[np.bool_],
     names: Sequence[str],
 ) -> LabelRanges:
-    """Return ranges of `instrument` with the contents of their texts.
-
-    Args:
-        start_ns: int64[n].
-        end_ns: int64[n].
-        thread: int64[n]; they are ordered by thread, start, nesting.
-        nests: bool[n].
-        names: n texts.
-    """
+    """Ranges of `instrument`, by thread, start, nesting, with the contents of their texts."""
     text, texts = _numbered(names)
     without = RUNNING_NUMBER.sub("", BETWEEN_TEXTS.join(texts))
     kind_of_text, kinds = _numbered(_STEP.sub(labels.step(0), without).split(BETWEEN_TEXTS))
@@ -174,12 +166,10 @@ def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
 
 
 def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
-    """Return calls of one process, each a launch range of its own.
+    """Calls of one process, each a launch range of its own.
 
-    A call without a size stands for the calls inside it.
-
-    Args:
-        ranges: ordered by thread, then start, longer ones first.
+    A call without a size stands for the calls inside it. `ranges`: ordered by thread, then start,
+    longer ones first.
     """
     launches: list[tuple[CallRange, list[int], int]] = []
     children: list[list[int]] = []

@@ -39,12 +39,7 @@ _MAX_DIGITS = 15
 
 
 def are_times(start_ns: Int64, end_ns: Int64) -> bool:
-    """Return whether the times of these events, and the sum of their lengths, are possible.
-
-    Args:
-        start_ns: int64[n].
-        end_ns: int64[n], not before.
-    """
+    """Whether the times of n events, and the sum of their lengths, are possible."""
     if not len(start_ns):
         return True
     limit = intervals.BEYOND_NS

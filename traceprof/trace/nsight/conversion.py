@@ -125,7 +125,6 @@ def _check_space(report: Path, folder: Path, said: str = "") -> None:
 
 
 def _payload_options(manual: str) -> list[str]:
-    """Return the options of this nsys that export payloads."""
     return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
 
 
@@ -188,7 +187,7 @@ def _not_exported(
 
 
 def _recorded_by(report: Path) -> tuple[int, ...] | None:
-    """Return the version of the Nsight Systems that wrote a .nsys-rep, None if unknown."""
+    """Version of the Nsight Systems that wrote a .nsys-rep, None if unknown."""
     with suppress(OSError), report.open("rb") as file:
         start = file.read(128)
         return _version(start.removeprefix(NSYS_REP).decode("ascii", "replace"))

@@ -57,11 +57,7 @@ _GAP = 2
 
 
 def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
-    """Read the sampled counters of links.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Read the sampled counters of links."""
     by_gpu, has_samples = _gpu_samples(database)
     clocks = {
         gpu: series for gpu, of_gpu in by_gpu.items() for series in of_gpu if series.link == CLOCK
@@ -126,7 +122,7 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
 
 
 def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
-    """Return (typeId, metricId) of the metrics to add up, by GPU, link and direction."""
+    """(typeId, metricId) of the metrics to add up, by GPU, link and direction."""
     kinds = {"typeId": int, "metricId": int, "metricName": str}
     names: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for row in database.rows(schema.GPU_METRIC_NAMES, kinds):
@@ -148,7 +144,7 @@ def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[in
 
 
 def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey, int]:
-    """Return the number of each rank's GPU; without a map only if ordinals are unambiguous."""
+    """Number of each rank's GPU; without a map only if ordinals are unambiguous."""
     rows = database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
     known = {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows}
     if known:
@@ -166,7 +162,7 @@ def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey
 
 
 def _once_per_time(parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-    """Return times, ascending, and values; of several values at one time the largest."""
+    """Times, ascending, and values; of several values at one time the largest."""
     times = np.concatenate([time for time, _ in parts])
     values = np.concatenate([value for _, value in parts])
     order = np.lexsort((values, times))
@@ -187,7 +183,7 @@ def _sum(series: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
 
 
 def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return start, end and value of the periods that end at these times.
+    """Start, end and value of the periods that end at these times.
 
     The first sample has none before it; one after a gap stands for the usual period at most.
     """
@@ -252,7 +248,7 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
 
 
 def _nic_names(database: Database) -> dict[int, str]:
-    """Return the names of NICs by globalId: through NIC_ID_MAP, or their own column before 2023."""
+    """Names of NICs by globalId: through NIC_ID_MAP, or their own column before 2023."""
     rows = database.rows(schema.NIC_INFO, {"globalId": int, "nicId": int, "name": str})
     by_nic = {row["nicId"]: row["name"] for row in rows if row["name"]}
     names = {row["globalId"]: row["name"] for row in rows if row["globalId"] and row["name"]}

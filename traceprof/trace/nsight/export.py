@@ -98,12 +98,7 @@ def on_lost_work(pids: Collection[int]) -> Iterator[str]:
 
 
 def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
-    """Yield notes if no range of `instrument` was recorded, or some without their sizes.
-
-    Args:
-        domains: names of NVTX domains.
-        ranges: of `instrument`, by process.
-    """
+    """Yield notes if no range of `instrument` was recorded, or some without their sizes."""
     if labels.DOMAIN in domains and not ranges:
         yield nvtx_names.silence_note(labels.DOMAIN)
     num_short = sum(_num_short(of_process) for of_process in ranges.values())
@@ -116,7 +111,7 @@ def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> It
 
 
 def _num_short(ranges: LabelRanges) -> int:
-    """Return how many ranges of a process go without their size, or their text."""
+    """Number of ranges of a process without their size, or their text."""
     is_short = [
         label.facts.get("bytes") == labels.NO_SIZE or str(label) == labels.UNNAMED
         for label in ranges.kinds
@@ -212,7 +207,6 @@ class NsightTrace(SectionedExport):
 
     @property
     def _working(self) -> set[int]:
-        """The pids of processes with GPU operations."""
         return {schema.pid_of_process(key.process) for key in self.operations}
 
     @property
@@ -221,7 +215,7 @@ class NsightTrace(SectionedExport):
 
     @cached_property
     def _named_mpi_ranks(self) -> dict[int, set[int]]:
-        """The ranks of each process from the thread names that MPI gave."""
+        """Ranks of each process from the thread names that MPI gave."""
         return nvtx_names.mpi_ranks(self._nvtx_thread_names)
 
     @_ReadAgain
@@ -496,11 +490,9 @@ class NsightTrace(SectionedExport):
 
     @property
     def _calling_threads(self) -> Int64:
-        """The threads that call CUDA, ascending int64[n]."""
         threads = [calls.packed_thread.distinct for calls in self._api_calls.values()]
         return distinct_values(np.concatenate([np.empty(0, np.int64), *threads]))
 
     @_ReadAgain
     def _names(self) -> dict[int, str]:
-        """Names of the kernels by known ids."""
         return read_strings(self._database, self._gpu_operations.name_ids)

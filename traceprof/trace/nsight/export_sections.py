@@ -69,16 +69,9 @@ def read_section(
     *,
     kernels_on_demand: bool = False,
 ) -> SectionData:
-    """Read a section from the file.
+    """Read a section, one of `SECTIONS`; kernels perhaps only on first use.
 
-    Args:
-        database: the export.
-        section: one of `SECTIONS`.
-        capture_end_ns: the end of the capture; None if unknown.
-        kernels_on_demand: whether kernels are read only on first use.
-
-    Raises:
-        TraceFormatError: the file is damaged.
+    `capture_end_ns` is None if unknown.
     """
     if section == GPU_OPERATIONS:
         read = read_gpu_outline if kernels_on_demand else read_gpu_operations
@@ -118,13 +111,9 @@ class SectionedExport:
         file: Path | None = None,
         kernels_on_demand: bool = False,
     ) -> None:
-        """Open the export.
+        """Open the export of a report: `file`, if it is not the report itself.
 
-        Args:
-            path: the report.
-            progress: called with the rows that are read.
-            file: the export, if it is not the report itself.
-            kernels_on_demand: whether kernels are read only on first use.
+        Kernels are perhaps read only on first use.
 
         Raises:
             TraceFormatError: damaged, or the database of another program.

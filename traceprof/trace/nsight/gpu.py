@@ -56,12 +56,7 @@ def read_kinds(database: Database) -> Kinds:
 
 
 def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
-    """Translate the export's numbers of kinds into ours, int64[n]; NULL stays NULL.
-
-    Args:
-        column: n numbers of the export.
-        kinds: by the export's number.
-    """
+    """Translate an export's numbers of kinds into ours, int64[n]; NULL stays NULL."""
     numbers = column.distinct
     meanings = [number if number == NULL else kinds.get(number, 0) for number in numbers.tolist()]
     if numbers.tolist() == meanings:
@@ -102,11 +97,9 @@ class Signer:
         columns: Sequence[str] = (_PROCESS,),
         replaced: Mapping[str, Mapping[int, int]] | None = None,
     ) -> None:
-        """Prepare for kernels.
+        """Prepare for kernels with these columns, including the combined ones.
 
-        Args:
-            columns: of the table of kernels, including the combined ones.
-            replaced: by the name of a column, numbers and what to take in their place.
+        `replaced`: by the name of a column, numbers and their replacements.
         """
         self._replaced = replaced or {}
         self.names: set[int] = set()
@@ -179,17 +172,10 @@ class ExtentsBuilder:
         return len(self._places)
 
     def add(self, process: Int64, device: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Count rows.
+        """Count rows, n > 0; return runs of rows of one rank.
 
-        Args:
-            process: int64[n], n > 0.
-            device: int64[n].
-            start: int64[n].
-            end: int64[n].
-
-        Returns:
-            Runs of rows of one rank: int64[m], the first row of each, and int64[m], the number of
-            its rank in order of first occurrence.
+        Runs: int64[m], the first row of each, and int64[m], the number of its rank in order of
+        first occurrence.
         """
         differ = (process[1:] != process[:-1]) | (device[1:] != device[:-1])
         run = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differ) + 1))
@@ -285,17 +271,7 @@ class _GrowingTable:
 def read_table(
     database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
 ) -> GpuTable:
-    """Return the rows of a table of GPU operations.
-
-    Args:
-        database: the export.
-        table: the table.
-        chunks: from `usable`.
-        notes: extended if some rows are unusable.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Rows of a table of GPU operations, from `usable` chunks; adds a note on unusable rows."""
     rows, unusable = _GrowingTable(), 0
     for chunk, dropped in chunks:
         unusable += dropped
@@ -326,12 +302,9 @@ def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
 def usable_chunks(
     database: Database, table: schema.Table, columns: Sequence[str]
 ) -> Iterator[tuple[Columns, int]]:
-    """Yield the usable rows of a table, and the number of unusable ones.
+    """Usable rows of a table, and the number of unusable ones.
 
-    Args:
-        database: the export.
-        table: the table.
-        columns: to read, including those in `NEEDED`.
+    `columns` include those in `NEEDED`.
     """
     for chunk in read_columns(database, table.name, columns):
         yield usable(database, table, chunk)
@@ -388,7 +361,7 @@ _OF_OPERATION = ("start", "globalPid", "deviceId", "correlationId")
 
 
 def first_launches(database: Database) -> dict[RankKey, Int64]:
-    """Return how long after their calls the first operations of each rank began, int64[n] each.
+    """Time from the call to the start of the first operations of each rank, int64[n] each.
 
     Operations and calls are those in the first rows of their tables.
     """
@@ -412,7 +385,7 @@ def first_launches(database: Database) -> dict[RankKey, Int64]:
 
 
 def _first_rows(database: Database, table: str, columns: tuple[str, ...]) -> list[Int64]:
-    """Return columns of a table's first rows, tens of thousands, of those that have all values."""
+    """Columns of a table's first rows, tens of thousands, of those that have all values."""
     if not database.has(table, *columns):
         return [np.empty(0, np.int64) for _ in columns]
     nothing = dict.fromkeys(columns, np.empty(0, np.int64))
@@ -450,11 +423,7 @@ class GpuOutlineData(SectionData, frozen=True):
 
 
 def read_gpu_operations(database: Database) -> GpuOperationsData:
-    """Read the GPU operations.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Read the GPU operations."""
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
     signer = Signer(present_columns(database, schema.KERNEL), database.replaced)
     notes = list[str]()
@@ -467,11 +436,7 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
 
 
 def read_gpu_outline(database: Database) -> GpuOutlineData:
-    """Read the GPU operations, with kernels only on first use: there may be millions.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Read the GPU operations, with kernels only on first use: there may be millions."""
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
     notes, name_ids = list[str](), set[int]()
     extents = _kernel_extents(database, name_ids, notes)
@@ -493,8 +458,6 @@ def _with_others(
     kernels_of: Callable[[RankKey], Kernels | KernelsOnDemand],
     notes: list[str],
 ) -> dict[RankKey, RankOperations]:
-    """Return the operations of each rank, reading all except kernels."""
-
     def others(table: schema.Table) -> GpuTable:
         columns = present_columns(database, table)
         return read_table(database, table, usable_chunks(database, table, columns), notes)
@@ -522,7 +485,7 @@ def _with_others(
 def _kernel_extents(
     database: Database, name_ids: set[int], notes: list[str]
 ) -> dict[RankKey, Extent]:
-    """Return the extents of each rank's kernels, and add the ids of their names."""
+    """Extents of each rank's kernels; adds the ids of their names."""
     rows, unusable = ExtentsBuilder(), 0
     columns = present_columns(database, schema.KERNEL)
     name = next((name for name in NAMES if name in columns), None)
@@ -542,7 +505,7 @@ def _kernels_of(rows: Rows, names: Int64) -> Kernels:
 
 
 def _signed_chunks(database: Database, signer: Signer) -> Iterator[tuple[Columns, int]]:
-    """Yield the usable kernels with their signatures, and the number of unusable ones."""
+    """Usable kernels with their signatures, and the number of unusable ones."""
     combined = {_SIGNATURE: signer.combinations}
     columns = present_columns(database, schema.KERNEL)
     for chunk in read_columns(database, schema.KERNEL.name, columns, rows=combined):

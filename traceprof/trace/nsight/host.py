@@ -67,13 +67,7 @@ def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
 def synchronizations_of(
     columns: Mapping[str, Column], calls: ApiCalls | None, api_names: Mapping[int, str]
 ) -> Synchronizations:
-    """Return the synchronizations of a process.
-
-    Args:
-        columns: as they were read.
-        calls: API calls of the process: their names show the kinds of waits.
-        api_names: by the ids in `calls`.
-    """
+    """Synchronizations of a process; names of its API calls show the kinds of waits."""
     kind_of_name = {name: synchronization_kind(text) for name, text in api_names.items()}
     start, correlation = columns["start"].values, columns["correlationId"].values
     order = np.argsort(start, kind="stable")
@@ -99,11 +93,9 @@ def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
 
 
 def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> EventRecords:
-    """Return the recordings of CUDA events in a process.
+    """Recordings of CUDA events in a process.
 
-    Args:
-        columns: as they were read; the export has no times of recordings.
-        calls: API calls of the process, for the times.
+    The export has no times of recordings: those of the API calls stand for them.
     """
     correlation = columns["correlationId"].values
     called_ns = np.full(len(correlation), NULL, np.int64)
@@ -125,7 +117,7 @@ def _ids(values: Int64) -> Int64:
 
 
 def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
-    """Return the index of the call of each row, int64[n], -1 if the export does not have it."""
+    """Index of the call of each row, int64[n], -1 if the export does not have it."""
     ids = calls.correlation
     if len(ids) == 0:
         return np.full(len(correlation), -1, np.int64)
@@ -167,13 +159,10 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
 def _by_process(
     database: Database, table: schema.Table, owner: str
 ) -> Iterator[tuple[int, dict[str, Column]]]:
-    """Yield a table's columns by process; rows without start, owner or correlation are unusable.
+    """Columns of a table by process; rows without start, owner or correlation are unusable.
 
-    A table of moments without a time has no start.
-
-    Yields:
-        A process with its columns, `length` in the place of `end`; 0 if the capture ended before
-        the call did.
+    A table of moments without a time has no start. The columns have `length` in the place of `end`;
+    0 if the capture ended before the call did.
     """
     if table.name not in database.columns:
         return
@@ -211,15 +200,7 @@ _NO_PROGRAM = lazy(r"cuda|CUPTI |\[NSys|\*\d?Comms")
 
 
 def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
-    """Return the activity of threads outside of CUDA, by process (globalPid).
-
-    Args:
-        database: the export.
-        threads: the threads of interest (globalTid).
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Activity outside of CUDA of some threads (globalTid), by process (globalPid)."""
     switches = _read_switches(database, threads)
     mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
     spans = [
@@ -247,12 +228,7 @@ def read_profiler_overhead(database: Database) -> dict[int, ThreadSpans]:
 
 
 def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]:
-    """Return the samples of the functions of threads, by process (globalPid).
-
-    Args:
-        database: the export.
-        threads: the threads of interest (globalTid).
-    """
+    """Samples of the functions of some threads (globalTid), by process (globalPid)."""
     if not (
         database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
         and database.has(schema.SAMPLES, "id", "start", "globalTid")
@@ -275,7 +251,7 @@ def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]
 
 
 def _innermost(database: Database) -> tuple[Int64, Int64]:
-    """Return ascending ids of samples and the innermost symbol of each, both int64[n]."""
+    """Ascending ids of samples and the innermost symbol of each, both int64[n]."""
     parts: list[tuple[Int64, Int64]] = []
     expect_rows(database, [schema.CALL_CHAINS])
     for chunk in read_columns(database, schema.CALL_CHAINS, ("id", "symbol", "stackDepth")):
@@ -304,15 +280,9 @@ def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitch
 
 
 def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
-    """Say right before which times any thread but some was on a CPU, of any process.
+    """Times directly before which any thread but some (globalTid) was on a CPU, bool[n].
 
-    Args:
-        database: the export.
-        times_ns: int64[n].
-        threads: int64[t], those that do not count (globalTid).
-
-    Returns:
-        bool[n]; None if the export has no thread switches.
+    Threads of any process count. None if the export has no thread switches.
     """
     table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
     if not database.has(table, *columns):
@@ -341,7 +311,7 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
 def _rows(
     database: Database, table: str, columns: Sequence[str], threads: Int64
 ) -> tuple[Int64, ...]:
-    """Return columns of a table, the last one threads, without rows with NULL; int64[n] each."""
+    """Columns of a table, the last one threads, without rows with NULL; int64[n] each."""
     parts: list[tuple[Int64, ...]] = [tuple(np.empty(0, np.int64) for _ in columns)]
     expect_rows(database, [table])
     for chunk in read_columns(database, table, columns):
@@ -355,7 +325,6 @@ def _rows(
 def _read_spans(
     database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
 ) -> dict[int, ThreadSpans]:
-    """Return the rows of tables by process."""
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
     for table, name in tables:
@@ -395,20 +364,14 @@ def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtyp
 
 
 def _names(database: Database, ids: Int64, others: dict[int, str] | None = None) -> tuple[str, ...]:
-    """Return the strings of ids, empty for unknown ids."""
+    """Strings of ids, empty for unknown ids."""
     known = read_strings(database, [key for key in ids.tolist() if key != NULL])
     known |= others or {}
     return tuple(known.get(key, "") for key in ids.tolist())
 
 
 def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSwitches:
-    """Return the switches of a program's threads that make no CUDA calls.
-
-    Args:
-        database: the export.
-        process: of the program (globalPid).
-        calling: the threads that make some (globalTid).
-    """
+    """Switches of a program's threads other than those `calling` CUDA (globalTid)."""
     if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
         return NO_SWITCHES
     own = [np.empty(0, np.int64)]
@@ -422,13 +385,7 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSw
 
 
 def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
-    """Return the threads of the workers of a process: see `Trace.workers_ran`.
-
-    Args:
-        database: the export.
-        process: the process (globalPid).
-        with_gpu: those that have operations on a GPU.
-    """
+    """Threads of the workers of a process (globalPid): see `Trace.workers_ran`."""
     named = [
         (text, thread, schema.process_of_thread(thread)) for thread, text in _thread_names(database)
     ]
@@ -444,7 +401,7 @@ def worker_threads(database: Database, process: int, with_gpu: Collection[int]) 
 
 
 def _thread_names(database: Database) -> list[tuple[int, str]]:
-    """Return threads (globalTid) and their names; a thread may have several."""
+    """Threads (globalTid) and their names; a thread may have several."""
     columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
     if not database.has(schema.THREAD_NAMES, *columns):
         return []
@@ -454,15 +411,9 @@ def _thread_names(database: Database) -> list[tuple[int, str]]:
 
 
 def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) -> Int64:
-    """Return how long the busiest thread of each process was on a CPU, int64[n], in ns.
+    """Time that the busiest thread (globalTid) of each process was on a CPU, int64[n], in ns.
 
-    Time counts from a switch to a CPU to the next one away from it: what is lost is no such time.
-
-    Args:
-        database: the export.
-        threads: int64[t], those that are looked at (globalTid).
-        start_ns: from when on.
-        end_ns: until when.
+    Time counts from a switch to a CPU to the next one away from it: lost time does not count.
     """
     if not len(threads):
         return threads

@@ -49,10 +49,9 @@ class Target:
         }
 
     def session(self, first_ns: Iterable[int]) -> Session:
-        """Return the place and the time of the capture.
+        """Place and time of the capture.
 
-        Args:
-            first_ns: starts of events, which distinguish times in UTC from times since the start.
+        `first_ns`: starts of events, which distinguish times in UTC from times since the start.
         """
         return Session(
             host=self.hostname,
@@ -258,7 +257,7 @@ class Target:
 
     @cached_property
     def _board_names(self) -> dict[int | None, str]:
-        """The first uuid or place on the PCI bus of each board, by TARGET_INFO_GPU.id."""
+        """First uuid or place on the PCI bus of each board, by TARGET_INFO_GPU.id."""
         names = ((board["id"], _name_of_board(board)) for board in reversed(self._gpus))
         return {number: name for number, name in names if name}
 

@@ -1,7 +1,7 @@
 """MPI in an Nsight export: its processes, and the calls that communicate.
 
-Peers, roots, tags, sizes and communicators are recorded from Nsight Systems 2021 on; before, and
-for calls of other tables, only names and times are. Handles of communicators are addresses of one
+Peers, roots, tags, sizes and communicators are recorded since Nsight Systems 2021; before, and for
+calls of other tables, only names and times are. Handles of communicators are addresses of one
 process: the table of communicators says which are the same.
 """
 
@@ -86,14 +86,9 @@ def mpi_processes(database: Database) -> frozenset[int]:
 
 
 def read_mpi_calls(database: Database, ranks: Mapping[int, int]) -> dict[int, MpiCalls]:
-    """Return the calls of MPI that communicate, by process (globalPid).
+    """Communicating calls of MPI, by process (globalPid).
 
-    Args:
-        database: the export.
-        ranks: the ranks in MPI of the processes, as far as they are known.
-
-    Raises:
-        TraceFormatError: the file is damaged.
+    `ranks`: the known ranks in MPI of the processes.
     """
     tables = [name for name in sorted(database.columns) if _EVENTS.match(name)]
     events = _read(database, tables)
@@ -113,7 +108,7 @@ def read_mpi_calls(database: Database, ranks: Mapping[int, int]) -> dict[int, Mp
 
 
 def _read(database: Database, tables: list[str]) -> Columns:
-    """Return the rows of tables by start: communicating calls, and waits; int64[n] each.
+    """Rows of tables by start: communicating calls, and waits; int64[n] each.
 
     `kind` is the number of the operation, unknown for a wait.
     """
@@ -144,7 +139,7 @@ def _read(database: Database, tables: list[str]) -> Columns:
 
 
 def _kinds(database: Database, ids: Int64) -> Int64:
-    """Return the operation of each name, unknown for a wait, `_NO_CALL` for others; int64[n]."""
+    """Operation of each name, unknown for a wait, `_NO_CALL` for others; int64[n]."""
     distinct, place = np.unique(ids, return_inverse=True)
     names = read_strings(database, [name for name in distinct.tolist() if name != NULL])
     kinds = np.full(len(distinct), _NO_CALL, np.int64)
@@ -181,7 +176,6 @@ def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
 
 
 def _calls(rows: Columns, waits: Columns, handles: Mapping[int, _Communicator]) -> MpiCalls:
-    """Return the calls of one process."""
     rows = _without_null_peers(rows)
     blocked, end = _until_waited(rows, waits)
     kind = rows["kind"]
@@ -212,10 +206,10 @@ def _calls(rows: Columns, waits: Columns, handles: Mapping[int, _Communicator]) 
 
 
 def _without_null_peers(rows: Columns) -> Columns:
-    """Return the calls without those to or from the null process, which do nothing.
+    """Calls without those to or from the null process, which do nothing.
 
-    Its number differs between implementations, as that of any source does: only the former is a
-    destination.
+    Its number differs between implementations, as does that of any source: only the null process is
+    ever a destination.
     """
     is_send, peer = rows["kind"] == OPERATIONS.index("Send"), rows["remoteRank"]
     nobody = distinct_values(peer[is_send & (peer < 0) & (peer != NULL)])
@@ -226,7 +220,7 @@ def _without_null_peers(rows: Columns) -> Columns:
 def _communicators_of(
     handles: Int64, known: Mapping[int, _Communicator]
 ) -> tuple[tuple[str, ...], Int64, Int64]:
-    """Return names of communicators, and for each call the index of its own and its size."""
+    """Names of communicators, and for each call the index of its own and its size."""
     distinct, place = np.unique(handles, return_inverse=True)
     place = place.reshape(-1)
     own = [_communicator(handle, distinct.tolist(), known) for handle in distinct.tolist()]
@@ -239,7 +233,7 @@ def _communicators_of(
 def _communicator(
     handle: int, handles: list[int], known: Mapping[int, _Communicator]
 ) -> _Communicator | None:
-    """Return the communicator of a handle; None if it may be one of several."""
+    """Communicator of a handle; None if it may be one of several."""
     if handle in known:
         return known[handle]
     if handle == _MPICH_WORLD:
@@ -251,7 +245,7 @@ def _communicator(
 
 
 def _until_waited(rows: Columns, waits: Columns) -> tuple[Int64, Int64]:
-    """Return when the host began to wait for each call, and when it ended, int64[n] each.
+    """When the host began to wait for each call, and when it ended, int64[n] each.
 
     Handles of requests are used again: the last wait before the next use counts.
     """

@@ -52,15 +52,10 @@ class Grouped(NamedTuple):
 def grouped(
     start_ns: Int64, end_ns: Int64, thread: Int64, is_call: Mask, begins: Mask, closes: Mask
 ) -> Grouped:
-    """Find the calls and the launch range of each: its own, or the end of its group.
+    """Calls and the launch range of each: its own, or the end of its group.
 
-    Args:
-        start_ns: int64[k], ranges by thread, start and nesting.
-        end_ns: int64[k].
-        thread: int64[k].
-        is_call: bool[k].
-        begins: bool[k], whether it is an ncclGroupStart.
-        closes: bool[k], whether it is an ncclGroupEnd.
+    k ranges, by thread, start and nesting. `begins`: it is an ncclGroupStart. `closes`: it is an
+    ncclGroupEnd.
     """
     calls, launches, launch_of_call = [_NOTHING], [_NOTHING], [_NOTHING]
     num_launches = 0
@@ -139,12 +134,9 @@ class PayloadReader:
         self._seen: dict[tuple[int, str], Fields] = {}
 
     def read(self, domain: int, binary: str | None, text: str | None) -> Fields:
-        """Return the facts in a payload.
+        """Facts in a payload of a range of this domain.
 
-        Args:
-            domain: of the range.
-            binary: the payload in hexadecimal digits.
-            text: the payload as JSON, which older exports may have instead.
+        `binary`: in hexadecimal digits. `text`: as JSON, which older exports may have instead.
         """
         key = (domain, binary or text or "")
         if key not in self._seen:
@@ -174,7 +166,7 @@ class PayloadReader:
 
 
 def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
-    """Return meaning, offset and code of the known fields, by domain and schema."""
+    """Meaning, offset and code of the known fields, by domain and schema."""
     rows = database.rows(
         schema.PAYLOAD_ENTRIES,
         {"domainId": int, "schemaId": int, "idx": int, "type": int, "name": str, "offset": int},
@@ -253,7 +245,7 @@ _LAYOUTS = {
 
 
 def lacks_payloads(export: Path) -> bool:
-    """Return whether an export holds ranges of NCCL, but cannot hold their payloads."""
+    """Whether an export holds ranges of NCCL, but cannot hold their payloads."""
     with closing(sqlite3.connect(export)) as connection:
         columns = {row[1] for row in connection.execute(f"PRAGMA table_info({schema.NVTX.name})")}
         if not {"jsonText", "textId", "domainId"} <= columns or "binaryData" in columns:
@@ -266,14 +258,10 @@ def lacks_payloads(export: Path) -> bool:
 
 
 def add_payloads(export: Path, document: Path) -> int:
-    """Put the payloads of NCCL's ranges into an export of the same report, as JSON.
+    """Put the payloads of NCCL's ranges into an export, which is changed, as JSON.
 
-    Args:
-        export: the SQLite file, which is changed.
-        document: the output of `nsys export --type=json`.
-
-    Returns:
-        The number of ranges that got a payload.
+    `document`: the output of `nsys export --type=json` of the same report. Returns the number of
+    ranges that got a payload.
     """
     with closing(sqlite3.connect(export)) as connection, connection:
         connection.execute(
@@ -298,7 +286,7 @@ def add_payloads(export: Path, document: Path) -> int:
 
 
 def _payload_texts(line: str) -> Iterator[tuple[Any, ...]]:
-    """Yield start, end, thread, domain, name and fields of a range whose payload is known."""
+    """Start, end, thread, domain, name and fields of a range whose payload is known."""
     try:
         event = json.loads(line)["NvtxEvent"]
         if event.get("NsTime") is not True:
@@ -333,15 +321,9 @@ class NcclRanges(Record, frozen=True):
 def read_nccl_ranges(
     events: Events, domains: Mapping[tuple[int, int], str], names: AbstractSet[str]
 ) -> dict[int, NcclRanges]:
-    """Return the push/pop ranges of NCCL by process (globalPid).
+    """Push/pop ranges of NCCL by process (globalPid).
 
-    Args:
-        events: of the export.
-        domains: names of NVTX domains by process and id.
-        names: requested functions of NCCL, in addition to those that create communicators.
-
-    Raises:
-        TraceFormatError: the file is damaged.
+    `names`: requested functions of NCCL, in addition to those that create communicators.
     """
     columns = events.columns
 
@@ -376,7 +358,6 @@ def read_nccl_ranges(
 def _are_of_nccl(
     process: Int64, domain: Int64, domains: Mapping[tuple[int, int], str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which ranges with names of NCCL's functions are in its domain, bool[n]."""
     key, pairs = _distinct(process, domain)
     # An export may lack the row that names a domain; NCCL's functions have unique names.
     of_pair = [
@@ -387,7 +368,7 @@ def _are_of_nccl(
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
-    """Return the index of each row's facts, int64[n], and the distinct facts."""
+    """Index of each row's facts, int64[n], and the distinct facts."""
     reader, columns = PayloadReader(events.database), events.columns
     binary, text = columns.binary.at(rows), columns.json.at(rows)
     json_id = columns.json_id.at(rows)
@@ -411,7 +392,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
 
 
 def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | None, str | None]]:
-    """Return payloads of rows in hexadecimal digits and as JSON."""
+    """Payloads of rows in hexadecimal digits and as JSON."""
     table, rowid = schema.NVTX.name, database.rowid(schema.NVTX.name)
     names = [name for name in ("binaryData", "jsonText") if database.has(table, name)]
     by_number = {}
@@ -430,7 +411,7 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
-    """Return the number of each row's values among the distinct ones, and these."""
+    """Number of each row's values among the distinct ones, and these."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         _, number = np.unique(column, return_inverse=True)
@@ -449,16 +430,7 @@ _CALL_NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
 def read_communication_calls(
     events: Events, domains: Mapping[tuple[int, int], str], label_ranges: Mapping[int, LabelRanges]
 ) -> dict[int, ProcessCalls]:
-    """Return the communication calls of each process (globalPid) that has any.
-
-    Args:
-        events: of the export.
-        domains: names of NVTX domains by process and id.
-        label_ranges: ranges of `instrument` by process.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Communication calls of each process (globalPid) that has any."""
     nccl = read_nccl_ranges(events, domains, _CALL_NAMES)
     labelled = {process: labelled_calls(ranges) for process, ranges in label_ranges.items()}
     sizes = _world_sizes(nccl.values())
@@ -476,7 +448,7 @@ def read_communication_calls(
 
 
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
-    """Return the rank in the largest communicator of the process; None if ambiguous."""
+    """Rank in the largest communicator of the process; None if ambiguous."""
     fields = [ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()]
     sizes_and_ranks = {(facts.world_size, facts.rank) for facts in fields if facts.rank >= 0}
     largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
@@ -487,7 +459,7 @@ def _rank_in_largest(ranges: NcclRanges) -> int | None:
 
 
 def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
-    """Return the number of ranks of each communicator, from its creation and destruction."""
+    """Number of ranks of each communicator, from its creation and destruction."""
     return {
         payload.communicator: payload.world_size
         for ranges in processes

@@ -144,15 +144,9 @@ class Events(Record, frozen=True, dict=True):
     def matching(
         self, matching: re.Pattern[str], process: int | None = None, until: str = ""
     ) -> tuple[Int64, Int64, list[str]]:
-        """Return the ranges with a match in their names.
+        """Ranges with a match in their names, int64[m], and their names as of `numbered_names`.
 
-        Args:
-            matching: searched for in each name.
-            process: the globalPid whose ranges are looked through; None for those of all.
-            until: as for `numbered_names`.
-
-        Returns:
-            int64[m], and their names as `numbered_names` returns them.
+        `process`: the globalPid whose ranges are searched; None for all. `until`: as there.
         """
         chosen = (
             np.flatnonzero(self.is_range)
@@ -179,12 +173,10 @@ class Events(Record, frozen=True, dict=True):
     def named(
         self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Int64
     ) -> Int64:
-        """Return the chosen rows with matching names, int64[m].
+        """Rows with matching names among the chosen ascending ones, int64[m].
 
-        Args:
-            of_text: tests a text with 0 in the place of each digit.
-            of_string: tests a name in `strings`.
-            chosen: int64[k], ascending.
+        `of_text`: tests a text with 0 in the place of each digit. `of_string`: tests a name in
+        `strings`.
         """
         ids = [key for key, name in self.strings.items() if of_string(name)]
         is_like = np.array([*map(of_text, self.columns.texts), False], np.bool_)
@@ -203,14 +195,10 @@ class Events(Record, frozen=True, dict=True):
         return in_order
 
     def numbered_names(self, rows: Int64, until: str = "") -> tuple[Int64, list[str]]:
-        """Return the names of rows as numbers: millions of rows have few names.
+        """Names of rows as numbers, int64[m]: millions of rows have few names.
 
-        Args:
-            rows: int64[m].
-            until: names end where this begins: digits behind it need not be read.
-
-        Returns:
-            int64[m], indices into the names, and these; a name may occur twice.
+        The second result has the names by number; a name may occur twice. Names end where `until`
+        begins: digits behind it need not be read.
         """
         columns, known = self.columns, [*self.columns.texts]
         text, text_id = columns.text.at(rows), columns.text_id.taken(rows)
@@ -237,7 +225,6 @@ class Events(Record, frozen=True, dict=True):
         return number, [name_until(name, until) for name in known]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
-        """Return the original texts of rows."""
         rowid, text_of_row = self.database.rowid(schema.NVTX.name), {}
         for some in portions(rowids):
             query = (
@@ -251,11 +238,7 @@ class Events(Record, frozen=True, dict=True):
 
 
 def read_events(database: Database) -> EventColumns | None:
-    """Read the NVTX ranges and names of an export; None if it has no NVTX table.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Read the NVTX ranges and names of an export; None if it has no NVTX table."""
     table = schema.NVTX.name
     if table not in database.columns:
         return None
@@ -309,12 +292,10 @@ _NUMBER_BITS = 40
 
 
 def numbered_labels(takes_number: Mask, name: Int64, payload: Int64) -> tuple[Int64, Int64]:
-    """Return the rows of labels whose running number is their range's payload, and a key of each.
+    """Rows of labels whose running number is their range's payload, and a key of each.
 
-    Args:
-        takes_number: bool[names], whether a name is completed by the payload.
-        name: int64[n], indices of names.
-        payload: int64[n], NULL for none.
+    `takes_number`: whether a name is completed by the payload. `name` (an index) and `payload`
+    (NULL for none): of each row.
     """
     rows = np.flatnonzero(takes_number[name] & (payload >= 0) & (payload < 1 << _NUMBER_BITS))
     return rows, name[rows] << _NUMBER_BITS | payload[rows]
@@ -336,7 +317,6 @@ _NOTHING = pack(np.empty(0, np.int64))
 
 
 def _complete_end_threads(columns: dict[str, Int64]) -> None:
-    """Set a missing end thread to the thread that began the range."""
     if _END_THREAD in columns:
         began, ended = columns["globalTid"], columns[_END_THREAD]
         columns[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
@@ -359,15 +339,7 @@ def _has_digit(text: str) -> bool:
 def read_label_ranges(
     events: Events, domains: Mapping[tuple[int, int], str]
 ) -> dict[int, LabelRanges]:
-    """Return the ranges of the domain `traceprof` by process (globalPid).
-
-    Args:
-        events: of the export.
-        domains: names of NVTX domains by process and id.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Ranges of the domain `traceprof` by process (globalPid)."""
     ours = sorted({number for (_, number), name in domains.items() if name == labels.DOMAIN})
     if not ours:
         return {}

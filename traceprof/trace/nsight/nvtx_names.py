@@ -42,13 +42,7 @@ class RangeTables:
     def __init__(
         self, by_process: Mapping[int, Mapping[str, Column]], names: _Names, known: Sequence[str]
     ) -> None:
-        """Combine the columns of each process.
-
-        Args:
-            by_process: the columns of the export.
-            names: numbers their names.
-            known: the names by number.
-        """
+        """Take the columns of each process; `names` numbers their names, `known` by number."""
         self._by_process, self._names, self._known = by_process, names, known
         self._tables: dict[int, RangeTable] = {}
 
@@ -78,11 +72,7 @@ class NvtxTables(Record, frozen=True):
 
 
 def read_nvtx_tables(database: Database) -> NvtxTables:
-    """Return the NVTX ranges and marks of all processes.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """NVTX ranges and marks of all processes."""
     table = schema.NVTX
     if table.name not in database.columns:
         nothing = RangeTables({}, _Names(NumberedTexts(), np.empty(0, np.int64)), ())
@@ -150,7 +140,7 @@ class _Names:
         self._labels = np.empty(0, np.int64)  # their keys, ascending
 
     def of(self, columns: Mapping[str, Column], length: int) -> Int64:
-        """Return the number of each row's name, int64[n]; an empty text is none."""
+        """Number of each row's name, int64[n]; an empty text is none."""
         num_texts = len(self._texts.known)
         number = np.full(length, num_texts + len(self._ids), np.int64)
         if "textId" in columns:
@@ -171,12 +161,7 @@ class _Names:
         return numbered_labels(self._takes_number, number, payload.values)
 
     def known(self, database: Database, by_process: Sequence[Mapping[str, Column]]) -> Texts:
-        """Return the names by number.
-
-        Args:
-            database: the export.
-            by_process: the columns of each process, of which it has to know the numbered labels.
-        """
+        """Names by number, with the numbered labels of each process's columns."""
         strings = read_strings(
             database, (text_id for text_id in self._ids.tolist() if text_id != NULL)
         )
@@ -244,16 +229,9 @@ _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 def ranges_named(
     events: Events, matching: re.Pattern[str], process: int | None = None, until: str = ""
 ) -> dict[int, NamedRanges]:
-    """Return push/pop and start/end ranges by process (globalPid).
+    """Push/pop and start/end ranges by process (globalPid) with a match in their names.
 
-    Args:
-        events: of the export.
-        matching: searched for in each name.
-        process: the only one that is asked for; None for all.
-        until: names end where this begins.
-
-    Raises:
-        TraceFormatError: the file is damaged.
+    Names end where `until` begins.
     """
     rows, number, names = events.matching(matching, process, until)
     columns = events.columns
@@ -277,10 +255,9 @@ def ranges_named(
 
 
 def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
-    """Return the ends of named ranges of a process, and the thread that ended each.
+    """Ends of named ranges of a process, in no order, and the thread that ended each.
 
-    Returns:
-        int64[n] in no order, int64[n]; those that never ended are left out.
+    Ranges that never ended are left out.
     """
     columns = events.columns
     rows = events.named_ranges.of_process(process)
@@ -316,11 +293,7 @@ def thread_names(events: Events) -> list[tuple[int, str]]:
 
 
 def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
-    """Return the MPI ranks in the names of threads, by process.
-
-    Args:
-        thread_names: (globalTid, name) of each thread that NVTX named.
-    """
+    """MPI ranks by process, from names of threads (globalTid)."""
     ranks: dict[int, set[int]] = defaultdict(set)
     for thread, name in thread_names:
         match = _MPI_RANK.fullmatch(name)
@@ -359,12 +332,7 @@ def domain_names(events: Events) -> dict[tuple[int, int], str]:
 
 
 def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> list[str]:
-    """Return the names of domains without any event in any process, except those of libraries.
-
-    Args:
-        events: of the export.
-        domains: names by process and id.
-    """
+    """Names of domains without any event in any process, except those of libraries."""
     by_program = {
         key: name
         for key, name in domains.items()

@@ -76,11 +76,7 @@ _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
 def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
-    """Return the strings with these ids that the export has.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Strings with these ids that the export has."""
     wanted = sorted(ids)
     strings: dict[int, str] = {}
     columns = {"id": int, "value": str}
@@ -94,12 +90,9 @@ def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
 
 
 def repeated_strings(database: Database) -> dict[str, Mapping[int, int]]:
-    """Return, by the name of each column with ids of strings, which id to read in place of others.
+    """By the name of each column with ids of strings, the id to read in place of others.
 
     Merged exports may have a text under several ids: equal names would count as different ones.
-
-    Raises:
-        TraceFormatError: the file is damaged.
     """
     if not database.has(schema.STRINGS, "id", "value"):
         return {}
@@ -119,11 +112,7 @@ def repeated_strings(database: Database) -> dict[str, Mapping[int, int]]:
 
 
 def refers_to(database: Database, table: str, column: str, text: str) -> bool:
-    """Return whether a row of a table refers to a string that contains a text.
-
-    Raises:
-        TraceFormatError: the file is damaged.
-    """
+    """Whether a row of a table refers to a string that contains a text."""
     found = database.rows(schema.STRINGS, {"id": int}, "instr(value, ?)", [text])
     ids = ", ".join(str(row["id"]) for row in found if row["id"] is not None)
     return bool(ids and database.rows(table, {column: int}, f"{column} IN ({ids}) LIMIT 1"))

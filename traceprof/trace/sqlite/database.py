@@ -77,7 +77,7 @@ _CLOSED = -1
 def _columns_by_table(
     tables: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of columns by table, once for all reports that have the same."""
+    """Names of columns by table, once for all reports that have the same."""
     return MappingProxyType(dict(tables))
 
 
@@ -110,11 +110,8 @@ class Database:
     ) -> None:
         """Open a report read-only.
 
-        Args:
-            path: the report.
-            progress: called with the rows that are read.
-            file: the SQLite file, if it is not the report itself.
-            remedy: advice to the user about a damaged file.
+        `file`: the SQLite file, if it is not the report itself. `progress`: called with the rows
+        that are read. `remedy`: advice to the user about a damaged file.
 
         Raises:
             TraceFormatError: the file is damaged, or its writer has not finished.
@@ -287,17 +284,12 @@ class Database:
         where: str = "",
         arguments: Any = (),  # noqa: ANN401
     ) -> list[dict[str, Any]]:
-        """Return columns of a small table, or no row if the table is absent.
+        """Columns of a small table, or no row if the table is absent.
 
-        Args:
-            table: its name.
-            columns: by name, whether integers or text belong there.
-            where: an SQL condition on existing columns.
-            arguments: of the condition.
+        `columns`: by name, whether integers or text belong there. `where`: an SQL condition on
+        existing columns, with `arguments`.
 
-        Returns:
-            For each row a dict of all these columns: None for NULL, and if the table has no such
-            column.
+        Each row has all these columns: None for NULL, and if the table has no such column.
 
         Raises:
             TraceFormatError: the file is damaged, or holds another type instead of an integer.
@@ -319,14 +311,7 @@ class Database:
         columns: Columns,
         arguments: Any = (),  # noqa: ANN401
     ) -> list[dict[str, Any]]:
-        """Return the rows of a query with a small result, as `rows` does.
-
-        Args:
-            sql: the query.
-            table: the one that it reads, for messages.
-            columns: by name, whether integers or text belong there.
-            arguments: of the query.
-        """
+        """Rows of a query with a small result, as `rows` has them; `table` is for messages."""
         with self.damage_reported():
             cursor = self.connection.execute(sql, arguments)
             names = [name for name, *_ in cursor.description]
@@ -352,7 +337,6 @@ class Database:
         return (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns)
 
     def _is_in_place(self) -> bool:
-        """Return whether the name still leads to the opened file."""
         with suppress(OSError):
             return os.path.samestat(self.file.stat(), self._status)
         return False

@@ -55,16 +55,9 @@ class NumberedTexts:
     def of_stored(
         self, data: Bytes, begin: Int64, length: Int64, is_blob: npt.NDArray[np.bool_]
     ) -> Int64 | None:
-        """Return the numbers of texts in pages.
+        """Numbers of texts in pages, `NONE` for NULL; None if two texts cannot be distinguished.
 
-        Args:
-            data: the pages.
-            begin: int64[n], the beginning of each text.
-            length: int64[n], its bytes in UTF-8, `NONE` for NULL.
-            is_blob: bool[n].
-
-        Returns:
-            int64[n], `NONE` for NULL; None if two texts cannot be distinguished.
+        `begin`: of each text. `length`: its bytes in UTF-8, `NONE` for NULL.
         """
         numbers = np.full(len(begin), NONE, np.int64)
         words = -(-length // 8)
@@ -79,7 +72,7 @@ class NumberedTexts:
     def _of_width(
         self, data: Bytes, begin: Int64, length: Int64, is_blob: npt.NDArray[np.bool_], width: int
     ) -> Int64 | None:
-        """Return the numbers of texts that take `width` words of eight bytes."""
+        """Numbers of texts that take `width` words of eight bytes."""
         kind = (length << 1 | is_blob).view(np.uint64)
         stored = gathered(data, begin, 8 * width).view(np.uint64).reshape(len(begin), width)
         if width:
@@ -180,12 +173,9 @@ class NumberedRows:
         return numbers
 
     def _looked_up(self, hashes: Words, columns: Sequence[Int64], rows: Int64) -> Int64:
-        """Return the numbers of some rows, and give them their slots; new ones are added.
+        """Numbers of some rows, and give them their slots; new ones are added.
 
-        Args:
-            hashes: uint64[m], of these rows.
-            columns: int64[n] each, of all rows.
-            rows: int64[m], indices of these rows.
+        `hashes`: uint64[m], of these `rows`; the columns have all rows.
         """
         distinct, first, which = np.unique(hashes, return_index=True, return_inverse=True)
         is_new = ~np.isin(distinct, self._sorted_hashes, assume_unique=True)

@@ -105,7 +105,7 @@ def _chunks(
     rows: Mapping[str, NumberedRows],
     chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
-    """Yield rows from the file's pages as far as possible, and the others through SQLite."""
+    """Rows from the file's pages where possible, and the others through SQLite."""
     rowid = database.rowid(table)
     read = partial(_through_sqlite, database, table, columns, rowid, chunk_rows)
     if texts:
@@ -161,7 +161,6 @@ def _through_sqlite(
     first: int,
     last: int,
 ) -> Iterator[dict[str, Int64]]:
-    """Yield the rows whose rowids are in [first, last], in chunks."""
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
     # Twice as fast as fetching rows, with only the standard library; and SQLite works without
     # Python's lock, so that two threads halve the time. SQLite only checks that a record's columns
@@ -190,7 +189,6 @@ def _rows_through_sqlite(
     first: int,
     last: int,
 ) -> Iterator[dict[str, Int64]]:
-    """Yield the rows whose rowids are in [first, last], with numbers of texts."""
     names = ", ".join(map(quote, (*columns, *texts)))
     end = quote(database.columns[table][-1])  # else SQLite would not detect damaged records
     query = f"SELECT {names}, typeof({end}) FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
@@ -215,7 +213,7 @@ def _rows_through_sqlite(
 def _slices(
     database: Database, table: str, rowid: str, chunk_rows: int, first: int, last: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield first and last rowid of consecutive chunks; rowids may be negative and have gaps."""
+    """First and last rowid of consecutive chunks; rowids may be negative and have gaps."""
     query = (
         f"SELECT {rowid} FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ? "  # noqa: S608
         f"ORDER BY {rowid} LIMIT 1 OFFSET ?"
@@ -234,7 +232,7 @@ def _slices(
 def _run(
     database: Database, query: str, slices: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
+    """The query's one row for each slice, in order; threads work ahead of the reader."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (tables that need it are few)
 
     connections: list[sqlite3.Connection] = []

@@ -50,13 +50,9 @@ def layout_of(
     columns: Sequence[str] = (),
     texts: Sequence[str] = (),
 ) -> Layout:
-    """Return the positions of a table's stored columns.
+    """Positions of a table's stored columns, all names in the spelling of the schema.
 
-    Args:
-        connection: the open file.
-        table: its name, in the spelling of sqlite_master.
-        columns: names of columns of integers, in the table's spelling, or of the rowid.
-        texts: names of columns of texts or blobs, in the table's spelling.
+    `columns`: of integers, or the rowid. `texts`: of texts or blobs.
 
     Raises:
         Unsupported: a column is not an integer or not stored, or the schema is damaged.
@@ -120,7 +116,7 @@ def _begins_with(sql: str, table: str) -> bool:
 def _rowid_position(
     connection: sqlite3.Connection, table: str, stored: Sequence[tuple[object, ...]]
 ) -> int | None:
-    """Return the position of a column that is an alias of the rowid; None without one."""
+    """Position of a column that is an alias of the rowid; None without one."""
     keys = [position for position, row in enumerate(stored) if row[3]]
     if len(keys) != 1 or str(stored[keys[0]][1]).upper() != "INTEGER":
         return None
@@ -182,13 +178,7 @@ class RecordFormats:
     """
 
     def __init__(self, layout: Layout, places: list[int], text_places: list[int]) -> None:
-        """Begin without formats.
-
-        Args:
-            layout: of the table.
-            places: of the wanted integer columns in the table, ascending.
-            text_places: of the wanted columns of texts in the table, ascending.
-        """
+        """Begin without formats; places of integers and of texts in the table ascend."""
         self._places, self._text_places = places, text_places
         self._most = max((*places, *text_places), default=-1) + 1
         self._defaults = layout.defaults & {*places, *text_places}
@@ -216,7 +206,7 @@ class RecordFormats:
             setattr(self, name, np.concatenate((held, room)))
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
-        """Return the number of each row's format; None if there are too many of them."""
+        """Number of each row's format; None if there are too many of them."""
         lengths = data.take(headers)
         longest = min(int(lengths.max()), _MAX_HEADER)
         if longest > 8 * self._words or len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
@@ -290,23 +280,17 @@ class RecordFormats:
         self.end[number] = max(end, length)
 
     def texts(self, order: int, headers: Int64, formats: Int64) -> tuple[Int64, Int64, Mask]:
-        """Return the beginnings of a column's texts, their sizes (-1: NULL), and which are blobs.
+        """Beginnings of a column's texts, their sizes (-1: NULL), and which are blobs.
 
-        Args:
-            order: of the column among those of texts.
-            headers: the beginnings of the rows.
-            formats: of the rows.
+        `order`: of the column among those of texts. `headers`: the beginnings of the rows.
         """
         begin = headers + self._text_starts[:, order].take(formats)
         return begin, self._lengths[:, order].take(formats), self._is_blob[:, order].take(formats)
 
     def values(self, data: Bytes, headers: Int64, formats: Int64) -> list[Int64]:
-        """Return the wanted integer columns of records, int64[n] each.
+        """Wanted integer columns of records, int64[n] each.
 
-        Args:
-            data: the pages.
-            headers: int64[n], the beginnings of the records.
-            formats: int64[n], of the records.
+        `headers`: the beginnings of the records in the pages.
         """
         if not self._places:
             return []
@@ -329,7 +313,7 @@ class RecordFormats:
         return [columns[order] for order in range(len(self._places))]
 
     def _column(self, words: Int64, order: int, used: Int64, formats: Int64) -> Int64:
-        """Return a column whose values are the first bytes of these words, if stored."""
+        """Column whose values are the first bytes of these words, if stored."""
         words >>= _property(self._shifts[:, order], used, formats)
         if not self._is_stored[used, order].all():
             is_stored = _property(self._is_stored[:, order], used, formats)
@@ -343,16 +327,15 @@ def _width(serial: int) -> int:
 
 
 def _property(of_format: npt.NDArray[Any], used: Int64, formats: Int64) -> npt.NDArray[Any]:
-    """Return a property of each record's format, as one number if it is equal for all."""
+    """Property of each record's format, as one number if it is equal for all."""
     values = of_format[used]
     return values[:1] if (values == values[0]).all() else of_format.take(formats)
 
 
 def _groups(starts: Int64) -> Iterator[slice]:
-    """Yield column runs: columns side by side, at the same distances in all formats.
+    """Column runs: columns side by side, at the same distances in all formats.
 
-    Args:
-        starts: int64[formats, columns], the beginning of each.
+    `starts`: int64[formats, columns], the beginning of each.
     """
     distances = np.diff(starts, axis=1)
     is_same = (distances == distances[0]).all(axis=0)
@@ -365,7 +348,7 @@ def _groups(starts: Int64) -> Iterator[slice]:
 
 
 def _fields(header: bytes) -> list[tuple[int, int]] | None:
-    """Return serial type and place in the payload of each column of a row.
+    """Serial type and place in the payload of each column of a row.
 
     None if the header is incomplete, or not in SQLite's form.
     """
@@ -420,15 +403,12 @@ def decode_columns(
     *,
     window_bytes: int | None = None,
 ) -> Iterator[Chunk]:
-    """Yield a table's rows in order of rowid.
+    """A table's rows in order of rowid.
 
-    Args:
-        file: its path, no link, or its descriptor.
-        layout: of the table, with the columns to read.
-        texts: by column, the object that numbers its texts.
-        rows: by a new name, the object that numbers combinations of wanted columns; the chunk has
-            the number in their place.
-        window_bytes: of the pages that are decoded at once; None for the usual number.
+    `file`: its path, no link, or its descriptor. `texts`: by column, the object that numbers its
+    texts. `rows`: by a new name, the object that numbers combinations of wanted columns; the chunk
+    has the number in their place. `window_bytes`: of the pages that are decoded at once; None for
+    the usual number.
 
     Raises:
         Unsupported: the rows from here on cannot be read.
@@ -470,7 +450,7 @@ class _Decoder:
         self._least_local = (file.usable - 12) * 32 // 255 - 23
 
     def decode(self, leaves: Leaves, first: int, end: int) -> Chunk | None:
-        """Return the rows of some leaves; None if there are none."""
+        """Rows of some leaves; None if there are none."""
         numbers = leaves.numbers[first:end]
         self._file.read(numbers, self._data)
         cells, counts = self._file.leaf_cells(self._data, len(numbers))
@@ -493,14 +473,11 @@ class _Decoder:
     ) -> tuple[Int64, tuple[int, int]]:
         """Check that rowids ascend, and that SQLite would find each on its page.
 
-        Args:
-            keys: int64[n], the position of each rowid.
-            counts: int64[pages], the number of rowids on each page.
-            highest: of all pages, the greatest possible rowid on each.
-            first: the index of the first of these pages among all.
+        `keys`: the position of each rowid. `counts`: the number of rowids on each page. `highest`:
+        of all pages, the greatest possible rowid on each. `first`: the index of the first of these
+        pages among all.
 
-        Returns:
-            The size of each rowid in bytes, int64[n] or [1]; the first one and the last.
+        Returns the size of each rowid in bytes, int64[n] or [1]; the first one and the last.
         """
         stored, lengths = stored_varints(self._data, keys)
         descends = (stored[1:] <= stored[:-1]).any()
@@ -517,7 +494,7 @@ class _Decoder:
         return lengths, (int(firsts[0]), int(lasts[-1]))
 
     def _local(self, payloads: Int64) -> Int64:
-        """Return the number of bytes of each payload that are on the row's page."""
+        """Number of bytes of each payload that are on the row's page."""
         if ((payloads < 0) | (payloads >= _MAX_PAYLOAD)).any():
             raise Unsupported("a row too large")
         if (payloads <= self._most_local).all():
@@ -530,13 +507,10 @@ class _Decoder:
     def _columns(
         self, keys: Int64, headers: Int64, payloads: Int64, local: Int64
     ) -> dict[str, Int64] | None:
-        """Return the wanted columns of some rows; None if SQLite has to read them.
+        """Wanted columns of some rows; None if SQLite has to read them.
 
-        Args:
-            keys: int64[n], the position of each row's rowid.
-            headers: int64[n], the beginning of each row's record.
-            payloads: int64[n], the size of each record in bytes.
-            local: int64[n], the part of each size that is on the row's page.
+        Of each row, `keys`: the position of its rowid. `headers`: the beginning of its record.
+        `payloads`: the size of the record in bytes. `local`: the part of it on the row's page.
         """
         rowids = varints(self._data, keys)[0] if None in self._order.values() else _NO_ROWIDS
         if not self._has_stored:
