@@ -62,3 +62,7 @@ def test_lines_left_out_are_marked() -> None:
 def test_every_command_is_in_the_readme() -> None:
     for name in cli.list_commands(None):  # type: ignore[arg-type]
         assert f"`traceprof {name} " in README
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    assert len(README.splitlines()) <= 150
