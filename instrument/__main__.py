@@ -6,10 +6,12 @@ status and traceback. PyTorch is not imported here: ranges are on once the scrip
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import io
 import os
 import pkgutil
@@ -18,7 +20,24 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
+if not __package__:  # `python FOLDER/instrument train.py`, for a Python without this package
+
+    def _load(name: str, folder: str) -> None:
+        """Import one package of ours, and nothing else that lies beside it."""
+        file = os.path.join(folder, "__init__.py")  # noqa: PTH118
+        spec = importlib.util.spec_from_file_location(
+            name, file, submodule_search_locations=[folder]
+        )
+        assert spec is not None  # noqa: S101
+        assert spec.loader is not None  # noqa: S101
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+    _folder = sys.path.pop(0)
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as with `-m instrument`)
+    _load("instrument", _folder)
+    _load("traceprof", os.path.join(os.path.dirname(_folder), "traceprof"))  # noqa: PTH118, PTH120
 
 from instrument.children import VARIABLE
 from instrument.core.nvtx_ranges import GARBAGE_COLLECTION, MODULES
@@ -26,7 +45,7 @@ from instrument.core.patching import after_import
 from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 HELP = """Run a script, or with -m a module, with NVTX ranges around its steps and operations.
@@ -47,96 +66,93 @@ class Target(NamedTuple):
     arguments: tuple[str, ...]
 
 
-@click.command(
-    help=HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
-)
-@click.option("-m", "is_module", is_flag=True, help="Run a module, as `python -m` does.")
-@click.option(
-    "--with",
-    "tool",
-    type=click.Choice(("nsys", "torch")),
-    help="The recorder: Nsight Systems, if `nsys profile` runs this (the default), or"
-    " torch.profiler.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    help="Folder of the traces of torch.profiler; by default the current folder.",
-)
-@click.option(
-    "--steps",
-    metavar="A:B",
-    help="Record steps A up to but not including B, counted from 0: the steps marked with"
-    " instrument.step, else from one optimizer step to the next.",
-)
-@click.option(
-    "--shapes",
-    "has_shapes",
-    is_flag=True,
-    help="Let torch.profiler record the shapes of operators' inputs, too, from which FLOPs, MFU and"
-    " bytes follow. It takes time on the host for each operator.",
-)
-@click.option(
-    "--modules",
-    type=click.IntRange(1),
-    metavar="DEPTH",
-    help="Ranges around the forward passes of modules, too: of the outermost one (1), of those that"
-    " it calls (2), and so on. They take time on the host for each call of a module.",
-)
-@click.option(
-    "--gc",
-    "has_collections",
-    is_flag=True,
-    help="Ranges around garbage collections of Python, too. What a handler of a signal raises at"
-    " the begin or end of one, Ctrl-C for example, is lost: Python passes it on to nobody.",
-)
-@click.argument("name", metavar="SCRIPT|MODULE")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def read_arguments(
-    name: str,
-    is_module: bool,
-    tool: str | None,
-    output: str | None,
-    steps: str | None,
-    has_shapes: bool,
-    modules: int | None,
-    has_collections: bool,
-    arguments: tuple[str, ...],
-) -> Target:
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser, of the standard library: the training's Python may have nothing else."""
+    parser = argparse.ArgumentParser(
+        "python -m instrument",
+        "python -m instrument [OPTIONS] SCRIPT|MODULE [ARGUMENTS]",
+        HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-m", action="store_true", dest="is_module", help="Run a module, as `python -m` does.")
+    add(
+        "--with",
+        dest="tool",
+        choices=("nsys", "torch"),
+        help="The recorder: Nsight Systems, if `nsys profile` runs this (the default), or"
+        " torch.profiler.",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="Folder of the traces of torch.profiler; by default the current folder.",
+    )
+    add(
+        "--steps",
+        metavar="A:B",
+        help="Record steps A up to but not including B, counted from 0: the steps marked with"
+        " instrument.step, else from one optimizer step to the next.",
+    )
+    add(
+        "--shapes",
+        action="store_true",
+        help="Let torch.profiler record the shapes of operators' inputs, too, from which FLOPs, MFU"
+        " and bytes follow. It takes time on the host for each operator.",
+    )
+    add(
+        "--modules",
+        type=int,
+        metavar="DEPTH",
+        help="Ranges around the forward passes of modules, too: of the outermost one (1), of those"
+        " that it calls (2), and so on. They take time on the host for each call of a module.",
+    )
+    add(
+        "--gc",
+        action="store_true",
+        help="Ranges around garbage collections of Python, too. What a handler of a signal raises"
+        " at the begin or end of one, Ctrl-C for example, is lost: Python passes it on to nobody.",
+    )
+    # DeepSpeed and torch.distributed.launch put it before the first argument of the script.
+    add("--local_rank", "--local-rank", help=argparse.SUPPRESS)
+    add("words", nargs=argparse.PARSER, metavar="SCRIPT|MODULE")  # and all that follows it
+    return parser
+
+
+def read_arguments(words: Sequence[str] | None = None) -> Target:
     """Return the target; put what to record into the environment, also for child processes."""
-    if steps is not None:
+    parser = _parser()
+    words = sys.argv[1:] if words is None else words
+    given = parser.parse_args(words)
+    if given.steps is not None:
         try:
-            parse_steps(steps)
+            parse_steps(given.steps)
         except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--steps") from error
-    if has_shapes and tool != "torch":
-        raise click.UsageError("only torch.profiler records shapes: add --with torch")
-    folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
-    depth = None if modules is None else str(modules)
-    collections = "1" if has_collections else None
+            parser.error(f"--steps: {error}")
+    if given.modules is not None and given.modules < 1:
+        parser.error("--modules: the depth is 1 or more")
+    if given.shapes and given.tool != "torch":
+        parser.error("only torch.profiler records shapes: add --with torch")
     variables = {
-        TOOL: tool,
-        FOLDER: folder,
-        STEPS: steps,
-        SHAPES: "1" if has_shapes else None,
-        MODULES: depth,
-        GARBAGE_COLLECTION: collections,
+        TOOL: given.tool,
+        FOLDER: None if given.output is None else os.path.abspath(given.output),  # noqa: PTH100
+        STEPS: given.steps,
+        SHAPES: "1" if given.shapes else None,
+        MODULES: None if given.modules is None else str(given.modules),
+        GARBAGE_COLLECTION: "1" if given.gc else None,
     }
     os.environ.update({key: value for key, value in variables.items() if value is not None})
-    return Target(name, is_module, arguments)
+    own = [word for word in words if word.startswith(("--local_rank=", "--local-rank="))][:1]
+    passed = own if given.local_rank is not None else []
+    name, *arguments = given.words[1:] if given.words[0] == "--" else given.words
+    return Target(name, given.is_module, (*passed, *arguments))
 
 
 def main() -> None:
     """Run the script or module on the command line, and exit with its status."""
-    try:
-        target = read_arguments(prog_name="python -m instrument", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    if not isinstance(target, Target):  # --help
-        sys.exit(target)
+    target = read_arguments()
     os.environ[VARIABLE] = "1"  # for child processes
     after_import("torch", _enable)
     try:

@@ -85,8 +85,21 @@ class MissingExtraError(TraceprofError):
             extra: the extra that has it.
         """
         # A clone is named and no index, where others could register the name.
-        remedy = f"run pip install '.[{extra}]' in the folder of traceprof's source"
+        remedy = f"run {_installer()} '.[{extra}]' in the folder of traceprof's source"
         return cls(what, f"the package {package} is not installed", remedy)
+
+
+def _installer() -> str:
+    """Return the command that installs into this environment, by what its maker left in it."""
+    import sys  # noqa: PLC0415  (only mistakes need it)
+    from importlib.util import find_spec  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    if Path(sys.prefix, "uv-receipt.toml").exists():
+        return "uv tool install --force"
+    if Path(sys.prefix, "pipx_metadata.json").exists():
+        return "pipx install --force"
+    return "uv pip install" if find_spec("pip") is None else "pip install"
 
 
 class WorkerError(TraceprofError):

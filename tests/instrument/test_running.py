@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import venv
 import zipapp
 from pathlib import Path
 
@@ -128,6 +129,25 @@ def test_other_targets_run_or_fail_as_without(folder: Path, arguments: list[str]
     assert run(folder, "-m", "instrument", *arguments) == run(folder, *arguments)
 
 
+@pytest.mark.parametrize("arguments", [["show.py", "--", "-m"], ["-m", "package.show"]])
+def test_a_python_without_the_package_runs_its_folder(folder: Path, arguments: list[str]) -> None:
+    environment = folder / "environment"
+    if not environment.exists():
+        venv.create(environment)
+    python = str(environment / "bin" / "python")
+    package = str(ROOT / "instrument")
+    found = [
+        ended(python, *words, cwd=folder, input="the input")
+        for words in (arguments, [package, *arguments])
+    ]
+    assert (found[0].stdout, found[0].stderr) == (found[1].stdout, found[1].stderr)
+    assert ended(python, "-m", "instrument", *arguments, cwd=folder).returncode == 1
+    # The first arguments of DeepSpeed and torch.distributed.launch are for the script.
+    (folder / "words.py").write_text("import sys; print(sys.argv)")
+    words = (package, "--local_rank=1", "--steps", "1:2", "words.py", "a")
+    assert ended(python, *words, cwd=folder).stdout == "['words.py', '--local_rank=1', 'a']\n"
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no safe paths before 3.11")
 def test_a_safe_path_stays_safe(folder: Path) -> None:
     assert run(folder, "-P", "-m", "instrument", "show.py") == run(folder, "-P", "show.py")
@@ -136,7 +156,7 @@ def test_a_safe_path_stays_safe(folder: Path) -> None:
 def test_usage(folder: Path) -> None:
     status, out, err = run(folder, "-m", "instrument")
     assert (status, out) == (2, "")
-    assert err.startswith("Usage: python -m instrument")
+    assert err.startswith("usage: python -m instrument")
     status, out, err = run(folder, "-m", "instrument", "--help")
     assert (status, err) == (0, "")
     assert "torchrun" in out

@@ -24,7 +24,6 @@ from traceprof.recording.doctor import (
     find_versions,
     findings,
     misfits,
-    numbers,
     probe_ranges,
     recordable_data,
     render,
@@ -33,6 +32,7 @@ from traceprof.recording.doctor import (
 from traceprof.recording.machine import Machine, Space, look_for_space
 from traceprof.recording.nsys import Nsys
 from traceprof.recording.plan import NSYS, TORCH, make_plan
+from traceprof.recording.training import numbers
 from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.folder import reports_in
 
@@ -307,7 +307,7 @@ def test_only_an_nsys_that_is_too_old_for_cuda_is_warned_of(
 ) -> None:
     versions = Versions("2024.1", "580.65", "13.0", "2.9.0", nsys_cuda=nsys_cuda)
     diagnosis = replace(DIAGNOSIS, versions=versions, misfits=("too new",))
-    monkeypatch.setattr(record, "diagnose", lambda: diagnosis)
+    monkeypatch.setattr(record, "diagnose", lambda **_: diagnosis)
     plan = replace(make_plan(["python", "a.py"], tmp_path, {}, tool=TORCH), tool=tool)
     messages: list[str] = []
     assert record._diagnosed(plan, messages.append) is diagnosis

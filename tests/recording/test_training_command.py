@@ -1,6 +1,7 @@
 """Where `-m instrument` goes in a command."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from traceprof.recording.job import read_command
         "python ^ -m train",
         "torchrun ^ train",
         "python -m accelerate.commands.launch --cpu --config_file a ^ train.py",
+        "uv run torchrun ^ train.py",
         # There is no place for it:
         "torchrun --no-python ./train.sh",
         "python -c pass",
@@ -51,6 +53,25 @@ def test_instrument_is_put_before_the_script(command: str) -> None:
 def test_module_is_the_long_name_of_m() -> None:
     words = read_command(["torchrun", "--module", "pkg.train", "a"]).instrumented()
     assert shlex.join(words) == "torchrun -m instrument -m pkg.train a"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("deepspeed --num_gpus 2 train.py a", "--num_gpus 2 --module instrument train.py a"),
+        ("deepspeed --module pkg.train a", "--module instrument -m pkg.train a"),
+        ("deepspeed --module instrument train.py", "--module instrument train.py"),
+        ("deepspeed --no_python ./train.sh", "--no_python ./train.sh"),
+    ],
+)
+def test_deepspeed_names_a_module_its_own_way(command: str, expected: str) -> None:
+    assert shlex.join(read_command(command.split()).instrumented()) == f"deepspeed {expected}"
+
+
+def test_the_folder_stands_where_the_module_would() -> None:
+    for command in ("python train.py", "python -m instrument train.py"):
+        words = read_command(command.split()).instrumented(["--gc"], Path("/x/instrument"))
+        assert shlex.join(words) == "python /x/instrument --gc train.py"
 
 
 def test_options_are_those_of_instrument() -> None:

@@ -70,7 +70,7 @@ def command(
     from traceprof.recording.plan import make_plan
 
     check_files(folder)
-    plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool)
+    plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool, asks=True)
     for note in plan.notes:
         _say(note)
     if is_dry:
@@ -80,7 +80,8 @@ def command(
         return 0
     from traceprof.recording.record import record
 
-    _say(f"recording with {plan.tool} into {folder}")
+    asked = "" if plan.training is None else f", the training's Python is {plan.training}"
+    _say(f"recording with {plan.tool} into {folder}{asked}")
     status, reports, is_whole = record(plan, _say)
     if reports and not _analyze(plan, reports):
         is_whole = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import signal
 import socket
 import sqlite3
@@ -30,6 +29,13 @@ from traceprof.recording.machine import (
     ptrace_scope,
     throttled_since,
 )
+from traceprof.recording.training import (
+    MIN_TORCH,
+    PACKAGE,
+    cuda_of_torch,
+    lack_of_instrument,
+    numbers,
+)
 from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS, export
@@ -42,12 +48,10 @@ if TYPE_CHECKING:
 
     from traceprof.recording.machine import Machine
     from traceprof.recording.nsys import Nsys
+    from traceprof.recording.training import Training
 
-_CUDA = re.compile(r"^cuda\b[^=]*=\s*'([^']+)'", re.MULTILINE)
 _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 """Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""
-
-MIN_TORCH = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -63,24 +67,38 @@ class Versions:
     nsys_cuda: str = ""  # the newest CUDA that this Nsight Systems knows
 
 
-def find_versions(nsys: str, driver: str, nsys_cuda: str) -> Versions:
-    """Return the versions in this Python's environment.
+def find_versions(
+    nsys: str, driver: str, nsys_cuda: str, training: Training | None = None
+) -> Versions:
+    """Return the versions in the environment of the training's Python, or of this one.
 
     Args:
         nsys: version of Nsight Systems.
         driver: version of the driver.
         nsys_cuda: the newest CUDA that Nsight Systems knows.
+        training: what the training's Python answered.
     """
-    nccl = (_installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
+
+    def installed(package: str) -> str:
+        return _installed(package) if training is None else training.versions.get(package, "")
+
+    cuda = cuda_of_torch(_origin("torch")) if training is None else training.cuda
+    nccl = (installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
     return Versions(
         nsys,
         driver,
-        _cuda_of_torch(),
-        _installed("torch"),
+        cuda,
+        installed("torch"),
         next(filter(None, nccl), ""),
-        _installed("nvtx"),
+        installed("nvtx"),
         nsys_cuda,
     )
+
+
+def _origin(module: str) -> str | None:
+    """Return the file of a module of this Python: empty where it has none."""
+    spec = importlib.util.find_spec(module)
+    return None if spec is None else spec.origin or ""
 
 
 def misfits(versions: Versions) -> list[str]:
@@ -110,29 +128,11 @@ def is_cuda_too_new(versions: Versions) -> bool:
     return bool(versions.driver and known) and known < numbers(versions.cuda)[:2]
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, match.group().split("."))) if match else ()
-
-
 def _installed(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _cuda_of_torch() -> str:
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return ""
-    try:
-        text = Path(spec.origin).with_name("version.py").read_text()
-    except OSError:
-        return ""
-    match = _CUDA.search(text)
-    return match.group(1) if match else ""
 
 
 _OURS, _OWN = "traceprof probe", "probe of nvtx"
@@ -157,13 +157,13 @@ class ProbedRanges:
     failure: str = ""  # why there is no recording; empty if there is one
 
 
-def probe_ranges(nsys: Nsys) -> ProbedRanges:
-    """Record a program of this Python that opens two ranges; takes some seconds."""
+def probe_ranges(nsys: Nsys, python: str = sys.executable) -> ProbedRanges:
+    """Record a program of a Python that opens two ranges; takes some seconds."""
     failure = ""
     for _ in range(_TRIES):
         try:
             with closing(TemporaryFolder()) as folder:
-                names, failure = _recorded_names(nsys, folder.path)
+                names, failure = _recorded_names(nsys, python, folder.path)
         except (TraceprofError, OSError, sqlite3.Error) as error:
             failure = str(error)
             continue
@@ -185,14 +185,16 @@ def _end_all(variables: Mapping[str, str]) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def _recorded_names(nsys: Nsys, folder: Path) -> tuple[set[str], str]:
+def _recorded_names(nsys: Nsys, python: str, folder: Path) -> tuple[set[str], str]:
     """Return the names of recorded ranges, and why there is no recording."""
     report = folder / "probe.nsys-rep"
     flags = [flag for flag in _FLAGS if flag[2:].partition("=")[0] in nsys.options]
-    command = (nsys.path, "profile", *flags, f"--output={folder / 'probe'}", sys.executable)
+    command = (nsys.path, "profile", *flags, f"--output={folder / 'probe'}", python)
+    program = folder / "probe.py"
+    program.write_text(_PROGRAM)
     try:
         # What nsys collects lies in this folder, too, so that it is removed with it.
-        done = captured(*command, "-c", _PROGRAM, environment=os.environ | _works_in(folder))
+        done = captured(*command, PACKAGE, program, environment=os.environ | _works_in(folder))
     except BaseException:
         _end_all(_works_in(folder))
         raise
@@ -262,20 +264,32 @@ class Diagnosis:
     space: Space | None = None  # for a recording; None if no folder was named
     # those that nsys recorded when it was tried; None if it was not
     ranges: ProbedRanges | None = None
+    training: str = ""  # the Python that it is about, with versions where that was asked
+    lacks: tuple[str, ...] = ()  # sentences: what a recording of that Python would not have
 
 
-def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnosis:
-    """Examine this machine and this Python's environment without changing them.
+def diagnose(
+    folder: Path | None = None,
+    *,
+    tries_nsys: bool = False,
+    training: Training | None = None,
+    lacks: Sequence[str] = (),
+) -> Diagnosis:
+    """Examine this machine and an environment of Python without changing them.
 
     Args:
         folder: of a recording, which need not exist.
         tries_nsys: whether to record a small program, which takes some seconds.
+        training: the Python whose environment it is; None for this one.
+        lacks: sentences about what a recording of that Python would not have.
     """
+    python = sys.executable if training is None else training.executable
+    lack = "" if training is not None else lack_of_instrument(_origin("instrument"))
     nsys = nsys_module.find()
     machine = look_at_machine(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
     version, cuda = ("", "") if nsys is None else (nsys.version_text, nsys.newest_cuda)
-    versions = find_versions(version, driver, cuda)
+    versions = find_versions(version, driver, cuda, training)
     return Diagnosis(
         SCHEMA,
         socket.gethostname(),
@@ -288,7 +302,9 @@ def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnos
         look_at_cores(len(gpus)),
         tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
         None if folder is None else look_for_space(folder),
-        probe_ranges(nsys) if tries_nsys and nsys is not None else None,
+        probe_ranges(nsys, python) if tries_nsys and nsys is not None else None,
+        f"{sys.executable}, which runs traceprof" if training is None else str(training),
+        (*lacks, *([f"{lack}: install traceprof again"] if lack else [])),
     )
 
 
@@ -477,7 +493,7 @@ def render(diagnosis: Diagnosis) -> str:
         aligned = _aligned([*rows])
         if aligned:
             lines += [one_line(title), *aligned, ""]
-    sentences = (*diagnosis.misfits, *findings(diagnosis), *_lacking(diagnosis))
+    sentences = (*diagnosis.lacks, *diagnosis.misfits, *findings(diagnosis), *_lacking(diagnosis))
     lines += [f"→ {one_line(misfit)}" for misfit in sentences]
     lines += [f"→ {one}" for one in (*_against_loss(diagnosis.versions), _next(diagnosis))]
     return "\n".join(lines).rstrip() + "\n"
@@ -513,6 +529,8 @@ def _next(diagnosis: Diagnosis) -> str:
 
 
 def _versions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    if diagnosis.training:
+        yield "Python", diagnosis.training
     for field in fields(diagnosis.versions):
         yield _NAMES[field.name], getattr(diagnosis.versions, field.name) or "not found"
 

@@ -21,7 +21,7 @@ from traceprof.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
+PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"}
 _PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
@@ -36,6 +36,7 @@ class _Launcher(NamedTuple):
     # other versions have options that are unknown here, so that only a word that looks like a
     # script is one
     may_have_others: bool
+    module_flag: str = "-m"  # before the name of a module
 
 
 _TORCHRUN = _Launcher(
@@ -82,6 +83,26 @@ _ACCELERATE = _Launcher(
 )
 """Of accelerate 1.15, and of older versions."""
 
+_DEEPSPEED = _Launcher(
+    frozenset(
+        {
+            *("--no-python", "--no-local-rank", "--no-ssh", "--no-ssh-check"),
+            *("--force-multi", "--save-pid", "--bind-cores-to-rank", "--elastic-training"),
+            *("--help", "-h"),
+        }
+    ),
+    ("", ""),  # started once, it starts the other nodes itself
+    ("", ""),
+    may_have_others=True,
+    module_flag="--module",
+)
+_LAUNCHED_BY = {
+    "torchrun": _TORCHRUN,
+    "deepspeed": _DEEPSPEED,
+    "ds": _DEEPSPEED,
+    "accelerate-launch": _ACCELERATE,
+}
+
 
 @dataclass(frozen=True)
 class TrainingCommand:
@@ -95,39 +116,50 @@ class TrainingCommand:
     num_nodes: int | None = None  # torchrun's `--nnodes`; None if that is not one number
     node: int | None = None  # torchrun's `--node-rank`; None if not given
     uses_mpi: bool = False  # whether MPI starts it
+    at: int | None = None  # index of the word that is Python, or its launcher; None if unknown
+    module_flag: str = "-m"  # before the name of a module
 
     @property
     def is_instrumented(self) -> bool:
         """The presence of `-m instrument` in the command."""
         script = self.script
-        return script is not None and self.words[script : script + 2] == ("-m", "instrument")
+        return script is not None and self.words[script : script + 2] == (
+            self.module_flag,
+            "instrument",
+        )
 
-    def instrumented(self, options: Sequence[str] = ()) -> list[str]:
+    def instrumented(self, options: Sequence[str] = (), package: Path | None = None) -> list[str]:
         """Return the command with `-m instrument` before the script.
 
         A command without a place for it, or that has it already, is unchanged.
+
+        Args:
+            options: of `instrument`.
+            package: the folder of `instrument`, for a Python that does not have it.
         """
-        words = list(self.words)
         if self.script is None:
-            return words
+            return list(self.words)
+        before, after = self.words[: self.script], self.words[self.script :]
         if self.is_instrumented:
-            return [*words[: self.script + 2], *options, *words[self.script + 2 :]]
-        return [*words[: self.script], "-m", "instrument", *options, *words[self.script :]]
+            after = after[2:]
+        elif self.module_flag != "-m" and after[0] == self.module_flag:
+            after = ("-m", *after[1:])
+        own = (self.module_flag, "instrument") if package is None else (str(package),)
+        return [*before, *own, *options, *after]
 
 
 def read_command(words: Sequence[str]) -> TrainingCommand:
-    """Read a command: Python, torchrun or accelerate, perhaps with mpirun or srun before it."""
+    """Read a command: Python or a launcher of it, perhaps with mpirun or srun before it."""
     uses_mpi = bool(words) and Path(words[0]).name in _MPI
     for i, word in enumerate(words):
         name = Path(word).name
-        if _PYTHON.match(name):
+        if PYTHON.match(name):
             return _python(words, i, uses_mpi)
-        if name == "torchrun":
-            return _launched(_TORCHRUN, words, i + 1, _interpreter_of(word), uses_mpi)
-        if name == "accelerate" and tuple(words[i + 1 : i + 2]) == ("launch",):
-            return _launched(_ACCELERATE, words, i + 2, _interpreter_of(word), uses_mpi)
-        if name == "accelerate-launch":
-            return _launched(_ACCELERATE, words, i + 1, _interpreter_of(word), uses_mpi)
+        first = i + 1
+        if name == "accelerate" and tuple(words[first : first + 1]) == ("launch",):
+            name, first = "accelerate-launch", first + 1
+        if name in _LAUNCHED_BY:
+            return _launched(_LAUNCHED_BY[name], words, i, first, _interpreter_of(word), uses_mpi)
     return TrainingCommand(tuple(words), None, None, uses_mpi=uses_mpi)
 
 
@@ -137,20 +169,25 @@ def _python(words: Sequence[str], at: int, uses_mpi: bool) -> TrainingCommand:
     while i < len(words) and words[i].startswith("-") and words[i] not in {"-m", "-c", "-"}:
         i += 2 if words[i] in _PYTHON_WITH_VALUE else 1
     if i + 1 < len(words) and words[i] == "-m" and words[i + 1] in _LAUNCHERS:
-        return _launched(_TORCHRUN, words, i + 2, python, uses_mpi)
+        return _launched(_TORCHRUN, words, at, i + 2, python, uses_mpi)
     if tuple(words[i : i + 2]) == ("-m", "accelerate.commands.launch"):
-        return _launched(_ACCELERATE, words, i + 2, python, uses_mpi)
+        return _launched(_ACCELERATE, words, at, i + 2, python, uses_mpi)
     if (
         i >= len(words)
         or words[i] in {"-c", "-"}
         or (words[i].startswith("-m") and len(words) < i + 2)
     ):
-        return TrainingCommand(tuple(words), None, python, uses_mpi=uses_mpi)
-    return TrainingCommand(tuple(words), i, python, uses_mpi=uses_mpi)
+        return TrainingCommand(tuple(words), None, python, uses_mpi=uses_mpi, at=at)
+    return TrainingCommand(tuple(words), i, python, uses_mpi=uses_mpi, at=at)
 
 
 def _launched(
-    launcher: _Launcher, words: Sequence[str], first: int, python: str | None, uses_mpi: bool
+    launcher: _Launcher,
+    words: Sequence[str],
+    at: int,
+    first: int,
+    python: str | None,
+    uses_mpi: bool,
 ) -> TrainingCommand:
     """Read the options of a launcher up to the script."""
     values: dict[str, str] = {}
@@ -179,12 +216,16 @@ def _launched(
         for option, variable in (launcher.num_nodes, launcher.node)
     )
     return TrainingCommand(
-        tuple(words) if i >= len(words) or words[i] != "--module" else _with_short(words, i),
+        tuple(words)
+        if i >= len(words) or words[i] != "--module" or launcher.module_flag == "--module"
+        else _with_short(words, i),
         i if runs_python and i < len(words) else None,
         python,
         num_nodes=int(nodes or 1) if (nodes or "1").isdecimal() else None,
         node=int(node) if node.isdecimal() else None,
         uses_mpi=uses_mpi,
+        at=at,
+        module_flag=launcher.module_flag,
     )
 
 
@@ -206,7 +247,7 @@ def _interpreter_of(program: str) -> str | None:
     if not first.startswith("#!") or not words:
         return None
     name = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
-    return shutil.which(name) if _PYTHON.match(Path(name).name) else None
+    return shutil.which(name) if PYTHON.match(Path(name).name) else None
 
 
 # Variables of launchers of a process per rank or node: rank, number of ranks, rank on the machine.

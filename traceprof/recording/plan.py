@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,7 @@ from traceprof.errors import MissingToolError, UsageError
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.job import Job, TrainingCommand, job_of, read_command
 from traceprof.recording.machine import look_at_machine
+from traceprof.recording.training import PACKAGE, Training, ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -158,6 +159,7 @@ class Plan:
     steps: str | None  # the recorded steps, `A:B`; None for all
     flags: Flags  # of nsys
     notes: tuple[str, ...]  # warnings for the user
+    training: Training | None = None  # its Python, if that was asked
 
     @property
     def words_without_links(self) -> tuple[str, ...]:
@@ -189,6 +191,7 @@ def make_plan(
     *,
     steps: str | None = None,
     tool: str | None = None,
+    asks: bool = False,
 ) -> Plan:
     """Plan a recording.
 
@@ -198,10 +201,12 @@ def make_plan(
         environment: of this process, which shows its part of the job.
         steps: the steps to record, as the user gave them; None for all.
         tool: `nsys` or `torch`; None for nsys if it is installed.
+        asks: whether to ask the Python of the training what it has.
 
     Raises:
         MissingToolError: nsys is requested and not installed.
-        UsageError: the steps are no range, or nsys could not follow the command's processes.
+        UsageError: the steps are no range, nsys could not follow the command's processes, or the
+            training's Python lacks what a recording needs.
     """
     _check_steps(steps)
     command = read_command(words)
@@ -214,9 +219,18 @@ def make_plan(
             "install Nsight Systems, or record with --with torch",
         )
     notes = [_NO_NSYS] if tool is None and nsys is None else []
+    training = ask(command, environment) if asks else None
+    package = None
+    if training is not None:
+        notes += training.check(command, under_nsys=nsys is not None)
+        package = PACKAGE if training.lacks_instrument else None
+    elif asks and command.script is not None:
+        notes.append("the Python of the training runs elsewhere, and was not asked what it has")
     if nsys is None:
-        return _torch_plan(command, folder, job, steps, notes)
-    return _nsys_plan(nsys, command, folder, job, steps, notes)
+        plan = _torch_plan(command, folder, job, steps, notes, package)
+    else:
+        plan = _nsys_plan(nsys, command, folder, job, steps, notes, package)
+    return replace(plan, training=training)
 
 
 _NO_NSYS = (
@@ -231,7 +245,12 @@ _NO_SCRIPT = (
 
 
 def _torch_plan(
-    command: TrainingCommand, folder: Path, job: Job, steps: str | None, notes: list[str]
+    command: TrainingCommand,
+    folder: Path,
+    job: Job,
+    steps: str | None,
+    notes: list[str],
+    package: Path | None,
 ) -> Plan:
     options = ["--with", TORCH, "-o", str(folder), *_steps_option(steps)]
     variables = {**_variables(steps), "TRACEPROF_RECORD_WITH": TORCH}
@@ -241,7 +260,7 @@ def _torch_plan(
             "without --steps all steps are recorded, and kept in memory until the training ends"
         )
     notes += _instrument_notes(command)
-    words = tuple(command.instrumented(options))
+    words = tuple(command.instrumented(options, package))
     return Plan(TORCH, words, variables, folder, job, steps, Flags([], []), tuple(notes))
 
 
@@ -252,6 +271,7 @@ def _nsys_plan(
     job: Job,
     steps: str | None,
     notes: list[str],
+    package: Path | None,
 ) -> Plan:
     if command.words and Path(command.words[0]).name == "srun":
         raise UsageError(
@@ -281,7 +301,7 @@ def _nsys_plan(
         if name in nsys.options
     ]
     flags = Flags([*flags.flags, *own], flags.left_out)
-    training = command.instrumented(_steps_option(steps))
+    training = command.instrumented(_steps_option(steps), package)
     words = ("nsys", "profile", *(flag.text for flag in flags.flags), *training)
     notes += _instrument_notes(command)
     return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))
@@ -328,6 +348,7 @@ def script(plan: Plan) -> str:
     """Return the commands of a plan as lines of a shell, each flag with its purpose and cost."""
     folder = shlex.quote(str(plan.folder))
     lines = [
+        *([] if plan.training is None else [f"# the training's Python: {plan.training}"]),
         f"mkdir -p {folder}",
         f"traceprof doctor --json > {folder}/doctor-$(hostname).json  # for analyze",
         *(_with_nsys(plan) if plan.tool == NSYS else _with_torch(plan)),

@@ -203,7 +203,7 @@ def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:
     Warns of an nsys that does not know the training's CUDA.
     """
     try:
-        diagnosis = diagnose()
+        diagnosis = diagnose(training=plan.training)
         store(plan.folder, diagnosis)
     except (TraceprofError, OSError) as error:  # the recording is worth more
         say(f"links are not known: {error}")
