@@ -55,6 +55,12 @@ def test_both_run_everything_with_every_python() -> None:
     assert tuple(of_gitlab["PYTHON"]) == dist.VERSIONS
 
 
+def test_the_metadata_promises_the_pythons_that_are_tested() -> None:
+    toml = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    promised = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', toml)
+    assert tuple(promised) == dist.VERSIONS
+
+
 def test_the_citation_has_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
