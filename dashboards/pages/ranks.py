@@ -74,7 +74,7 @@ _WORK = (
 )
 _AGAINST = (
     Column("rank", "rank", IDENTIFIER, 60),
-    Column("stage", "stage", IDENTIFIER, 60, "of the pipeline"),
+    Column("stage", "stage", None, 60, "of the pipeline"),
     Column("work_ns", "compute of a step (ms)", 3, 90, "all its kernels added, in the mean step"),
     Column("excess_ns", "beyond its peers (ms)", 3, 90, "of that, more than their median"),
     Column("noise_ns", "noise (ms)", 3, 80, "how much peers differ by themselves"),
@@ -221,7 +221,7 @@ def _against_others(analysis: Analysis) -> dict[int, dict[str, Any]]:
             "work_ns": own.compute_ns,
             "excess_ns": own.excess_ns,
             "noise_ns": own.noise_ns,
-            "stage": own.stage,
+            "stage": None if own.stage is None else str(own.stage),
         }
         for own in rank_work.run(analysis.measured).ranks
         if own.excess_ns is not None

@@ -14,12 +14,15 @@ from dashboards.widgets.components import (
     answered_later,
     bar,
     card,
+    folded,
+    gain_bar,
     legend,
     nothing,
     number,
     page,
     row,
 )
+from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
@@ -55,11 +58,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page: the assumptions to choose from, and the answers once they are ready."""
     view = View(analysis, address)
     assumed = assumed_in(address)
-    lead = (
-        "The steps are replayed as they were recorded, with something changed: which call launched"
-        " which operation, what streams and threads waited for, and how ranks waited for each"
-        " other. The whole run is replayed, whatever ranks and time are chosen."
-    )
+    lead = "The steps of the whole run are replayed as they were recorded, with something changed."
     if not view.analysis.run.ranks:
         return page(TITLE, lead, nothing("No report holds GPU work: there is nothing to replay."))
     question = questions_about(analysis).about(WhatIfQuestion(assumed))
@@ -121,33 +120,24 @@ def _form(assumed: Sequence[str]) -> Component:
         {"label": html.Span([html.Code(text), f" {meaning}"]), "value": text}
         for text, meaning in meanings.items()
     ]
-    return card(
-        "Assume",
-        dcc.Checklist(
-            id="what-if-ticked",
-            options=options,
-            value=[text for text in assumed if text in meanings],
-            className="assumptions",
-        ),
-        html.Div(
-            [
-                html.Label(
-                    [
-                        "other assumptions ",
-                        dcc.Input(
-                            id="what-if-others",
-                            type="text",
-                            value=f"{SEPARATOR} ".join(others),
-                            placeholder=f"such as {_EXAMPLES}",
-                        ),
-                    ]
-                ),
-                html.Button("Replay", id="what-if-ask", className="plain"),
-            ],
-            className="ask",
-        ),
-        note="several are answered each by itself, then all together; none: each of them",
+    choices = dcc.Checklist(
+        id="what-if-ticked",
+        options=options,
+        value=[text for text in assumed if text in meanings],
+        className="assumptions",
     )
+    written = dcc.Input(
+        id="what-if-others",
+        type="text",
+        value=f"{SEPARATOR} ".join(others),
+        placeholder=f"such as {_EXAMPLES}",
+    )
+    ask = html.Button("Replay", id="what-if-ask", className="plain")
+    asking = html.Div([html.Label(["other assumptions ", written]), ask], className="ask")
+    about = "several are answered each by itself, then all together; none: each of them"
+    about_it = html.P(about, className="note")
+    form = folded("Assume …", about_it, choices, asking, opened=bool(assumed))
+    return html.Section(form, className="card")
 
 
 # -- the answers ----------------------------------------------------------------------------------
@@ -166,11 +156,14 @@ def _gates(baseline: Baseline) -> Component:
             ),
             number(f"limit {percent(gate.limit)}"),
         )
-        for gate in baseline.gates
+        for gate in sorted(baseline.gates, key=lambda gate: gate.holds)
     ]
+    failing = [gate.name for gate in baseline.gates if not gate.holds]
+    said = f"Not all: {', '.join(failing)}" if failing else f"Yes: all {len(rows)} checks hold"
+    table = html.Table(html.Tbody(rows), className="gates")
     return card(
         "Can the replay be believed?",
-        html.Table(html.Tbody(rows), className="gates"),
+        folded(said, table, opened=bool(failing)),
         note="where a check fails, what it makes unsure is not answered",
     )
 
@@ -178,81 +171,75 @@ def _gates(baseline: Baseline) -> Component:
 def _steps(whatif: WhatIf) -> Component:
     baseline = whatif.baseline
     assert baseline is not None  # noqa: S101  (what is not refused has one)
-    significant = sorted(
-        (answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None),
-        key=lambda answer: answer.change_ns or 0,
-    )
-    same = [answer.assume for answer in whatif.answers if answer.is_too_small]
+    least_ns = MIN_SHARE * baseline.step_ns
+    answered = [answer for answer in whatif.answers if answer.refused is None]
+    answered.sort(key=lambda answer: answer.change_ns or 0)
+    is_small = {
+        answer.assume: answer.is_too_small or abs(answer.change_ns or 0) < least_ns
+        for answer in answered
+    }
+    significant = [answer for answer in answered if not is_small[answer.assume]]
+    same = [one_line(answer.assume) for answer in answered if is_small[answer.assume]]
     refused = [answer for answer in whatif.answers if answer.refused is not None]
-    most = max([baseline.step_ns, *(answer.high_ns or 0 for answer in significant)])
     parts: list[Any] = []
     if significant:
-        head = html.Tr(
-            [
-                html.Th("if", scope="col"),
-                html.Th(f"{baseline.subject} takes", scope="col"),
-                html.Th("", scope="col"),
-                html.Th("from – to", scope="col", className="number"),  # noqa: RUF001
-                html.Th("change", scope="col", className="number"),
-                html.Th("", scope="col"),
-            ]
-        )
+        columns = ("if", f"{baseline.subject} takes", "gain", "from – to", "change", "")  # noqa: RUF001
+        cells = [
+            html.Th(name, scope="col", className="number" if at in {1, 3, 4} else "")
+            for at, name in enumerate(columns)
+        ]
+        head = html.Thead(html.Tr(cells))
         as_it_is = row(
             "as it is",
             number(duration(baseline.step_ns)),
-            html.Td(_step_bar(baseline.step_ns, None, None, most), className="bar-cell"),
-            html.Td(""),
-            html.Td(""),
+            html.Td(f"of {duration(baseline.step_ns)}", className="note"),
+            *(html.Td(""), html.Td("")),
             html.Td(steps_text(baseline), className="note"),
         )
-        body = html.Tbody([as_it_is, *(_row(answer, most) for answer in significant)])
-        parts.append(html.Table([html.Thead(head), body], className="what-if"))
+        body = html.Tbody([as_it_is, *(_row(answer, baseline.step_ns) for answer in significant)])
+        parts.append(html.Table([head, body], className="what-if"))
     else:
         parts.append(nothing("None of these would change the step by more than the replay misses."))
     if same:
-        parts.append(html.P(f"No significant change: {', '.join(map(one_line, same))}."))
-    parts += [
-        html.P(
-            f"{one_line(answer.assume)} has no answer: {one_line(answer.refused or '')}"
-            + (f" → {one_line(how)}" if (how := answer.how_to_collect) else "")
+        parts.append(
+            html.P(f"No significant change, under {percent(MIN_SHARE)}: {', '.join(same)}.")
         )
-        for answer in refused
-    ]
+    if refused:
+        why = [
+            html.Li(
+                f"{one_line(answer.assume)}: {one_line(answer.refused or '')}"
+                + (f" → {one_line(how)}" if (how := answer.how_to_collect) else "")
+            )
+            for answer in refused
+        ]
+        names = ", ".join(one_line(answer.assume) for answer in refused)
+        listed = html.Ul(why, className="notes")
+        parts.append(folded(f"This recording does not answer {names}", listed))
     return card("What a step would take", *parts)
 
 
-def _row(answer: Answer, most: int) -> Component:
+def _row(answer: Answer, step_ns: int) -> Component:
     low, high = answer.low_ns or 0, answer.high_ns or 0
     span = "" if answer.is_bound else f"{duration(low)} – {duration(high)}"  # noqa: RUF001
+    gain = max(-(answer.change_ns or 0), 0) / max(step_ns, 1)
+    least, most = ((step_ns - end) / max(step_ns, 1) for end in (high, low))
+    drawn = (
+        gain_bar(0, gain, None, "at most")
+        if answer.is_bound
+        else gain_bar(max(least, 0), max(most, 0), gain, change_text(answer))
+    )
     return row(
-        html.Code(one_line(answer.assume)),
+        html.Code(one_line(answer.assume), title=_meaning(answer.assume)),
         number(step_text(answer)),
-        html.Td(
-            _step_bar(
-                answer.step_ns or 0,
-                None if answer.is_bound else low,
-                None if answer.is_bound else high,
-                most,
-            ),
-            className="bar-cell",
-        ),
+        html.Td(drawn, className="bar-cell"),
         number(span),
         number(change_text(answer)),
         html.Td(answer.note, className="note"),
     )
 
 
-def _step_bar(step_ns: int, low_ns: int | None, high_ns: int | None, most_ns: int) -> Component:
-    """Return a bar as long as the step, with its interval upon it."""
-
-    def percent_of(time_ns: int) -> str:
-        return f"{100 * time_ns / max(most_ns, 1):.3f}%"
-
-    parts = [html.Span(className="step", style={"width": percent_of(step_ns)})]
-    if low_ns is not None and high_ns is not None:
-        place = {"left": percent_of(low_ns), "width": percent_of(high_ns - low_ns)}
-        parts.append(html.Span(className="interval", style=place))
-    return html.Div(parts, className="step-bar")
+def _meaning(assumed: str) -> str:
+    return next((one.meaning for one in ASSUMPTIONS if one.form == assumed), assumed)
 
 
 def _critical_path(whatif: WhatIf) -> list[Component]:

@@ -88,6 +88,20 @@ def bar(parts: Iterable[tuple[float, str, str]]) -> Component:
     return html.Div(spans, className="bar")
 
 
+def gain_bar(least: float, most: float, expected: float | None, title: str) -> Component:
+    """Return a bar of shares of a step: solid to the least, hatched to the most, and a mark."""
+    left, end = (f"{100 * min(part, 1):.2f}%" for part in (least, most))
+    parts = [
+        html.Span(className="limit", style={"width": end}),
+        html.Span(className="proven", style={"width": left}),
+    ]
+    if expected is not None:
+        parts.append(
+            html.Span(className="expected", style={"left": f"{100 * min(expected, 1):.2f}%"})
+        )
+    return html.Span(parts, className="gain", title=title)
+
+
 def legend(entries: Iterable[tuple[str, Children]]) -> Component:
     """Return what colours stand for."""
     items = [

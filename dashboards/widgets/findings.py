@@ -12,6 +12,7 @@ from dashboards.widgets.components import (
     evidence_address,
     evidence_list,
     folded,
+    gain_bar,
     heads,
     nothing,
     number,
@@ -78,11 +79,11 @@ def findings_card(view: View) -> Component | None:
     bars = html.Span(
         [
             f"bars: {view.unit}, {duration(headline.step_ns)}; ",
-            _gain_bar(0.7, 1, None, "solid"),
+            gain_bar(0.7, 1, None, "solid"),
             " proven by a replay, ",
-            _gain_bar(0, 1, None, "hatched"),
+            gain_bar(0, 1, None, "hatched"),
             " at most, ",
-            _gain_bar(0, 0, 0.5, "mark"),
+            gain_bar(0, 0, 0.5, "mark"),
             " expected",
         ],
         className="note",
@@ -171,7 +172,7 @@ def _gain(finding: Finding, view: View) -> list[Component]:
         why = "half of the limit, as no such change is on file"
     else:
         why = f"what {counted(known.num_changes, 'such change')} on file brought of such limits"
-    bar = _gain_bar(
+    bar = gain_bar(
         share(least_ns, step_ns),
         share(most_ns, step_ns),
         share(about_ns, step_ns) if about_ns else None,
@@ -182,20 +183,6 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
     text = [html.Strong(saving_text(saving)), html.Span(of_step, className="note")]
     return [bar, html.Div(text, className="number")]
-
-
-def _gain_bar(least: float, most: float, expected: float | None, title: str) -> Component:
-    """Return a bar of shares of a step: solid to the least, hatched to the most, and a mark."""
-    left, end = (f"{100 * min(part, 1):.2f}%" for part in (least, most))
-    parts = [
-        html.Span(className="limit", style={"width": end}),
-        html.Span(className="proven", style={"width": left}),
-    ]
-    if expected is not None:
-        parts.append(
-            html.Span(className="expected", style={"left": f"{100 * min(expected, 1):.2f}%"})
-        )
-    return html.Span(parts, className="gain", title=title)
 
 
 def metric_text(name: str, value: MetricValue) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
@@ -55,9 +56,35 @@ def test_the_page_has_the_answers_with_their_intervals_and_checks(asked: WhatIf)
         assert ("holds" if gate.holds else "fails") in shown
     for one in asked.answers:
         assert one.assume in shown
-        if not one.is_too_small:
+        assert one.step_ns is not None
+        if abs(asked.baseline.step_ns - one.step_ns) >= 0.01 * asked.baseline.step_ns:
             assert duration(one.step_ns or 0) in shown
             assert one.is_bound or duration(one.high_ns or 0) in shown
+
+
+def test_bars_are_what_is_gained(asked: WhatIf) -> None:
+    assert asked.baseline is not None
+    step_ns = asked.baseline.step_ns
+    half = structs.replace(
+        asked.answers[0],
+        step_ns=step_ns // 2,
+        change_ns=-(step_ns // 2),
+        low_ns=step_ns // 4,
+        high_ns=step_ns * 3 // 4,
+        is_bound=False,
+        is_too_small=False,
+        refused=None,
+    )
+    refused = structs.replace(half, assume="launch=0", step_ns=None, refused="<no launches>")
+    whatif = structs.replace(asked, answers=(half, refused))
+    tree = what_if.drawn(PendingAnswer(whatif, is_over=True))
+    (bar,) = (part for part in named(tree, "Span") if getattr(part, "className", "") == "gain")
+    most, least, mark = bar.children
+    assert (most.style, least.style) == ({"width": "75.00%"}, {"width": "25.00%"})
+    assert mark.style == {"left": "50.00%"}
+    (folded,) = (one for one in named(tree, "Details") if "<no launches>" in text(one))
+    assert not folded.open
+    assert text(folded).startswith("This recording does not answer launch=0")
 
 
 def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
@@ -139,6 +166,7 @@ def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> N
 def test_in_the_browser_assumptions_are_ticked(page: Page, sample_url: str, asked: WhatIf) -> None:
     page.goto(f"{sample_url}/what-if")
     expect(page.get_by_role("heading", name="Can the replay be believed?")).to_be_visible()
+    page.get_by_text("Assume …").click()
     page.get_by_text("the host never waits for the GPU").click()
     page.get_by_label("other assumptions").fill("link=4x")
     page.get_by_role("button", name="Replay").click()
@@ -148,3 +176,4 @@ def test_in_the_browser_assumptions_are_ticked(page: Page, sample_url: str, aske
     expect(both.locator("td").first).to_have_text(duration(asked.answers[-1].step_ns or 0))
     page.go_back()
     expect(page.get_by_label("other assumptions")).to_have_value("")
+    expect(page.get_by_label("other assumptions")).to_be_hidden()
