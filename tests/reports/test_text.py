@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tests.support.builders import ALL_REDUCE as NCCL
-from tests.support.builders import TraceBuilder
+from tests.support.builders import TraceBuilder, solver
 from tests.support.selection import known, long_after
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES, analysis_of
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Basis, Saving
 from traceprof.reports import html, text
@@ -220,6 +221,20 @@ def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -
         most = Saving.at_most(round(share * finding.impact_ns / 5), "half-precision")
         said = "; ".join(claim(result, [replace(finding, saving=most)]).sentences)
         assert (why in said) == is_more
+
+
+def test_a_limit_above_the_cost_says_why() -> None:
+    """Single kernels and launching are in the limit of `unfused-kernels`, not in its cost."""
+    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    said = three_lines(result)
+    assert said is not None
+    assert said.gain is not None
+    assert "more than the cost: single kernels and launching count, too" in said.gain
+
+
+def test_the_gain_stands_under_the_unit_with_its_article(tmp_path: Path) -> None:
+    said = text.render(analyze_reports([solver(12).write(tmp_path)]))
+    assert "an iteration gains" in said
 
 
 def test_a_share_follows_the_time_that_it_is_of() -> None:

@@ -8,7 +8,12 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_means import counted_steps
-from traceprof.analyses.verdict.three_lines import share_of_step, short_action, small_fixes
+from traceprof.analyses.verdict.three_lines import (
+    share_of_step,
+    short_action,
+    small_fixes,
+    why_more,
+)
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph, table
@@ -30,14 +35,6 @@ _CLOCKS = (
     "Times of evidence are on the clock of the rank's own report; the dashboard shows them on"
     " that of the first report, with these beside them."
 )
-_GAINS_BESIDE = {
-    "communication=0": "kernels beside communication become faster, too",
-    "copies-hidden": "the calls that make the copies go, too",
-    "half-precision": "kernels that only move numbers become faster, too",
-    "launch=0": "what the host runs between launches goes, too",
-    "no-sync": "the host then launches ahead, which hides other time of its own, too",
-}
-_MUCH_MORE = 1.05  # a step of another rank may be as much longer
 
 
 def finding_blocks(analysis: RunResult) -> Iterator[Block]:
@@ -67,7 +64,9 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
 def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Iterator[Block]:
     """Yield a table of findings in the order in which to act, and what to do after the first."""
     kind, headline = judged_kind(analysis.breakdown), analysis.headline
-    unit = str(kind) if headline is None else headline.unit
+    unit, one = str(kind), f"the {kind}"
+    if headline is not None and headline.lengths is not None:
+        unit, one = headline.unit, headline.breakdown.unit.unit.one
     groups = by_id(analysis.findings)
     if not groups:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")
@@ -78,7 +77,7 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
         cost = percent(share_of_step(worst, analysis.breakdown)) if worst.impact_ns else "-"
         ranks = ranks_text([finding.rank for finding in group]).removeprefix("rank").lstrip("s ")
         rows.append((str(worst.severity), worst.id, ranks, cost, _gain_cell(worst.saving)))
-    headings = ("", "finding", "rank", f"of the {unit}", f"a {unit} gains")
+    headings = ("", "finding", "rank", f"of the {unit}", f"{one} gains")
     yield table(headings, rows, text=headings[:3])
     if len(groups) > max_rows:
         yield Paragraph(f"Also: {', '.join(group[0].id for group in groups[max_rows:])}.")
@@ -162,14 +161,13 @@ def _with_evidence(
 
 def _beyond(analysis: RunResult, finding: Finding) -> str:
     saving, per_step = finding.saving, finding.metrics.get("per_step_ns")
-    if saving is None or saving.assume is None or saving.sets_pace:
+    if saving is None or saving.sets_pace:
         return ""
     if not isinstance(per_step, int):
         (result,) = (rank for rank in analysis.breakdown if rank.rank == finding.rank)
         per_step = finding.impact_ns // max(len(counted_steps(result)), 1)
-    gained = saving.high_ns if saving.step_ns is None else saving.step_ns
-    why = _GAINS_BESIDE.get(saving.assume, "it changes more than this finding counts")
-    return f": more than its cost, as {why}" if (gained or 0) > _MUCH_MORE * per_step else ""
+    why = why_more(finding, per_step)
+    return f": more than its cost, as {why}" if why else ""
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:

@@ -32,6 +32,7 @@ _WORDS = {
     "compute": "longer compute",
     "exposed_communication": "communication that nothing hides",
     "exposed_copy": "copies that nothing hides",
+    "late_return": "the GPU was done, but the host stayed in its wait",
     **{name.removesuffix("_ns"): words for name, words in CAUSE_WORDS.items()},
 }
 _Group = dict[int, list["SlowStep"]]  # by rank

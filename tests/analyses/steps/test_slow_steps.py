@@ -93,6 +93,31 @@ def test_what_grew_if_nothing_ran_that_is_not_elsewhere(tmp_path: Path) -> None:
     assert step.cause_ns == pytest.approx(10 * 3 * 90 * US, abs=US)
 
 
+@pytest.mark.parametrize(
+    ("held_ns", "cause", "label"),
+    [(EXTRA - 50 * US, "late_return", "cudaStreamSynchronize"), (2 * US, "unknown", None)],
+)
+def test_a_wait_that_ends_long_after_the_gpu_is_done(
+    held_ns: int, cause: str, label: str | None, tmp_path: Path
+) -> None:
+    """Each step waits for the GPU; in step 7 the host is late, in that call or after it."""
+    trace, time = TraceBuilder(), MS
+    for number in range(NUM):
+        end = time + MS
+        trace.kernel(time + 10 * US, end, launch=(time, time + 5 * US))
+        late = number == SLOW
+        trace.api(
+            "cudaStreamSynchronize_v3020", time + 10 * US, end + (held_ns if late else 2 * US)
+        )
+        time = end + (EXTRA if late else 20 * US)
+        trace.nvtx(f"step {number}", end - MS, time - US)
+    [step] = found(trace, tmp_path)
+    assert (step.number, step.cause, step.label) == (SLOW, cause, label)
+    # Without the wait it would have launched as much earlier as the kernel takes.
+    expected = EXTRA if label else EXTRA - MS
+    assert step.cause_ns == pytest.approx(expected, abs=60 * US)
+
+
 def test_without_a_sign_the_cause_is_unknown(tmp_path: Path) -> None:
     [step] = found(training(lambda *_: None), tmp_path)
     assert (step.cause, step.label) == ("unknown", None)

@@ -16,14 +16,15 @@ from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.steps.step_means import first_shown
 from traceprof.findings import Count, one_of
-from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.idle_causes import IdleCause, idle_causes, wait_idle
 from traceprof.host.idle_details import details
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.kernel_names import function_name
 from traceprof.patterns import lazy
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import StepUse, steady_steps
-from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,10 @@ _CAUSE_OF_KIND = {
 }
 RAN = ("checkpoint", "evaluation", "collection", "compile", "file", "range", "operator")
 """Causes that are something that ran in the step and nowhere else."""
+_SYNCHRONIZE = ApiCallKind.SYNCHRONIZE
 _PARTS = ("compute", "exposed_communication", "exposed_copy")
-CAUSES = (*RAN, *_PARTS, *(cause.value for cause in IdleCause))
+LATE_RETURN = "late_return"
+CAUSES = (*RAN, *_PARTS, LATE_RETURN, *(cause.value for cause in IdleCause))
 
 
 class SlowStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +75,8 @@ class SlowStep(Struct, frozen=True, forbid_unknown_fields=True):
         "What ran in it and nowhere else: `checkpoint`, `evaluation`, `collection` (of garbage),"
         " `compile`, `data_loading`, `file` (calls that read or write), `range` or `operator` of"
         " any other kind. Else the part of the step that grew most: a cause of idle time as in"
-        " `gpu-idle`, or a part as in `steps`.",
+        " `gpu-idle`, or a part as in `steps`; `late_return`: most of `sync` was spent in a"
+        " synchronize call that went on while the GPU was idle.",
     ]
     label: Annotated[
         str | None, "Name of the range, operator, call or kernel; null if nothing is known."
@@ -213,7 +217,25 @@ class _Steps:
         elif is_named and part not in _PARTS:
             named = details(self.rank, Window(low, high), IdleCause(part))
             label = named[0].name if named else None
-        return _Why(part, label, max(growth[part], 0), self._longest_gap_end(low, high))
+        grown = max(growth[part], 0)
+        if is_named and part == IdleCause.SYNC.value:
+            held_ns = self._held_in_waits(Window(low, high))
+            if 2 * held_ns > grown:
+                part, grown = LATE_RETURN, min(held_ns, grown)
+        return _Why(part, label, grown, self._longest_gap_end(low, high))
+
+    def _held_in_waits(self, step: Window) -> int:
+        """Return how long the host stayed in synchronize calls while the GPU was idle."""
+        calls, names = self.rank.calls, self.rank.trace.api_names
+        if calls is None:
+            return 0
+        rows = wait_idle(self.rank, step).call
+        keys = calls.packed_name.at(rows)
+        waits = [key for key, name in names.items() if api_call_kind(name) is _SYNCHRONIZE]
+        rows = rows[is_in(keys, np.asarray(waits, np.int64))]
+        within = intervals.union(calls.start_ns[rows], calls.ends(rows))
+        idle = intervals.clip(self.idle, step.start_ns, step.end_ns)
+        return intervals.intersect(idle, within).measure_ns
 
     def parts(self) -> dict[str, Int64]:
         """Return the parts of each step, and its idle time by cause, in ns."""

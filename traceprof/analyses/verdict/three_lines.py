@@ -79,6 +79,16 @@ _CLAIMS = {
     "link-underused": "transfers far below the link's speed",
 }
 
+_GAINS_BESIDE = {
+    "communication=0": "kernels beside communication become faster, too",
+    "copies-hidden": "the calls that make the copies go, too",
+    "half-precision": "kernels that only move numbers become faster, too",
+    "launch=0": "what the host runs between launches goes, too",
+    "no-sync": "the host then launches ahead, too",
+    "unfused-kernels": "single kernels and launching count, too",
+}
+_MUCH_MORE = 1.05  # a step of another rank may be as much longer
+
 
 class ThreeLines(Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong, what to do, and what it brings, in at most 60 words."""
@@ -109,7 +119,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
         return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
-    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], headline)
+    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], analysis, headline)
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
     action = short_action(causes[0], min(left, _MAX_ACTION))
     left -= len((action or "").split()) + 1
@@ -184,6 +194,16 @@ def share_of_step(finding: Finding, breakdowns: Sequence[BreakdownResult]) -> fl
     if isinstance(per_step, int):
         return min(share(per_step, mean.window_ns), 1.0)
     return finding.impact_fraction
+
+
+def why_more(finding: Finding, per_step_ns: int) -> str | None:
+    """Return why a step gains more without a finding than that costs; None if it does not."""
+    saving = finding.saving
+    if saving is None:
+        return None
+    gained = saving.high_ns if saving.step_ns is None else saving.step_ns
+    is_more = (gained or 0) > _MUCH_MORE * per_step_ns
+    return _GAINS_BESIDE.get(saving.assume or finding.id) if is_more else None
 
 
 _SENTENCES = {
@@ -297,23 +317,26 @@ def _within(text: str, max_words: int) -> str:
     return best or " ".join(text.split()[:max_words])
 
 
-def _gain(finding: Finding, headline: Headline) -> str | None:
+def _gain(finding: Finding, analysis: RunResult, headline: Headline) -> str | None:
     saving, step = finding.saving, headline.step_ns
     if saving is None or not saving.high_ns or not step:
         return None
+    why = why_more(finding, round(share_of_step(finding, analysis.breakdown) * step))
+    more = f"; more than the cost: {why}" if why else ""
     unit = f" {headline.breakdown.unit.unit.one}" if headline.lengths else ""
     a_step = f"of {duration(step)}{unit}"
     if saving.low_ns and saving.step_ns:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
-        return f"about {gained}, by a replay"
+        return f"about {gained}, by a replay{more}"
     most = duration(saving.high_ns)
     faster = saving.faster_host_ns
     beyond = f", {duration(faster)} on a faster host" if faster else ""
     known = usual_yield(finding)
     if known is None or known.num_changes < MIN_CHANGES:
         num = 0 if known is None else known.num_changes
-        few = f"only {counted(num, 'such change')}" if num else "no such change"
-        return f"at most {most} {a_step} ({percent(saving.high_ns / step)}){beyond}; {few} on file"
+        few = f"only {counted(num, 'such change')} were" if num else "no such change was"
+        limit = f"at most {most} {a_step} ({percent(saving.high_ns / step)}){beyond}"
+        return f"{limit}{more or f'; {few} measured'}"
     about = expected_ns(finding, step)
     return (
         f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
