@@ -9,6 +9,7 @@ here is adjusted to either: misses stand as misses.
 
 from __future__ import annotations
 
+import itertools
 import json
 import lzma
 import math
@@ -433,10 +434,10 @@ _GPU_INTRO = """\
 What traceprof predicts from a recording *before* a change (torch.profiler, unless a section says
 otherwise), beside the gain measured **without a recorder**: the mean difference of ten rounds of
 each, in turn, with its 95 % interval. *Recorded* is a step under the recorder, before and after.
-A row has the finding's place in the report, or the assumption of `whatif`, or both where they
-predict the same. A prediction holds if the two intervals overlap. Nothing is adjusted to the
-recordings, which are in [tests/gpu/recordings](../tests/gpu/recordings); `make validation` writes
-this page.
+A row has the finding's place in the report and the assumption of `whatif`, one below the other,
+or together where they predict the same. A prediction holds if the two intervals overlap. Nothing
+is adjusted to the recordings, which are in [tests/gpu/recordings](../tests/gpu/recordings); `make
+validation` writes this page.
 
 Fifteen small trainings ([changes.py](../tests/gpu/changes.py)) on one H100, PyTorch 2.11, CUDA
 13.0, 16 cores of a virtual machine, November 2026. Held: {} of {}. The first change also removes
@@ -483,8 +484,8 @@ def _without_recorder(saving: Saving) -> Promise:
     return Promise(saving.low_ns, saving.faster_host_ns or saving.high_ns, saving.step_ns)
 
 
-def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list[str]:
-    """Return the rows of one of our programs: what its finding promised, and what `whatif` did."""
+def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> str:
+    """Return the row of one of our programs: what its finding promised, and what `whatif` did."""
     change, reason, assume = named
     gains = [1e3 * (old - new) for old, new in zip(rounds["before"], rounds["after"], strict=True)]
     came, error = statistics.fmean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
@@ -513,11 +514,13 @@ def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list
         promises = [("; ".join(named for named, _ in promises), promises[0][1])]
     step_us = statistics.fmean(rounds["before"])
     recorded = " to ".join(duration(round(1e3 * us)) for us in rounds["recorded"])
-    return [
-        f"| {change} | {duration(round(1e3 * step_us))} | {recorded} | {named} | {promise}"
-        f" | {measured} | {promise.kept_within(low, high)} |"
-        for named, promise in promises
-    ]
+    cells = zip(
+        *((named, str(promise), promise.kept_within(low, high)) for named, promise in promises),
+        strict=True,
+    )
+    predictors, predicted, held = ("<br>".join(cell) for cell in cells)
+    step = duration(round(1e3 * step_us))
+    return f"| {change} | {step} | {recorded} | {predictors} | {predicted} | {measured} | {held} |"
 
 
 def _gpu_table(intro: str, folder: Path, changes: Mapping[str, Change]) -> list[str]:
@@ -527,8 +530,9 @@ def _gpu_table(intro: str, folder: Path, changes: Mapping[str, Change]) -> list[
     for name, change in changes.items():
         for packed in folder.glob(f"{name}.*"):
             with _unpacked(packed) as report:
-                rows += _of_gpu(report, change, times[name])
-    kept = [row.split(" | ")[-1].removesuffix(" |") for row in rows]
+                rows.append(_of_gpu(report, change, times[name]))
+    cells = (row.split(" | ")[-1].removesuffix(" |").split("<br>") for row in rows)
+    kept = [*itertools.chain.from_iterable(cells)]
     return [
         intro.format(
             kept.count("yes"), len(kept) - kept.count("no prediction") - kept.count(NO_USE)

@@ -105,7 +105,7 @@ def test_a_change_on_a_gpu_is_in_its_page(validation: ModuleType, name: str) -> 
         validation.GPU_CHANGES[name],
     )
     written = validation.GPU_PAGE.read_text(encoding="utf-8")
-    assert {*validation._of_gpu(report, change, times[name])} <= {*written.splitlines()}
+    assert validation._of_gpu(report, change, times[name]) in written.splitlines()
 
 
 @pytest.mark.long
