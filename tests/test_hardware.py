@@ -112,6 +112,32 @@ def test_rates_double_where_numbers_are_half_as_long(known: Board) -> None:
         assert 1.98 <= fp4 / fp8 <= 4.01  # twice; of GeForce and Blackwell Ultra up to four times
 
 
+@pytest.mark.parametrize(("gpu", "ghz"), [("MI350X", 2.2), ("MI355X", 2.4)])
+def test_rates_of_cdna_4_follow_from_clock_and_compute_units(gpu: str, ghz: float) -> None:
+    known = board(f"AMD Instinct {gpu}")
+    assert known is not None
+    assert known.rates is not None
+    _, _, *rates = known.rates
+    per_clock = (4096, 4096, 8192, 16384)
+    assert rates == pytest.approx([256 * number * ghz / 1000 for number in per_clock], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ai_tops"), [("5090", 3352), ("5080", 1801), ("5070 Ti", 1406), ("5070", 988)]
+)
+def test_fp4_of_geforce_is_half_of_what_it_is_sold_as(gpu: str, ai_tops: int) -> None:
+    known = board(f"NVIDIA GeForce RTX {gpu}")
+    assert known is not None
+    assert known.rates is not None
+    assert known.rates.fp4 == pytest.approx(ai_tops / 2, rel=1e-3)
+
+
+def test_no_rate_is_known_of_a_board_with_one_sparse_figure() -> None:
+    known = board("NVIDIA GB10")
+    assert known is not None
+    assert known.rates is None
+
+
 def test_pcie_rates_double_with_each_generation() -> None:
     # after 128b/130b encoding; generation 6 has flow control units of 256 bytes instead
     assert [PCIE_X16[generation] for generation in (3, 4, 5)] == [15.75, 31.5, 63.0]

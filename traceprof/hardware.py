@@ -6,9 +6,12 @@ NVLink lanes, rates and generations: NVIDIA's data sheets, as collected in stas0
 network/README.md; links of NVLink 3 on GA102 boards: NVIDIA's GA102 whitepaper (4 x 14.0625 GB/s);
 PCIe after encoding: PCI-SIG (128b/130b: 15.75, 31.5, 63.0 for x16); SM counts: data sheets.
 Arithmetic: data sheets, and of GeForce boards the whitepapers of TU102, GA102, AD102 and GB202;
-without sparsity, FP16 with sums in FP32. FP4: data sheets of HGX B200 and B300, GB200 and GB300
-NVL72 per GPU, whitepaper of GB202, data sheets of MI350X and MI355X. Of GB10 NVIDIA gives 1 PFLOP/s
-of FP4 with sparsity: the others follow from it by the ratios of RTX PRO 6000, of the same cores.
+without sparsity, FP16 with sums in FP32. By board, where a figure is not in such a sheet as it is:
+B300, GB300: HGX B300 and GB300 NVL72, of 8 and of 72 GPUs, by GPU; FP4 is given dense and sparse.
+RTX 50: NVIDIA's product pages give FP4 with sparsity ("AI TOPS": 3352, 1801, 1406, 988), twice that
+without; the others: whitepaper of GB202. MI350X, MI355X: AMD at Hot Chips 2025 (2.2 and
+2.4 GHz) and ISSCC 2026 (256 compute units, 8192 operations in FP8 a clock; FP16 half, FP4 twice).
+Of GB10 NVIDIA gives one figure, 1 PFLOP/s of FP4 with sparsity, from which no other one follows.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ BOARDS: tuple[Board, ...] = (
     Board(r"GB300", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 15000)),
     Board(r"B300", 900.0, None, None, Rates(75, 1125, 2250, 2250, 4500, 13125)),
     Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500, 9000)),
-    Board(r"GB10\b", None, None, 48, Rates(31, 62.5, 125, 125, 250, 500)),
+    Board(r"GB10\b", None, None, 48),
     Board(r"GH200", 450.0, None, 132, _H100_SXM),
     Board(r"H100 PCIe", None, 5, 114, _H100_PCIE),
     Board(r"H[12]00 NVL", None, 5, 132, _H100_NVL),
