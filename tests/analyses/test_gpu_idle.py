@@ -6,9 +6,13 @@ import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import only_finding, only_gap
+from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult, removing
+from traceprof.analyses.verdict.three_lines import three_lines
+from traceprof.analyses.verdict.yields import cause_of
+from traceprof.analysis import analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run
@@ -214,6 +218,12 @@ def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(tmp_path: 
     assert "; but 10 ms of 10 ms in the mean step because the host waited" in finding.title
     assert "processes load" in finding.advice[0]
     assert removing(None, [result]) == ("no-data-loading",)
+    # The verdict quotes the mean step: its cause, and the advice on that.
+    assert (finding.metrics["step_cause"], cause_of(finding)) == ("data_loading",) * 2
+    said = three_lines(analyze_reports([builder.write(tmp_path / "again.sqlite")]))
+    assert said is not None
+    assert "the host waits for data to be loaded (load batch)" in said.problem
+    assert "processes load" in known(said.action)
 
 
 def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:

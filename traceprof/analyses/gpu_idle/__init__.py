@@ -23,6 +23,7 @@ from traceprof.findings import (
     Ns,
     Saving,
     Severity,
+    one_of,
     severity_of_cost,
     share,
 )
@@ -172,6 +173,12 @@ class GpuIdleMetrics(Metrics):
     per_step_ns: Annotated[
         Ns | None, "idle time in the mean steady step; null where no step was found"
     ]
+    step_cause: Annotated[
+        str | None,
+        one_of(*(cause.value for cause in IdleCause)),
+        "what makes most of `per_step_ns`, where that is no considerable part of `idle_ns`; else"
+        " null",
+    ]
     coverage: Annotated[
         Fraction,
         "the share of the idle time before operations with a known launch, or before pages of"
@@ -241,9 +248,8 @@ class GpuIdleResult(RankResult, frozen=True):
     @property
     def other_in_step(self) -> IdleCause | None:
         """What makes most of the mean steady step's idle time, if it does not matter in all."""
-        main = max(IdleCause, key=lambda cause: self.in_step[cause])
-        makes_most = 2 * self.in_step[main] >= sum(self.in_step.values()) > 0
-        return main if makes_most and main not in self.main_causes else None
+        cause = self.metrics.step_cause
+        return None if cause is None else IdleCause(cause)
 
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
@@ -260,7 +266,11 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
     silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
     in_step = {cause: covered_in_mean(rank, window, causes.of(cause)) for cause in IdleCause}
-    matter = {*_that_matter(IdleCause, by_cause, idle_ns), max(IdleCause, key=in_step.__getitem__)}
+    matter, in_most = (
+        _that_matter(IdleCause, by_cause, idle_ns),
+        max(IdleCause, key=in_step.__getitem__),
+    )
+    is_other = 2 * in_step[in_most] >= sum(in_step.values()) > 0 and in_most not in matter
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
@@ -269,6 +279,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         lost_ns=intervals.clip(rank.lost, low, high).measure_ns,
         others_ns=_others_ns(rank, idle),
         per_step_ns=_per_step_ns(rank, window),
+        step_cause=in_most.value if is_other else None,
         coverage=causes.coverage(window),
     )
     return GpuIdleResult(
@@ -277,7 +288,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         metrics=metrics,
         unknown_ns=(queued, unlaunched, silent),
         in_step=in_step,
-        details={cause: details(rank, window, cause) for cause in matter},
+        details={cause: details(rank, window, cause) for cause in {*matter, in_most}},
         evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,

@@ -280,10 +280,12 @@ def small_fixes(findings: Sequence[Finding]) -> str | None:
 
 def _place(finding: Finding) -> str:
     """Return the name in its title's parentheses, else the range around most of a finding."""
-    named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", finding.title.partition(";")[0])
+    of_step = finding.metrics.get("step_cause") is not None  # the title says it after the others
+    clause = finding.title.rpartition("; but ")[2] if of_step else finding.title.partition(";")[0]
+    named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", clause)
     name = re.split(r", |#", named[1])[-1].strip() if named is not None else ""
     if not name or len(name) > _MAX_PLACE or name[0].isdigit():
-        name = one_line(finding.place or "", _MAX_PLACE)
+        name = "" if of_step else one_line(finding.place or "", _MAX_PLACE)
     return f" ({_within(name, _MAX_PLACE_WORDS)})" if name else ""
 
 

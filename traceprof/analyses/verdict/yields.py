@@ -47,9 +47,15 @@ def usual_yields() -> dict[tuple[str, str | None], UsualYield]:
 
 
 def cause_of(finding: Finding) -> str | None:
-    """Return the largest part of a finding that has several; None for others."""
+    """Return the largest part of a finding that has several, of the mean step if it differs there.
+
+    None for findings of one part.
+    """
     if finding.id not in {"gpu-idle", "exposed-communication"}:
         return None
+    of_step = finding.metrics.get("step_cause")
+    if isinstance(of_step, str):
+        return of_step
     parts = {
         name.removesuffix("_ns"): value
         for name, value in finding.metrics.items()
