@@ -109,9 +109,9 @@ def record_as_requested() -> None:
 def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
     from instrument.torch_trace import TorchTrace  # noqa: PLC0415  (imports torch)
 
-    if not nvtx_ranges.is_recording():
-        nvtx_ranges.annotate_in_profiler()
+    if switch.follows_profiler() or not nvtx_ranges.is_recording():
         switch.disable()  # an earlier call found no recorder
+        nvtx_ranges.annotate_in_profiler()
     switch.enable()
     _watch(steps, TorchTrace(folder, has_shapes=has_shapes))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import threading
+from functools import partial
+from typing import Any
 
 from instrument.core import nvtx_ranges
-from instrument.core.patching import Exchange, Patches
+from instrument.core.patching import Exchange, Patches, after_import
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -29,39 +32,103 @@ PARTS: tuple[str, ...] = (
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _everywhere = Exchange()
 _installed: list[Patches] | None = None
+_labelling: list[Patches] | None = None
+"""What is installed while the user's own torch.profiler records."""
 
 
 def enable() -> None:
     """Install all wrappers; a second call changes nothing.
 
-    Without a tool that records NVTX nothing is replaced. A part that cannot be installed (no torch,
-    no torch.distributed, an unknown version) is left out with one line in the log
-    `traceprof.instrument`; this never raises.
+    Without a tool that records NVTX they are installed while torch.profiler records, whose trace
+    has the ranges as annotations; otherwise nothing is replaced but its start and its end. A part
+    that cannot be installed (no torch, no torch.distributed, an unknown version) is left out with
+    one line in the log `traceprof.instrument`; this never raises.
     """
     global _installed  # noqa: PLW0603  (patches are process-wide)
     with _lock:
-        if _installed is None:
-            parts = PARTS if nvtx_ranges.is_recording() else ()
-            _installed = [patches for part in parts if (patches := _install(part)) is not None]
-            _everywhere.run()
+        if _installed is not None:
+            return
+        if nvtx_ranges.is_recording():
+            _installed = _install_all()
+            return
+        patches = Patches()
+        _installed = [patches]
+        patches.on_restore(after_import("torch", partial(_follow_profiler, patches)))
 
 
 def disable() -> None:
     """Restore all originals; a second call changes nothing."""
     global _installed  # noqa: PLW0603
     with _lock:
-        for patches in reversed(_installed or ()):
-            patches.restore()
-        _everywhere.run()
+        _restore(_installed or [])
         _installed = None
 
 
 def is_enabled() -> bool:
     """Return whether `enable` was called last."""
     return _installed is not None
+
+
+def follows_profiler() -> bool:
+    """Return whether ranges are those of a torch.profiler that is not ours."""
+    return _labelling is not None
+
+
+def _follow_profiler(patches: Patches) -> None:
+    """Have ranges in what the user's torch.profiler records, with or without a schedule."""
+    profile = importlib.import_module("torch.autograd.profiler").profile
+    start, end = profile._start_trace, profile.__exit__  # noqa: SLF001  (of every PyTorch from 1.8)
+
+    @functools.wraps(start)
+    def labelled_start(self: object) -> Any:  # noqa: ANN401  (the function's own)
+        _label(True)
+        try:
+            return start(self)
+        except BaseException:
+            _label(False)
+            raise
+
+    @functools.wraps(end)
+    def labelled_end(self: object, *error: object) -> Any:  # noqa: ANN401
+        try:
+            return end(self, *error)
+        finally:
+            _label(False)
+
+    patches.on_restore(partial(_label, False))
+    patches.replace(profile, "_start_trace", labelled_start)
+    patches.replace(profile, "__exit__", labelled_end)
+
+
+def _label(begins: bool) -> None:
+    """Install all wrappers as a recording of the user's begins, and restore them at its end."""
+    global _labelling  # noqa: PLW0603
+    try:
+        with _lock:
+            if begins and not nvtx_ranges.is_recording():
+                nvtx_ranges.annotate_in_profiler()
+                _labelling = _install_all()
+            elif not begins and _labelling is not None:
+                _restore(_labelling)
+                _labelling = None
+                nvtx_ranges.annotate_no_longer()
+    except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
+        _log.warning("torch.profiler records no ranges: %s: %s", type(error).__name__, error)
+
+
+def _install_all() -> list[Patches]:
+    installed = [patches for part in PARTS if (patches := _install(part)) is not None]
+    _everywhere.run()
+    return installed
+
+
+def _restore(installed: list[Patches]) -> None:
+    for patches in reversed(installed):
+        patches.restore()
+    _everywhere.run()
 
 
 def _install(part: str) -> Patches | None:

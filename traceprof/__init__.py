@@ -55,8 +55,10 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
     """Import the analyzer on first use, so that `import traceprof` stays free of numpy."""
-    if name in _LAZY:
-        from importlib import import_module  # noqa: PLC0415  (see above)
+    from importlib import import_module  # noqa: PLC0415  (see above)
 
+    if name == "instrument":
+        return import_module("traceprof.instrument")
+    if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'traceprof' has no attribute {name!r}")

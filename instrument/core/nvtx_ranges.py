@@ -194,6 +194,11 @@ def annotate_in_profiler() -> None:
     )
 
 
+def annotate_no_longer() -> None:
+    """Open no range until `annotate_in_profiler` is called again; open ones close as usual."""
+    globals().update(_functions=None, push=_nothing, start=_nothing, end_with=None)
+
+
 def pause() -> None:
     """Open no range until `resume`; open ranges close as usual."""
     if _functions is not None:
