@@ -2,8 +2,9 @@
 
 Wrappers around PyTorch's functions open NVTX ranges in the domain `traceprof`, in the grammar of
 `traceprof.labels`, which `traceprof analyze` reads. Results of the training stay the same bit for
-bit. Without Nsight Systems attached it is a no-op, unless `record` is called: that records with
-torch.profiler, whose traces have the ranges as annotations.
+bit. Without Nsight Systems attached it is a no-op, unless torch.profiler records, that of `record`
+or the user's own: its traces have the ranges as annotations. Users import it by its other name,
+`traceprof.instrument`, which no other package can take.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ BESIDE = {
 OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
 # Modules that are imported by their names: commands, formats, wraps, a plugin of pytest, programs.
 STARTED = (
-    r".*\.__main__|traceprof\.(cli\.\w+|reports\.\w+|testing|documents\.schema)"
+    r".*\.__main__|traceprof\.(cli\.\w+|reports\.\w+|testing|instrument|documents\.schema)"
     r"|instrument\.(wraps\.\w+|lightning|transformers)"
 )
 SHARED = ("tests.support", "tests.reference", "tests.touched", "tests.gpu.changes")

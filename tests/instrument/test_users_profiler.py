@@ -86,6 +86,7 @@ def test_each_cycle_of_a_schedule_has_ranges(tmp_path: Path, when: str) -> None:
         assert any(name.startswith("bucket index=0") for name in named)
 
 
+@pytest.mark.long
 def test_recording_after_it_has_ranges(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
