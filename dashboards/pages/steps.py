@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import mean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from dashboards.view import View
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.components import (
     card,
+    folded,
     nothing,
     page,
     sorted_worst_first,
@@ -27,14 +29,14 @@ from traceprof.analyses.steps.step_means import (
     slowest_rank,
     step_lengths,
 )
-from traceprof.reports.slow_steps_text import slow_steps_lines
+from traceprof.reports.slow_steps_text import cause_text, slow_steps_lines
 from traceprof.reports.time_text import about_steps
 from traceprof.run.period_steps import about_periods
 from traceprof.trace.model.parts import Part
-from traceprof.units import counted
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dash.development.base_component import Component
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from dashboards.clock import Clock
     from dashboards.widgets.components import Split
     from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.steps.slow_steps import SlowStep
     from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
     from traceprof.ranks.comparison import RankComparison
@@ -59,6 +62,19 @@ _COLUMNS = (
     Column("slowest_ns", "slowest step (ms)", 3, 90),
     Column("number", "its number", IDENTIFIER, 70, "leads to it on the timeline", leads=True),
 )
+
+
+_SLOW = (
+    Column("number", "step", IDENTIFIER, 60, "leads to it on the timeline", leads=True),
+    Column("host_number", "host's step", IDENTIFIER, 70, "the mark in which it happened"),
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("step_ns", "took (ms)", 3, 90),
+    Column("extra_ns", "beyond the median (ms)", 3, 90),
+    Column("cause", "what ran in it, or grew", None, 300, may_be_cut=True),
+    Column("cause_ns", "that took (ms)", 3, 90),
+    Column("counts", "counts in the mean", None, 80),
+)
+_MAX_SLOW = 5  # that are listed at once
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -79,10 +95,45 @@ def layout(analysis: Analysis, address: Address) -> Component:
     return page(
         TITLE,
         lead,
+        _slow_steps(view, results),
         _heat(view, results),
         _stacked(view, split),
         _table(view, sorted_worst_first(results, _mean_ns)),
     )
+
+
+def _slow_of(view: View) -> dict[int, tuple[SlowStep, ...]]:
+    """Return the slow steps by rank; none with a time chosen, which has other steps."""
+    if view.address.chosen.has_range:
+        return {}
+    return {of_rank.rank: of_rank.steps for of_rank in view.analysis.result.slow_steps}
+
+
+def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | None:
+    slow = _slow_of(view)
+    rows: list[dict[str, Any]] = [
+        {
+            "rank": result.rank,
+            "number": step.number,
+            "host_number": step.host_number,
+            "step_ns": step.step_ns,
+            "extra_ns": step.extra_ns,
+            "cause": cause_text(step.cause, step.label),
+            "cause_ns": step.cause_ns,
+            "counts": "yes" if step.counts else "no",
+            "href": _place(view, result, step.index, step.index).href(),
+        }
+        for result in results
+        for step in slow.get(result.rank, ())
+    ]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row["extra_ns"])
+    parts = [table("slow-steps", _SLOW, rows, "slow-steps.csv", in_sight=4.5)]
+    if len(rows) > _MAX_SLOW:
+        lines = [html.P(line) for line in slow_steps_lines(view.analysis.result)]
+        parts = [*lines, folded(f"All {len(rows)} slow steps", *parts)]
+    return card("Slow steps", *parts, note="over 1.5 times the median, the slowest first")
 
 
 def _mean_ns(result: BreakdownResult) -> float:
@@ -158,7 +209,7 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
         of_others = [step_bars(result) for result in rest]
         band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
-    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band)
+    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band, _slow_of(view))
     chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
     return card("Where each step's time went", chart, note=note)
 
@@ -183,7 +234,6 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     slowest = slowest_rank(results)
     lengths = step_lengths(slowest)
     notes = [] if lengths is None else about_steps(slowest, lengths)
-    notes += slow_steps_lines(view.analysis.result)
     about = [html.P(note, className="note") for note in notes]
     rows = [_row(view, result) for result in results]
     return card(
@@ -301,6 +351,7 @@ def stacked(
     hrefs: Sequence[str],
     clock: Clock,
     others: tuple[str, StepBars] | None = None,
+    slow: Mapping[int, Sequence[SlowStep]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the steps of each rank as stacked bars, one row for each rank, on one scale.
 
@@ -319,11 +370,30 @@ def stacked(
             *(
                 _stack(f"rank {result.rank}", href, rank_bars)
                 | _times(result, rank_bars.first, rank_bars.stop - 1, clock)
+                | {"slow": _slow_bars(rank_bars, slow.get(result.rank, ()))}
                 for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
             ),
             *band,
         ],
     }
+
+
+def _slow_bars(bars: StepBars, slow: Sequence[SlowStep]) -> list[dict[str, Any]]:
+    """Return the bars with slow steps: index, the slowest's number, and why it is slow."""
+    worst: dict[int, SlowStep] = {}
+    for step in slow:
+        bar = int(np.searchsorted(bars.first, step.index, side="right")) - 1
+        if bar not in worst or worst[bar].extra_ns < step.extra_ns:
+            worst[bar] = step
+    return [
+        {
+            "bar": bar,
+            "number": str(step.number),
+            "why": f"{duration(step.extra_ns)} more than usual: "
+            f"{cause_text(step.cause, step.label)}, {duration(step.cause_ns)}",
+        }
+        for bar, step in worst.items()
+    ]
 
 
 def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
@@ -336,6 +406,7 @@ def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
         **parts,
         "shortest_ns": rounded(bars.shortest_ns, 0),
         "longest_ns": rounded(bars.longest_ns, 0),
+        "slow": [],
         "start_ns": [],
         "end_ns": [],
     }

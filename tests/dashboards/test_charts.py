@@ -86,6 +86,23 @@ def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
 
 
 @pytest.mark.long
+def test_a_slow_step_says_why_and_leads_to_it(page: Page, serve: Serve) -> None:
+    open_page(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/steps", "steps-bars")
+    x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.25])
+    page.mouse.move(x, y)
+    expect(page.locator("#steps-bars .chart-note")).to_contain_text(
+        "more than usual: longer compute"
+    )
+    page.mouse.click(x, y)
+    page.locator("#timeline").wait_for()
+    clicked = times(page)
+    page.go_back()
+    page.locator(".ag-cell[col-id=number] a").first.click()
+    page.locator("#timeline").wait_for()
+    assert times(page) == clicked
+
+
+@pytest.mark.long
 def test_the_heat_map_leads_to_steps_by_mouse_and_key(
     page: Page, sample_url: str, steps: list[dict[str, Any]]
 ) -> None:

@@ -64,10 +64,7 @@ def slow_steps_lines(analysis: RunResult) -> list[str]:
 
 def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str:
     rank, steps = max(by_rank.items(), key=lambda item: (_extra_ns(item[1]), -item[0]))
-    name = "" if label is None else one_line(label, _MAX_NAME)
-    what = (
-        _WORDS[cause] if not name or _WORDS[cause].endswith(name) else f"{_WORDS[cause]} ({name})"
-    )
+    what = cause_text(cause, label)
     where = ranks_text(sorted(by_rank))
     most = "" if len(by_rank) == 1 else f" (rank {rank})"
     extra = duration(_extra_ns(steps) // len(steps))
@@ -84,6 +81,13 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
     spent = duration(sum(step.cause_ns for step in steps))
     took = f"{took[0].upper()}{took[1:]}{most}: {what}, {spent}"
     return f"{took}; {out}" if num_out else took
+
+
+def cause_text(cause: str, label: str | None) -> str:
+    """Return why a step is slow, in words: `a checkpoint (torch.save)`."""
+    name = "" if label is None else one_line(label, _MAX_NAME)
+    is_said = not name or _WORDS[cause].endswith(name)
+    return _WORDS[cause] if is_said else f"{_WORDS[cause]} ({name})"
 
 
 def _extra_ns(steps: Sequence[SlowStep]) -> int:

@@ -2,7 +2,7 @@
 // Stacked bars, a row for each rank: steps, with their time by kind.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { MS, Note, arrow, follow, legend, listenToKeys, make, text } from "./frame.js";
+import { MS, Note, arrow, follow, legend, listenToKeys, make, text, themeColor } from "./frame.js";
 import { Rows, WHOLE, rowOptions } from "./plot.js";
 
 /** @import { StackRow, Stacks } from "./types.d.ts" */
@@ -51,6 +51,7 @@ export function barLines(row, index, { parts }) {
       return `${name}: ${text(value)} ms (${((100 * value) / (whole || 1)).toFixed(1)} %)`;
     }).toReversed(),
     ...range,
+    ...row.slow.filter(({ bar }) => bar === index).map(({ number, why }) => `step ${number}: ${why}`),
   ];
 }
 
@@ -71,6 +72,33 @@ export function axisRange(places, rows, from, to) {
   const [isFromFirst, isToLast] = places.length > 1 ? [from === first, to === last] : [true, true];
   const ofAll = rows.flatMap(({ step }) => [step[0] ?? first, step.at(-1) ?? last]);
   return [isFromFirst ? Math.min(...ofAll) - half : from, isToLast ? Math.max(...ofAll) + half : to];
+}
+
+/**
+ * Frame the bars of slow steps, with their numbers above.
+ * @param {uPlot} chart
+ * @param {StackRow} row
+ */
+function markSlow({ ctx, data, bbox, valToPos }, { slow, step }) {
+  const [first = 0, second = first + 1] = step;
+  const ratio = window.devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = themeColor("high");
+  ctx.lineWidth = 2 * ratio;
+  ctx.font = `bold ${10 * ratio}px sans-serif`;
+  ctx.textAlign = "center";
+  for (const { bar, number } of slow) {
+    const place = step[bar] ?? first;
+    const [left, middle, right] = [-0.44, 0, 0.44]
+      .map((part) => valToPos(place + part * (second - first), "x", true));
+    if (left === undefined || middle === undefined || right === undefined) continue;
+    if (middle < bbox.left || middle > bbox.left + bbox.width) continue;
+    const width = Math.max(Math.min(right - left, MAX_BAR * ratio), 3);
+    const top = valToPos(data[1]?.[bar] ?? 0, "y", true);
+    ctx.strokeRect(middle - width / 2, top, width, bbox.top + bbox.height - top);
+    ctx.fillText(number, middle, top - 3 * ratio);
+  }
+  ctx.restore();
 }
 
 /** @param {StackRow} row */
@@ -109,6 +137,7 @@ export class StacksChart {
       button.addEventListener("click", () => this.#toggle(number, button));
       return button;
     });
+    if (rows.some(({ slow }) => slow.length)) entries.push("framed, with its number: a slow step");
     if (rows.some((row) => isGrouped(row))) entries.push("– longest of the steps in a bar");
     return legend(entries);
   }
@@ -159,7 +188,10 @@ export class StacksChart {
         })),
         { paths: () => null, points: { show: true, size: 3, width: 1, stroke: "#999999" } },
       ],
-      hooks: { setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, number)] },
+      hooks: {
+        setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, number)],
+        draw: [(/** @type {uPlot} */ chart) => markSlow(chart, row)],
+      },
     });
     const [bottom] = /** @type {[uPlot.Axis]} */ (options.axes);
     bottom.incrs = WHOLE; // no fractions of steps

@@ -31,6 +31,8 @@ export interface StackRow extends Places, Record<Part, number[]> {
   labels: string[];
   shortest_ns: number[];
   longest_ns: number[];
+  /** Bars that hold a slow step: its number, and why it is slow. */
+  slow: { bar: number; number: string; why: string }[];
 }
 
 export interface Stacks extends Drawn {

@@ -30,12 +30,12 @@ test("a part that is left out has no height", () => {
 test("a bar says its parts from the top and the range of its steps", () => {
   const row = {
     title: "rank 3", labels: ["step 7"], idle_ns: [1e6], compute_ns: [3e6],
-    shortest_ns: [35e5], longest_ns: [45e5],
+    shortest_ns: [35e5], longest_ns: [45e5], slow: [{ bar: 0, number: "7", why: "a file" }],
   };
   const parts = [{ field: "idle_ns", name: "idle" }, { field: "compute_ns", name: "compute" }];
   assert.deepEqual(barLines(row, 0, { parts }), [
     "rank 3, step 7", "4 ms", "compute: 3 ms (75.0 %)", "idle: 1 ms (25.0 %)",
-    "steps of 3.5 to 4.5 ms"]);
+    "steps of 3.5 to 4.5 ms", "step 7: a file"]);
 });
 
 test("a scale says where values lie beyond its ends", () => {

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dashboards.address import Address
+from dashboards.address import Address, parse
 from dashboards.clock import Clock
 from dashboards.pages import launch_queue as queue_figures
 from dashboards.pages import links as link_figures
@@ -353,6 +353,43 @@ def test_the_late_rank_is_the_dark_row(analysis: Analysis) -> None:
         assert values[row, column] == pytest.approx(lateness[inside].max(), abs=1)
         at = start[:, row][inside][lateness[inside].argmax()]
         assert drawn["rows"][row]["start_ns"][column] < at < drawn["rows"][row]["end_ns"][column]
+
+
+@of_samples({"launch-queue-stall", "initialisation"})
+def test_slow_steps_are_framed_and_listed_as_in_the_report(analysis: Analysis) -> None:
+    tree = step_figures.layout(analysis, Address("/steps"))
+    (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "slow-steps")
+    expected = [
+        (of_rank["rank"], step["number"], step["step_ns"], step["extra_ns"])
+        for of_rank in msgspec.to_builtins(analysis.result.slow_steps)
+        for step in of_rank["steps"]
+    ]
+    expected.sort(key=lambda step: -step[-1])
+    fields = ("rank", "number", "step_ns", "extra_ns")
+    assert [tuple(row[field] for field in fields) for row in rows] == expected
+    steps = {
+        (step["rank"], step["step"]): step
+        for step in msgspec.to_builtins(document(analysis.result))["steps"]
+    }
+    for row in rows:
+        place = parse(*row["href"].partition("?")[::2])
+        step = steps[row["rank"], row["number"]]
+        assert (place.start_ns, place.end_ns) == (step["start_ns"], step["end_ns"])
+    (stacks,) = (drawn for drawn in charts(tree) if drawn["kind"] == "stacks")
+    framed = {
+        (row["title"], slow["number"], row["labels"][slow["bar"]])
+        for row in stacks["rows"]
+        for slow in row["slow"]
+    }
+    assert framed == {
+        (f"rank {rank}", str(number), f"step {number}") for rank, number, *_ in expected
+    }
+    assert not any(
+        grid.id["name"] == "slow-steps"
+        for grid in named(
+            step_figures.layout(analysis, Address("/steps", start_ns=0, end_ns=10**12)), "AgGrid"
+        )
+    )
 
 
 @of_samples({"uneven-clock"})
