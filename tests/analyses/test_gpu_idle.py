@@ -170,6 +170,19 @@ def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
     assert finding.advice[0].startswith("The host reads what the GPU wrote page by page")
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path, *, is_fused: bool) -> None:
+    builder, adam = TraceBuilder(), f"{TORCH}<FusedAdamMathFunctor<float>>"
+    for number in range(10):
+        start = number * 40 * US
+        name = adam if is_fused and number == 9 else TORCH
+        launch = (start - 28 * US, start - 2 * US)
+        builder.kernel(start, start + 10 * US, name, launch=launch)
+    finding = one(judged(tmp_path, builder))
+    (fewer,) = (text for text in finding.advice if text.startswith("Launch fewer"))
+    assert ("fused=True" in fewer) is not is_fused
+
+
 def test_only_turnaround_is_info(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number in range(10):

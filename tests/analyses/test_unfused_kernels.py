@@ -201,6 +201,20 @@ def test_advice_fits_what_ran(tmp_path: Path, names: tuple[str, ...], gap: int, 
     assert first in finding.advice[0]
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path, *, is_fused: bool) -> None:
+    """Beside it the chains of its step are those of clipping, which it does not hold."""
+    names = (MUL, ADD, DIVIDE, SUM, *([ADAM] if is_fused else []))
+    builder = TraceBuilder()
+    for index, name in enumerate(names):
+        builder.kernel(100 * index, 100 * index + 100, name)
+    (result,) = assert_agreement(builder.write(tmp_path))
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert any("fused=True" in text for text in finding.advice) is not is_fused
+    assert any("torch.compile" in text for text in finding.advice)
+
+
 def test_other_programs_get_no_advice_for_pytorch(tmp_path: Path) -> None:
     (result,) = assert_agreement(row("loop_add", "input_reduce", "EigenMetaKernel").write(tmp_path))
     eigen = row(*(f"EigenMetaKernel<{index}>" for index in range(3)))

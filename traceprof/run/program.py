@@ -41,6 +41,8 @@ _TORCH_COMMAND = lazy(
 # Kernels that NVIDIA's compilers make of OpenACC and OpenMP: function, line, `gpu`.
 _OF_DIRECTIVES = lazy(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
 _DALI = lazy(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
+# PyTorch's fused=True; foreach=True has functors of other names.
+_FUSED_OPTIMIZER = lazy(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b")
 _PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
@@ -56,6 +58,7 @@ class Program(Record, frozen=True):
     evidence: tuple[str, ...] = ()  # the evidence in prose, such as `kernel at::native::copy`
     # whether it runs kernels made of directives, OpenACC's or OpenMP's
     uses_directives: bool = False
+    has_fused_optimizer: bool = False  # whether PyTorch's fused=True is in use, by a kernel's name
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:
@@ -66,7 +69,10 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
     evidence = [*([torch] if torch else []), *(["calls of MPI"] if uses_mpi else [])]
     uses_dali = any(map(_DALI.match, (*names, *trace.thread_names.values())))
     uses_directives = any(map(_OF_DIRECTIVES.search, names))
-    return Program(torch is not None, uses_mpi, uses_dali, tuple(evidence), uses_directives)
+    is_fused = any(map(_FUSED_OPTIMIZER.search, names))
+    return Program(
+        torch is not None, uses_mpi, uses_dali, tuple(evidence), uses_directives, is_fused
+    )
 
 
 def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> str | None:

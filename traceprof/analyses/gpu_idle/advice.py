@@ -103,6 +103,7 @@ _DALI = (
         " or store preprocessed samples on local disks"
     ),
 )
+_FUSE_OPTIMIZER = " fused=True (Adam, AdamW: 2.0; SGD: 2.3) updates all parameters at once,"
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
         (
@@ -110,8 +111,8 @@ _PYTORCH: Advice = {
             " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
         ),
         (
-            "Launch fewer, larger kernels: torch.compile fuses them, fused=True (Adam, AdamW: 2.0;"
-            " SGD: 2.3) updates all parameters at once, and a larger batch gives each more to do"
+            f"Launch fewer, larger kernels: torch.compile fuses them,{_FUSE_OPTIMIZER} and a larger"
+            " batch gives each more to do"
         ),
     ),
     IdleCause.SYNC: (
@@ -318,6 +319,7 @@ def advice(
     allocated: Allocations,
     reads_pages: bool,
     longest: Mapping[IdleCause, str],
+    has_fused_optimizer: bool = False,
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -333,9 +335,10 @@ def advice(
         allocated: the allocations beside the launches.
         reads_pages: whether most code of the host runs before pages that it accesses.
         longest: where the host was longest, by cause: a range, an operator, a call.
+        has_fused_optimizer: whether the optimizer updates all parameters at once already.
     """
     lines = [
-        line
+        line.replace(_FUSE_OPTIMIZER, "") if has_fused_optimizer else line
         for cause in causes
         for line in (
             (_NO_MALLOC,)

@@ -92,6 +92,7 @@ def advice(
     is_launch_bound: bool,
     by_optimizer: float,
     by_layout: float,
+    has_fused_optimizer: bool = False,
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
@@ -102,10 +103,12 @@ def advice(
         is_launch_bound: whether launching takes longer than running.
         by_optimizer: the share of the chains, by what could be saved, that optimizers run.
         by_layout: the share of changes of layout, by time.
+        has_fused_optimizer: whether the optimizer is fused already.
     """
     attention = (_ATTENTION,) if by_attention >= _MIN_SHARE else ()
     if not has_chains:
         return attention
+    by_optimizer = 0.0 if has_fused_optimizer else by_optimizer
     rest = _of_chains(is_pytorch, is_launch_bound, by_optimizer, by_layout)
     return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
 
@@ -179,6 +182,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     saved_by_optimizer_ns: int  # the part of it that is an optimizer's
     most_ns: int  # what the mean steady step would gain at most, or all without steps
     is_pytorch: bool  # whether the program is known to use PyTorch
+    has_fused_optimizer: bool  # whether its optimizer is fused already
     # the longest row of attention, and the longest chain of each pattern that costs most
     evidence: tuple[Evidence, ...]
 
@@ -250,6 +254,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         ),
         most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
         is_pytorch=rank.program.is_pytorch,
+        has_fused_optimizer=rank.program.has_fused_optimizer,
         evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, chains, name, names))[
             :MAX_EVIDENCE
         ],
@@ -293,6 +298,7 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
                 is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
                 by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
                 by_layout=share(metrics.layout_ns, metrics.kernel_ns),
+                has_fused_optimizer=result.has_fused_optimizer,
             ),
             saving=Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
         )
