@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import arrivals, session
 from traceprof.ranks.arrivals import Arrivals
-from traceprof.ranks.clocks import measured
+from traceprof.ranks.comparison import measured
 from traceprof.ranks.matching import match
 from traceprof.run.session_clocks import NTP_NS, ONE_MACHINE_NS, Clocks, seeded
 

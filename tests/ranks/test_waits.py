@@ -11,14 +11,13 @@ from tests.support.builders import arrivals, session
 from tests.support.selection import known
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import Arrivals
-from traceprof.ranks.clocks import measured
-from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.comparison import RankComparison, measured
 from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
-from traceprof.ranks.medians import mean_of, middle_of_others
 from traceprof.ranks.transfers import OperationKind, latency_and_rate, transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 from traceprof.run.session_clocks import Clocks, seeded
+from traceprof.trace.grouping import mean_of, middle_of_others
 
 MS = 1_000_000
 

@@ -16,8 +16,7 @@ from traceprof.analysis import Options, analyze
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.opening import Rank, open_run
 from traceprof.trace.model.operations import RankKey
-from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.export_sections import API_CALLS
+from traceprof.trace.nsight.export import API_CALLS, NsightTrace
 from traceprof.trace.open import open_trace
 
 MS = 1_000_000

@@ -28,9 +28,8 @@ from traceprof.findings import (
 from traceprof.host import rank_stalls, stalls
 from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
 from traceprof.intervals import Intervals, covered_within, total
-from traceprof.ranks.medians import mean_of, middle_of_others
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, mean_of, middle_of_others
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 

@@ -259,7 +259,8 @@ def _measured(
             except distributed.CancelledError as failure:
                 raise _disconnected(scheduler) from failure
             except ImportError as failure:
-                raise _without_traceprof(failure) from failure
+                remedy = "install the same traceprof on all workers"
+                raise WorkerError("cannot analyse on a worker", str(failure), remedy) from failure
             else:
                 yield index, _seen(tasks[index], measured)
             del futures[future]  # the workers may forget it
@@ -302,10 +303,4 @@ def _disconnected(scheduler: str) -> WorkerError:
         f"cannot go on with the scheduler {scheduler}",
         "the connection is lost",
         "check that it still runs, and analyse again",
-    )
-
-
-def _without_traceprof(error: ImportError) -> WorkerError:
-    return WorkerError(
-        "cannot analyse on a worker", str(error), "install the same traceprof on all workers"
     )

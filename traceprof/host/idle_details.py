@@ -133,14 +133,11 @@ def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
     per_sample = idle.measure_ns / max(int(number.sum()), 1)
     spent: dict[str, int] = {}
     for function, count in zip(functions.tolist(), number.tolist(), strict=True):
-        name = _without_arguments(samples.names[function])
+        name = samples.names[function]
+        if ("<" in name or "(" in name) and "operator" not in name:  # a function of C++
+            name = function_name(name)
         spent[name] = spent.get(name, 0) + round(count * per_sample)
     return _longest(spent)
-
-
-def _without_arguments(symbol: str) -> str:
-    is_function = ("<" in symbol or "(" in symbol) and "operator" not in symbol
-    return function_name(symbol) if is_function else symbol
 
 
 def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:

@@ -387,7 +387,10 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
     numbers: dict[str, int] = {}
     parts: list[tuple[Int64, Int64, Int64, Int64]] = []
     if ranges is not None:
-        is_place = {name: not _is_step(name) for name in {*ranges.names}}
+        is_place = {
+            name: not any(pattern.expression.match(name) for pattern in PATTERNS)
+            for name in {*ranges.names}
+        }
         rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
         named = [numbers.setdefault(ranges.names[row], len(numbers)) for row in rows]
         parts.append(
@@ -531,7 +534,3 @@ def _counts_up(ranges: PlaceRanges, numbers: Int64, steps: StepRanges) -> tuple[
     if is_next.mean() < MIN_COVERED:
         return None
     return int(number.min()), int(number.max())
-
-
-def _is_step(name: str) -> bool:
-    return any(pattern.expression.match(name) for pattern in PATTERNS)

@@ -1,15 +1,26 @@
-"""The ranks of a run on one clock: matched operations, and waits of ranks for each other."""
+"""The ranks of a run on one clock: matched operations, and waits of ranks for each other.
+
+The clocks of two machines are aligned by operations that all members leave together: their ends
+differ by the difference of the clocks, and some microseconds that vary between operations. A line
+through these differences gives offset and drift. The uncertainty is the size of the residuals, or,
+if that is less, how much the line may be moved before a member would leave an operation before
+another one came. The line is made of medians, so that single outliers do not matter (the slope is
+Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from msgspec import field
+from msgspec.structs import replace
 
-from traceprof.ranks.clocks import measured
+from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.lateness import lateness
-from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.matching import Unmatched, match, spread
 from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import (
     GroupWaits,
@@ -21,19 +32,238 @@ from traceprof.ranks.waits import (
     waits_of,
     waits_of_rank,
 )
+from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
 from traceprof.structs import Record
-from traceprof.trace.grouping import median_of
+from traceprof.trace.grouping import (
+    DISTANCE_TO_DEVIATION,
+    OF_MEDIANS,
+    distinct_values,
+    median_of,
+    quantiles_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
+    from traceprof.ranks.matching import Group
     from traceprof.ranks.transfers import OperationKind, Transfer
     from traceprof.ranks.waits import MpiWaits
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
+
+# Crystals of servers keep time to some tens of millionths: a larger drift is not the clock's.
+_MAX_DRIFT = 200e-6
+# A slope between operations that are close together is noise.
+_MIN_FOR_DRIFT = 12
+_PAIRS = 4096
+_MAX_TIMES_BEST = 3.0  # what residuals may be of those of the best group
+_QUANTILE = 0.95
+_UNSURE = ("order", "mpi")  # sources of groups
+_NO_BOUND_NS = 1 << 60  # later or earlier than any time
+_MIN_UNBUFFERED = 1 << 20  # bytes of a message whose sides end together: NCCL buffers less
+
+
+class _Ends(NamedTuple):
+    """Ends of a group's m operations on h machines, on clocks aligned by the sessions' starts."""
+
+    middle: Int64  # int64[m, h], the median of when the machine's members left
+    apart: Int64  # int64[m, h], how far apart they left
+    latest: Int64  # int64[m, h], when the last of them came
+    first: Int64  # int64[m, h], when the first of them left
+    column: dict[int, int]  # the column of each machine
+
+
+class _Times(NamedTuple):
+    """Times of one machine, int64[m] each: ends, last arrivals, first exits."""
+
+    end: Int64
+    latest: Int64
+    first: Int64
+
+
+class _Shared(Record, frozen=True):
+    """Operations that two machines share."""
+
+    reference: _Times  # their times on the clock that is known
+    measured: _Times  # their times on the clock to be measured
+    apart: Int64  # int64[m], how far apart the members on one machine left, on the worse machine
+
+
+def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
+    """Return the clocks, aligned by operations that all members leave together.
+
+    The machine of a run's first report is the reference. Machines that share operations with it are
+    measured against it, then those that share some with these, and so on.
+    """
+    ends: dict[int, list[_Ends]] = defaultdict(list)
+    for group_ends in _ends_by_machine(clocks, arrivals, groups):
+        for machine in group_ends.column:
+            ends[machine].append(group_ends)
+    machines = list(clocks.hosts)
+    reached = {
+        index: MachineClock(machines[index].host, "reference", 0, 0.0, 0, 0, 0)
+        for index in clocks.references
+    }
+    frontier = list(reached)
+    while frontier:
+        known = frontier.pop(0)
+        beside = {machine for group_ends in ends[known] for machine in group_ends.column}
+        for machine in sorted(beside - reached.keys()):
+            shared = _shared(ends[known], known, machine)
+            if shared is not None:
+                reached[machine] = _fitted(machines[machine].host, shared, reached[known])
+                frontier.append(machine)
+    return replace(
+        clocks, hosts=tuple(reached.get(index, clock) for index, clock in enumerate(machines))
+    )
+
+
+def _ends_by_machine(
+    clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
+) -> list[_Ends]:
+    """When each group's members on each machine left, and the spread of their exits."""
+    # The two sides of a message end together if it is too large to be buffered. Groups known by
+    # their order alone may mix several communicators, and hosts leave calls of MPI far apart. Each
+    # is used only for machines that nothing better connects, longest first.
+    ends: list[_Ends] = []
+    connected = [*range(len(clocks.hosts))]  # for each machine, the first one it is connected with
+    ordered = sorted(
+        groups,
+        key=lambda group: (group.source in _UNSURE, bool(_messages(group).any()), -len(group)),
+    )
+    for group in ordered:
+        of_messages = _messages(group)
+        are_messages = bool(of_messages.any()) and all(
+            arrivals[member].device is not None for member in group.members
+        )
+        shared = of_messages if are_messages else group.leaves_together
+        together = group.chosen(shared & group.is_whole)
+        members = [arrivals[member] for member in group.members]
+        machine_of = [clocks.host_of[member.report] for member in members]
+        column = {machine: index for index, machine in enumerate(dict.fromkeys(machine_of))}
+        first_of = {connected[machine] for machine in column}
+        is_superfluous = (group.source in _UNSURE or are_messages) and len(first_of) == 1
+        if len(column) < 2 or len(together) == 0 or is_superfluous:
+            continue
+        end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
+        duration = together.times([member.end_ns - member.start_ns for member in members])
+        middle, apart, latest, first = [], [], [], []
+        connected = [min(first_of) if one in first_of else one for one in connected]
+        of_machine: dict[int, list[int]] = {machine: [] for machine in column}
+        for index, machine in enumerate(machine_of):
+            of_machine[machine].append(index)
+        for indices in of_machine.values():
+            left = end[:, indices]
+            middle.append(median_of(left, axis=1).astype(np.int64))
+            # With a single member, only the time that it was inside limits when it left.
+            alone = duration[:, indices].min(axis=1)
+            apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
+            # A sender may leave before the receiver has come: the message may be buffered.
+            latest.append((left - duration[:, indices]).max(axis=1) - are_messages * _NO_BOUND_NS)
+            first.append(left.min(axis=1) + are_messages * _NO_BOUND_NS)
+        columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
+        ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
+    return ends
+
+
+def _messages(group: Group) -> Mask:
+    """Messages between two ranks that no buffer holds, bool[m]."""
+    large: Mask = group.is_one_of(BETWEEN_TWO) & (group.bytes >= _MIN_UNBUFFERED)
+    return large if len(group.members) == 2 else large & False
+
+
+def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:
+    shared = [
+        _Shared(
+            reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
+            measured=_Times(*(times[:, column[machine]] for times in (end, latest, first))),
+            apart=np.maximum(apart[:, column[known]], apart[:, column[machine]]),
+        )
+        for end, apart, latest, first, column in ends
+        if known in column and machine in column
+    ]
+    if not shared:
+        return None
+    # Operations that were matched wrongly do not end together: groups with large residuals are left
+    # out.
+    residuals = [
+        spread((group.reference.end - group.measured.end).astype(np.float64)) for group in shared
+    ]
+    limit = _MAX_TIMES_BEST * min(residuals) + ONE_MACHINE_NS
+    groups = [group for group, residual in zip(shared, residuals, strict=True) if residual <= limit]
+    order = np.argsort(np.concatenate([group.reference.end for group in groups]), kind="stable")
+    reference, measured_times = (
+        _Times(*(np.concatenate(column)[order] for column in zip(*times, strict=True)))
+        for times in ([group.reference for group in groups], [group.measured for group in groups])
+    )
+    apart = np.concatenate([group.apart for group in groups])[order]
+    return _Shared(reference, measured_times, apart)
+
+
+def _corrected(clock: MachineClock, times: Int64) -> Int64:
+    drifted = np.rint((times - clock.at_ns) * clock.drift).astype(np.int64)
+    corrected: Int64 = times + clock.offset_ns + drifted
+    return corrected
+
+
+def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
+    reference = _Times(*(_corrected(known, times) for times in shared.reference))
+    measured = shared.measured
+    at = int(median_of(measured.end))
+    apart = (reference.end - measured.end).astype(np.float64)
+    since = (measured.end - at).astype(np.float64)
+    drift = _slope(since, apart)
+    residuals = apart - drift * since - median_of(apart - drift * since)
+    unsure = _unsure_slope(since, residuals)
+    if 2 * unsure > _MAX_DRIFT:  # which noise may be
+        drift = 0.0
+    offset = float(median_of(apart - drift * since))
+    distance = np.abs(apart - drift * since - offset)
+    # One or two operations do not show how much ends vary: the spread on one machine does.
+    residual = float(quantiles_of(distance, (_QUANTILE,))[0])
+    if len(since) < 3:
+        residual = max(residual, float(median_of(shared.apart)))
+    # No member leaves before the last has come, on whatever machine: as request and reply bound
+    # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
+    slack = unsure * np.abs(since) + ONE_MACHINE_NS
+    low = float((reference.latest - measured.first - drift * since - slack).max())
+    high = float((reference.first - measured.latest - drift * since + slack).min())
+    if low <= high:
+        middle, offset = offset, min(max(offset, low), high)
+        bound = max(high - offset, offset - low, abs(middle - offset))
+        bound += unsure * float(np.abs(since).max())
+        residual = min(residual, bound)
+    uncertainty = float(np.hypot(residual, known.uncertainty_ns or 0))
+    return MachineClock(
+        host, "operations", round(offset), drift, at, max(round(uncertainty), 1), len(since)
+    )
+
+
+def _unsure_slope(since: Float64, residuals: Float64) -> float:
+    span = float(np.ptp(since))
+    if len(since) < _MIN_FOR_DRIFT or span <= 0:
+        return _MAX_DRIFT
+    # Each of two halves has n ÷ 2 points, half the span apart.
+    sigma = DISTANCE_TO_DEVIATION * float(median_of(np.abs(residuals)))
+    error = np.sqrt(OF_MEDIANS * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
+    return min(2 * float(error), _MAX_DRIFT)
+
+
+def _slope(x: Float64, y: Float64) -> float:
+    """Median slope between points of the first and the second half, 0 if too few."""
+    if len(x) < _MIN_FOR_DRIFT:
+        return 0.0
+    half = len(x) // 2
+    index = distinct_values(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
+    run = x[index + half] - x[index]
+    rising = run > 0
+    if not rising.any():
+        return 0.0
+    slope = float(median_of((y[index + half] - y[index])[rising] / run[rising]))
+    return slope if abs(slope) <= _MAX_DRIFT else 0.0
 
 
 class RankComparison(Record, frozen=True, dict=True):

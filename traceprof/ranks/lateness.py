@@ -20,9 +20,8 @@ from traceprof.findings import Count
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import TIME_CATEGORIES
 from traceprof.ranks.matching import LEAVE_TOGETHER
-from traceprof.ranks.medians import mean_of, middle_of_others
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in, median_of
+from traceprof.trace.grouping import is_in, mean_of, median_of, middle_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,8 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.latency import DISTINCT_SIZES
-from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.trace.grouping import DISTANCE_TO_DEVIATION, OF_MEDIANS, distinct_values, median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:

@@ -23,10 +23,16 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
-from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS, middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, median_of, medians_of_known
+from traceprof.trace.grouping import (
+    DISTANCE_TO_DEVIATION,
+    OF_MEDIANS,
+    distinct_values,
+    median_of,
+    medians_of_known,
+    middle_of_others,
+)
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:

@@ -245,19 +245,16 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     for phase in distinct_values(phases[inside]).tolist():
         chosen = phases[inside] == phase
         last = np.flatnonzero(phases == phase)[-1]
+        continues = rank.step_ranges is None and rank.periods is not None and rank.periods.is_part
         uses[chosen] = step_uses(
             (end - start)[chosen],
             num_kernels[chosen],
-            ends_early=int(inside[chosen][-1]) == last and not _is_part(rank),
+            ends_early=int(inside[chosen][-1]) == last and not continues,
             is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
         )
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
-
-
-def _is_part(rank: Rank) -> bool:
-    return rank.step_ranges is None and rank.periods is not None and rank.periods.is_part
 
 
 def _known_cut(rank: Rank, source: Int64) -> Mask:

@@ -23,11 +23,10 @@ from msgspec.structs import replace
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.kernels.matched_kernels import meeting, shared_steps
 from traceprof.findings import Count, Ns, one_of
-from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, mean_of, middle_of_others
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.run.guard import optional
 from traceprof.structs import Record
-from traceprof.trace.grouping import median_of
+from traceprof.trace.grouping import DISTANCE_TO_DEVIATION, mean_of, median_of, middle_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -120,7 +120,8 @@ def unpacked(packed: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
             try:
                 yield unpacker.decompress(rest, max_bytes)
             except Exception as error:
-                if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)) or _is_zstd(error):
+                is_zstd = type(error).__name__ == "ZstdError"
+                if is_zstd or isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
                     raise PackingError(str(error)) from error
                 raise
             rest = unpacker.unused_data if unpacker.eof else b""
@@ -148,10 +149,6 @@ def _zstd_module() -> Any:  # noqa: ANN401  (it may not be installed)
         with suppress(ImportError):
             return import_module(name)
     return None
-
-
-def _is_zstd(error: Exception) -> bool:
-    return type(error).__name__ == "ZstdError"
 
 
 COPY_AGAIN = "copy it again, or record again with torch.profiler"

@@ -100,7 +100,8 @@ def export(nsys: str, report: Path, folder: Path) -> tuple[Path, str | None]:
     # nsys gets a plain ASCII name, whatever characters are in the report's own.
     link, target = folder / "report.nsys-rep", folder / "report.sqlite"
     link.symlink_to(report.absolute())
-    options = _payload_options(_run(report, nsys, "export", "--help").stdout)
+    manual = _run(report, nsys, "export", "--help").stdout
+    options = [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
     command = (nsys, "export", "--type=sqlite", *options, f"--output={target}", str(link))
     done = _run(report, *command, max_s=max_s)
     said = done.stdout + done.stderr  # nsys may end with 0 where the disk is full
@@ -122,10 +123,6 @@ def _check_space(report: Path, folder: Path, said: str = "") -> None:
             f"no space is left for its export in {folder.parent}",
             "name another folder in the environment variable TMPDIR",
         )
-
-
-def _payload_options(manual: str) -> list[str]:
-    return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
 
 
 def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> str | None:

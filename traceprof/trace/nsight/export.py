@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import labels
+from traceprof.kernel_names.categories import forget_names
 from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.communication_calls import (
@@ -29,27 +30,35 @@ from traceprof.trace.model.host import (
 )
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import NSIGHT_FORMAT, Content
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData
 from traceprof.trace.nsight import host, nvtx_names, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.export_sections import (
-    API_CALLS,
-    GPU_OPERATIONS,
-    NAMED_RANGES,
-    NamedRangesData,
-    SectionedExport,
+from traceprof.trace.nsight.gpu import (
+    GpuOperationsData,
+    GpuOutlineData,
+    first_launches,
+    read_gpu_operations,
+    read_gpu_outline,
 )
+from traceprof.trace.nsight.host import read_api_calls
+from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
-from traceprof.trace.nsight.rows import read_strings, refers_to
+from traceprof.trace.nsight.nccl import read_communication_calls
+from traceprof.trace.nsight.nvtx_events import Events, read_events, read_label_ranges
+from traceprof.trace.nsight.nvtx_names import domain_names
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
+from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import count_rows, read_columns
 from traceprof.units import counted
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from traceprof.intervals import Int64, Mask
+    from traceprof.progress import Progress
     from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.host import (
@@ -65,6 +74,39 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
+    from traceprof.trace.nsight.nvtx_events import EventColumns
+
+GPU_OPERATIONS = Section("GPU operations")
+NAMED_RANGES = Section("named ranges")
+API_CALLS = Section("API calls")
+SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
+"""All sections, in the order in which an analysis needs them."""
+
+
+class NamedRangesData(SectionData, frozen=True):
+    """NVTX ranges and names, and the communication calls in them."""
+
+    events: EventColumns | None  # None if the export has no NVTX table
+    domains: Mapping[tuple[int, int], str]  # names of domains by process and id
+    label_ranges: Mapping[int, LabelRanges]  # ranges of `instrument` by process
+    communication_calls: Mapping[int, ProcessCalls]  # by process
+
+
+class ApiCallsData(SectionData, frozen=True):
+    """CUDA API calls, by process."""
+
+    by_process: Mapping[int, ApiCalls]
+
+
+def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedRangesData:
+    columns = read_events(database)
+    if columns is None:
+        return NamedRangesData(None, {}, {}, {})
+    events = Events(database, columns, capture_end_ns)
+    domains = domain_names(events)
+    label_ranges = read_label_ranges(events, domains)
+    calls = read_communication_calls(events, domains, label_ranges)
+    return NamedRangesData(columns, domains, label_ranges, calls)
 
 
 def on_kernel_names(num_unknown: int) -> Iterator[str]:
@@ -129,18 +171,132 @@ class _ReadAgain(cached_property[Table]):
     """A cached property whose value `unload` releases."""
 
 
-class NsightTrace(SectionedExport):
+class NsightTrace:
     """An export that is read lazily: only the schema is read at once.
 
+    Each section is read on first use, or supplied by another process.
+
     Attributes:
-        format: always `nsight-sqlite`.
-        format_name: always `Nsight Systems`.
-        how_to_collect: how to record or export each part.
+        path: the export.
+        product_version: the Nsight Systems that exported it, or None (2020 and 2021).
+        schema_version: of the export, not of the capture, or None.
+        target: metadata of the export, the machine and the programs.
+        moved: by how many ns operations were moved, by rank.
     """
 
     format = NSIGHT_FORMAT
     format_name = HOW_TO_COLLECT.format_name
     how_to_collect = HOW_TO_COLLECT
+
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        file: Path | None = None,
+        kernels_on_demand: bool = False,
+    ) -> None:
+        """Open the export of a report: `file`, if it is not the report itself.
+
+        Kernels are perhaps read only on first use.
+
+        Raises:
+            TraceFormatError: damaged, or the database of another program.
+        """
+        self.path = path
+        self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
+        self.in_use = self._database.in_use
+        self._kept: dict[Section, SectionData] = {}
+        self._held: dict[Part, bool] = {}
+        self.moved: Mapping[RankKey, int] = {}
+        self._source: Callable[[Section], SectionData] | None = None  # else the file
+        self._kernels_on_demand = kernels_on_demand
+        self._events: Events | None = None
+        try:
+            check_is_export(self._database)
+            self._database.replaced = repeated_strings(self._database)
+            self.target = Target(self._database)
+        except BaseException:
+            self.close()
+            raise
+        self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
+        self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
+
+    def close(self) -> None:
+        self.in_use.close()
+        forget_names()
+
+    def reopen(self) -> None:
+        self._database.reopen()
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return SECTIONS
+
+    def read_section(self, section: Section) -> SectionData:
+        with self.in_use:
+            if section == GPU_OPERATIONS:
+                read = read_gpu_outline if self._kernels_on_demand else read_gpu_operations
+                return read(self._database)
+            if section == API_CALLS:
+                return ApiCallsData(dict(read_api_calls(self._database)))
+            return _read_named_ranges(self._database, self.target.capture_end_ns)
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        self._kept[section] = data
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        # A reference to its own method would keep the trace alive after its last use.
+        self._source = None if source == self.read_section else source
+
+    def move_operations(self, key: RankKey, by_ns: int) -> None:
+        data = self._gpu_operations
+        moved = {**data.operations, key: data.operations[key].moved(by_ns)}
+        self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
+        self.moved = {**self.moved, key: by_ns}
+
+    def first_launches(self, key: RankKey) -> Int64:
+        return self._first_launches.get(key, np.empty(0, np.int64))
+
+    @cached_property
+    def _first_launches(self) -> Mapping[RankKey, Int64]:
+        return first_launches(self._database) if self._kernels_on_demand else {}
+
+    def _section(self, section: Section) -> SectionData:
+        if section not in self._kept:
+            read = self._source or self.read_section
+            self.keep_section(section, read(section))
+        return self._kept[section]
+
+    @property
+    def _gpu_operations(self) -> GpuOperationsData | GpuOutlineData:
+        data = self._section(GPU_OPERATIONS)
+        assert isinstance(data, GpuOperationsData | GpuOutlineData)  # noqa: S101
+        return data
+
+    @property
+    def _named_ranges(self) -> NamedRangesData:
+        data = self._section(NAMED_RANGES)
+        assert isinstance(data, NamedRangesData)  # noqa: S101
+        return data
+
+    @property
+    def _api_calls(self) -> Mapping[int, ApiCalls]:
+        data = self._section(API_CALLS)
+        assert isinstance(data, ApiCallsData)  # noqa: S101
+        return data.by_process
+
+    @property
+    def _nvtx_events(self) -> Events | None:
+        """The NVTX events, read again if they were released; None if there is no table."""
+        if self._events is None:
+            columns = self._named_ranges.events or read_events(self._database)
+            self._events = (
+                None
+                if columns is None
+                else Events(self._database, columns, self.target.capture_end_ns)
+            )
+        return self._events
 
     def release(self) -> None:
         self._events = None
@@ -196,18 +352,15 @@ class NsightTrace(SectionedExport):
     @property
     def notes(self) -> Sequence[str]:
         gpu, ranges = self._gpu_operations, self._named_ranges
+        working = {schema.pid_of_process(key.process) for key in self.operations}
         return [
             *gpu.notes,
             *(f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()),
             *on_kernel_names(len(gpu.name_ids - self._names.keys())),
             *on_stalls(is_lost=self.has_unexported_stalls),
-            *on_lost_work(self.target.with_contexts - self._working),
+            *on_lost_work(self.target.with_contexts - working),
             *on_labels(ranges.domains.values(), ranges.label_ranges),
         ]
-
-    @property
-    def _working(self) -> set[int]:
-        return {schema.pid_of_process(key.process) for key in self.operations}
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:

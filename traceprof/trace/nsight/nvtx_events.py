@@ -260,7 +260,9 @@ def read_events(database: Database) -> EventColumns | None:
         is_kept = is_in(kind, _KINDS) & (chunk["globalTid"] != NULL)
         # The omitted rows would need wider columns.
         kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
-        _complete_end_threads(kept)
+        if _END_THREAD in kept:  # a missing one is the thread that began the range
+            began, ended = kept["globalTid"], kept[_END_THREAD]
+            kept[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
         kept[rowid] = kept[rowid] - np.arange(length, length + len(kept[rowid]))
         length += len(kept[rowid])
         parts.add(kept, np.zeros(len(kept[rowid]), np.int64))
@@ -314,12 +316,6 @@ _END_THREAD = "endGlobalTid"
 _NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
-
-
-def _complete_end_threads(columns: dict[str, Int64]) -> None:
-    if _END_THREAD in columns:
-        began, ended = columns["globalTid"], columns[_END_THREAD]
-        columns[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
 
 
 def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
