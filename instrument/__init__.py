@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from instrument.recording import record
     from instrument.switch import disable, enable, is_enabled
     from instrument.training import annotate, step
+    from instrument.watching import watch
 
-__all__ = ["__version__", "annotate", "disable", "enable", "is_enabled", "record", "step"]
+__all__ = ["__version__", "annotate", "disable", "enable", "is_enabled", "record", "step", "watch"]
 
 _LAZY = {
     "__version__": "traceprof.version",
@@ -27,6 +28,7 @@ _LAZY = {
     "is_enabled": "instrument.switch",
     "record": "instrument.recording",
     "step": "instrument.training",
+    "watch": "instrument.watching",
 }
 
 _CALLBACKS = ("lightning", "transformers")  # modules, also without an import of their own

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+WATCH = "TRACEPROF_WATCH"
+"""Environment variable: the number of steps after which ranks are compared while they train."""
+
 _log = logging.getLogger("traceprof.instrument")
 
 
@@ -97,6 +100,10 @@ def record_as_requested() -> None:
             folder, has_shapes = Path(os.environ.get(FOLDER, ".")), os.environ.get(SHAPES) == "1"
             _record_with_torch(folder.absolute(), chosen or Steps(), has_shapes=has_shapes)
             return
+        if every := os.environ.get(WATCH):
+            from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (imports torch)
+
+            watch_ranks(int(every))
         switch.enable()
         if chosen is not None and nvtx_ranges.is_recording():
             from instrument.nsight_capture import NsightCapture  # noqa: PLC0415  (Linux only)
@@ -109,6 +116,7 @@ def record_as_requested() -> None:
 def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
     from instrument.torch_trace import TorchTrace  # noqa: PLC0415  (imports torch)
 
+    switch.end_watch()  # which takes the ranges
     if switch.follows_profiler() or not nvtx_ranges.is_recording():
         switch.disable()  # an earlier call found no recorder
         nvtx_ranges.annotate_in_profiler()

@@ -7,10 +7,13 @@ import importlib
 import logging
 import threading
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from instrument.core import nvtx_ranges
 from instrument.core.patching import Exchange, Patches, after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -37,6 +40,7 @@ _everywhere = Exchange()
 _installed: list[Patches] | None = None
 _labelling: list[Patches] | None = None
 """What is installed while the user's own torch.profiler records."""
+_after: list[Callable[[], object]] = []
 
 
 def enable() -> None:
@@ -65,6 +69,19 @@ def disable() -> None:
     with _lock:
         _restore(_installed or [])
         _installed = None
+        while _after:
+            _after.pop()()
+
+
+def after_disabling(callback: Callable[[], object]) -> None:
+    """Call this once, when all originals are back."""
+    _after.append(callback)
+
+
+def end_watch() -> None:
+    """Disable, if a watch has the ranges, so that a recorder can have them."""
+    if _after:
+        disable()
 
 
 def is_enabled() -> bool:

@@ -182,16 +182,25 @@ def annotate_in_profiler() -> None:
     To be called before any range is prepared.
     """
     functions, ends_with = _profiler_functions()
-    globals().update(
-        _functions=functions,
-        message=str,
-        prepare=str,
-        push=functions.push,
-        pop=functions.pop,
-        start=functions.start,
-        end=functions.end,
-        end_with=ends_with,
-    )
+    use(functions, ends_with)
+
+
+def use(functions: Functions, ends_with: Any = None) -> Callable[[], None]:  # noqa: ANN401
+    """Give the texts of ranges to these functions; return a function that takes this back."""
+    new = {
+        "_functions": functions,
+        "message": str,
+        "prepare": str,
+        "push": functions.push,
+        "pop": functions.pop,
+        "start": functions.start,
+        "end": functions.end,
+        "end_with": ends_with,
+    }
+    names = globals()
+    old = {name: names[name] for name in new}
+    names.update(new)
+    return lambda: names.update(old)
 
 
 def annotate_no_longer() -> None:

@@ -1,0 +1,269 @@
+"""The watch names who is slow, and nobody else; the training goes on as without it."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import instrument
+from instrument import switch
+from instrument.core import nvtx_ranges
+from instrument.watching import EventClock, StepTimer, Times, Verdicts, excess_ns, kind_of
+from tests.support import recording
+from tests.support.commands import output_of
+from tests.support.programs import watched
+from tests.support.programs.watched import EVERY, NUM_STEPS, SLEEP_S, WAYS
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Run both ranks once; return what each saw."""
+    return recording.run(watched.run, watched.SIZE, tmp_path_factory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [*WAYS, "alone"])
+def test_the_training_is_the_same_bit_for_bit(seen: list[dict[str, Any]], way: str) -> None:
+    for rank in seen:
+        assert rank[way]["same"]
+        assert rank[way]["restored"]
+    assert seen[0][way]["wrapped"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_rank_0_compares_all_ranks_every_n_steps(seen: list[dict[str, Any]], way: str) -> None:
+    tables = seen[0][way]["tables"]
+    assert [table["step"] for table in tables] == list(range(EVERY, NUM_STEPS + 1, EVERY))
+    for table in tables:
+        assert [rank["rank"] for rank in table["ranks"]] == [0, 1]
+        assert table["silent"] == []
+        for rank in table["ranks"]:
+            assert 0 < rank["own_ns"] < rank["step_ns"]
+            assert rank["wait_ns"] > 0
+            assert rank["loader_ns"] > 0
+    assert seen[1][way]["tables"] == []
+
+
+@pytest.mark.slow
+def test_the_slow_rank_is_named(seen: list[dict[str, Any]]) -> None:
+    second = seen[0]["slow"]["tables"][1]
+    assert second["ranks"][1]["own_ns"] >= SLEEP_S * 1e9
+    assert second["slow"] == {"1": 0}
+    (line,) = second["said"]
+    assert line.startswith("rank 1 computes ")
+    assert seen[0]["slow"]["tables"][2]["said"] == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_answer_is_said(seen: list[dict[str, Any]]) -> None:
+    tables = seen[0]["alone"]["tables"]
+    assert tables[0]["silent"] == [1]
+    assert tables[0]["said"] == ["rank 1 did not answer since step 0"]
+    assert [table["said"] for table in tables[1:]] == [[]] * (len(tables) - 1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_training_as_without_the_watch(
+    seen: list[dict[str, Any]],
+) -> None:
+    assert seen[0]["dead"]
+
+
+def timer(clock: Any, full: Any, every: int = 2) -> StepTimer:
+    return StepTimer(every, lambda: clock, full)
+
+
+class FakeEvents:
+    """A GPU whose clock advances by a millisecond with each event, and that is far behind."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.num_done = 0
+
+    def new(self) -> Any:
+        events = self
+
+        class Event:
+            def record(self) -> None:
+                events.num += 1
+                self.at_ms = events.num
+
+            def query(self) -> bool:
+                return self.at_ms <= events.num_done
+
+            def elapsed_time(self, other: Any) -> float:
+                return float(other.at_ms - self.at_ms)
+
+        return Event()
+
+
+def test_events_are_read_once_the_gpu_has_passed_them() -> None:
+    events = FakeEvents()
+    windows: list[Any] = []
+    timed = timer(EventClock(events.new, lambda: False), lambda *window: windows.append(window))
+
+    def step() -> None:
+        timed.push("backward")
+        timed.start("bucket index=0 bytes=4 dtype=float32 last=1")
+        timed.push("all_reduce bytes=4 dtype=float32 group=0 size=2 seq=1")
+        timed.pop()
+        timed.pop()
+        timed.push("optimizer step")
+        timed.pop()
+
+    step()  # the first one chooses the clock
+    events.num = 0
+    step()
+    assert windows == [(2, [])]
+    events.num_done = 100
+    for _ in range(2):
+        step()
+    ((_, _), (number, steps)) = windows
+    assert number == 4
+    assert len(steps) == 3
+    times = timed.times(0, number, steps[1:])
+    # Begin, backward, bucket, send's begin and end, backward's end, optimizer, the next begin.
+    assert times.step_ns == 7 * MS
+    assert times.wait_ns == 2 * MS
+    assert times.own_ns == 5 * MS
+
+
+def test_steps_in_the_capture_of_a_graph_are_left_out() -> None:
+    windows: list[Any] = []
+    timed = timer(
+        EventClock(FakeEvents().new, lambda: True), lambda *window: windows.append(window)
+    )
+    for _ in range(4):
+        timed.push("all_reduce group=0")
+        timed.pop()
+        timed.push("optimizer step")
+        timed.pop()
+    assert windows == [(2, []), (4, [])]
+
+
+def test_a_failure_of_ours_ends_the_watch_only(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Any:
+        raise RuntimeError("CUDA error")
+
+    timed = timer(EventClock(fail, lambda: False), None)
+    with caplog.at_level(logging.WARNING, "traceprof.instrument"):
+        for _ in range(3):
+            timed.push("optimizer step")
+            timed.pop()
+    assert not timed.is_on
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("all_reduce bytes=4 dtype=float32 group=0 size=2 seq=1", "wait"),
+        ("wait op=all_reduce group=0", "wait"),
+        ("wait", "wait"),
+        ("data loading", "loader"),
+        ("step 7", "step"),
+        ("optimizer step", "opt"),
+        ("forward", ""),
+        ("step by step", "step"),
+    ],
+)
+def test_what_a_range_stands_for(text: str, kind: str) -> None:
+    assert kind_of(text) == kind
+
+
+def row(rank: int, own_ms: float, spread_ms: float = 0.05, step: int = 100) -> Times:
+    return Times(rank, step, 30 * MS, int(own_ms * MS), 2 * MS, 0, int(spread_ms * MS))
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "spread_ms", "is_slow"),
+    [(10.0, 0.05, False), (10.25, 0.05, False), (10.35, 0.05, True), (10.35, 0.2, False)],
+)
+def test_the_noise_rule(own_ms: float, spread_ms: float, is_slow: bool) -> None:
+    rows = [row(0, 10, spread_ms), row(1, own_ms, spread_ms), row(2, 10, spread_ms)]
+    assert bool(excess_ns(rows[1], rows)) is is_slow
+    assert [excess_ns(times, rows) for times in (rows[0], rows[2])] == [0, 0]
+
+
+def test_two_windows_begin_and_end_a_finding() -> None:
+    verdicts = Verdicts(100)
+    said = []
+    for number, own_ms in enumerate([10, 15, 10, 15, 15, 15, 10, 15, 10, 10, 10], 1):
+        rows = [row(rank, 10, step=number * 100) for rank in (0, 1, 2)]
+        rows.append(row(3, own_ms, step=number * 100))
+        said.append(verdicts.lines(verdicts.steadied(rows)))
+    lines = {number: lines for number, lines in enumerate(said, 1) if lines}
+    assert lines == {
+        5: [
+            "rank 3 computes 1.50 x its peers since step 300; the others wait 2.0 ms a step for it"
+        ],
+        10: [
+            "rank 3 computes as long as its peers again since step 800; it was slow since step 300"
+        ],
+    }
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("slow", [1.0, 1.05])
+def test_an_hour_of_noisy_steps(size: int, slow: float) -> None:
+    """Steps of 10 ms that vary by 2 %, and one in fifty by a half."""
+    random = np.random.default_rng(size)
+    verdicts = Verdicts(100)
+    said = []
+    for window in range(1, 3601):
+        own = random.lognormal(np.log(10 * MS), 0.02, (size, 100))
+        own *= 1 + 0.5 * (random.random((size, 100)) < 0.02)
+        if window > 1800:
+            own[1] *= slow
+        medians = np.median(own, axis=1)
+        spreads = np.subtract(*np.quantile(own, [0.75, 0.25], axis=1)) / 2
+        rows = [
+            Times(rank, window * 100, 10 * MS, int(medians[rank]), 0, 0, int(spreads[rank]))
+            for rank in range(size)
+        ]
+        lines = verdicts.lines(verdicts.steadied(rows))
+        said += [(window, line) for line in lines]
+    if slow == 1.0:
+        assert said == []
+    else:
+        ((window, line),) = said
+        assert window == 1802
+        assert line.startswith("rank 1 computes 1.05 x its peers since step 180000;")
+
+
+def test_too_few_steps() -> None:
+    with pytest.raises(ValueError, match="every 2 steps or more, not 1"):
+        instrument.watch(1)
+
+
+def test_under_a_recorder_nothing_is_watched(
+    recorded: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    instrument.watch()
+    assert "nothing is watched" in caplog.text
+    assert not instrument.is_enabled()
+
+
+def test_a_recorder_takes_the_ranges() -> None:
+    assert not nvtx_ranges.is_recording()
+    instrument.watch()
+    assert nvtx_ranges.is_recording()
+    switch.end_watch()
+    assert not nvtx_ranges.is_recording()
+    assert not instrument.is_enabled()
+
+
+@pytest.mark.slow
+def test_the_environment_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom instrument.core import nvtx_ranges\nprint(nvtx_ranges.is_recording())\n"
+    )
+    monkeypatch.setenv("TRACEPROF_WATCH", "50")
+    assert output_of(sys.executable, "-m", "instrument", script).split() == ["True"]
