@@ -100,12 +100,13 @@ def record_as_requested() -> None:
             folder, has_shapes = Path(os.environ.get(FOLDER, ".")), os.environ.get(SHAPES) == "1"
             _record_with_torch(folder.absolute(), chosen or Steps(), has_shapes=has_shapes)
             return
+        is_recorded = nvtx_ranges.is_recording()
         if every := os.environ.get(WATCH):
             from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (imports torch)
 
             watch_ranks(int(every))
         switch.enable()
-        if chosen is not None and nvtx_ranges.is_recording():
+        if chosen is not None and is_recorded:
             from instrument.nsight_capture import NsightCapture  # noqa: PLC0415  (Linux only)
 
             _watch(chosen, NsightCapture())
