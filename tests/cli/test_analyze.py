@@ -164,6 +164,11 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
         (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
         (["analyze", "--steps", "0:1", "--time-range", ":1s", SAMPLE], "both steps and a time"),
         (["explain", "nonsense"], "there is no finding 'nonsense'"),
+        (["explain", "exposed"], "'exposed': exposed-communication, exposed-copy begin so; write"),
+        (["analyze", "--only", "host-s", SAMPLE], "host-sync, host-stall begin so; write more of"),
+        (["analyze", "s3://bucket/a.sqlite"], "it is an address, and only files are read; copy it"),
+        (["record", "train.py"], "write: -- python train.py, or -- torchrun --nproc-per-node 8 tr"),
+        (["record", "no-such-program"], "cannot run no-such-program: there is no such program; "),
         (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
         (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
         (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
@@ -187,6 +192,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: lis
     assert run(*command, "--help") == EXIT_DONE
     shown = capsys.readouterr().out
     assert "Usage: traceprof" in shown
+    assert command in ([], ["export"]) or "xample: " in shown or shown.count("traceprof ") > 1
     assert "\\b" not in shown
 
 
@@ -195,6 +201,26 @@ def test_bare_traceprof_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     expected = capsys.readouterr()
     assert run() == EXIT_DONE
     assert capsys.readouterr() == expected
+
+
+def test_the_begin_of_an_id_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "exposed-comm") == EXIT_DONE
+    shown = capsys.readouterr().out
+    assert run("explain", "exposed-communication") == EXIT_DONE
+    assert capsys.readouterr().out == shown
+    documents = []
+    for id_ in ("gpu-i", "gpu-idle"):
+        assert run("analyze", "--format", "json", "--only", id_, SAMPLE) == EXIT_DONE
+        documents.append(json.loads(capsys.readouterr().out)["findings"])
+    assert documents[0] == documents[1] != []
+    assert {finding["id"] for finding in documents[0]} == {"gpu-idle"}
+
+
+def test_explain_lists_all_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain") == EXIT_DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*FINDING_IDS]
+    assert all(len(line.split()) > 4 for line in lines)
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:

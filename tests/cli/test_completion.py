@@ -37,4 +37,8 @@ def test_the_script_of_a_shell_is_written(
 ) -> None:
     monkeypatch.setenv("_TRACEPROF_COMPLETE", f"{shell}_source")
     assert run() == EXIT_DONE
-    assert "_TRACEPROF_COMPLETE" in capsys.readouterr().out
+    script = capsys.readouterr().out
+    assert "_TRACEPROF_COMPLETE" in script
+    monkeypatch.delenv("_TRACEPROF_COMPLETE")
+    assert run("completion", shell) == EXIT_DONE
+    assert capsys.readouterr().out == script

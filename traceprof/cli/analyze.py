@@ -37,7 +37,11 @@ _SHOWN_BY: dict[str, tuple[str, ...]] = {"text": ("shows_kernels", "is_verbose")
 _SEVERITIES = [str(severity) for severity in Severity]
 
 
-@click.command("analyze", short_help="Say where the time went and what to change.")
+@click.command(
+    "analyze",
+    epilog="Example: traceprof analyze recording --only gpu-idle,host-sync",
+    short_help="Say where the time went and what to change.",
+)
 @reports_argument
 @output_options("text", "json", "html", "markdown")
 @judging_options

@@ -32,7 +32,11 @@ _FORMATS = ["text", "json", "markdown", "junit", "html"]
 _READ_BY_PEOPLE = ("text", "markdown")
 
 
-@click.command("compare", short_help="Say whether a change helped, and where.")
+@click.command(
+    "compare",
+    epilog="Example: traceprof compare before/ after/ --gate step:+2%",
+    short_help="Say whether a change helped, and where.",
+)
 @click.argument("before", required=False, metavar="BEFORE", type=ReportPath())
 @click.argument("after", required=False, metavar="AFTER", type=ReportPath())
 @click.option(

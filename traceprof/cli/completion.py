@@ -1,11 +1,20 @@
-"""Shell completion: ids of findings, one or several separated by commas, and assumptions."""
+"""`traceprof completion`, and what it completes: ids of findings, lists of them, assumptions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import click
+from click.shell_completion import get_completion_class
 
-if TYPE_CHECKING:
-    import click
+
+@click.command("completion", epilog='Example: eval "$(traceprof completion bash)" in ~/.bashrc')
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print the script by which a shell completes commands, options and ids of findings."""
+    complete = get_completion_class(shell)
+    if complete is not None:  # click knows all three
+        group = context.find_root().command
+        click.echo(complete(group, {}, "traceprof", "_TRACEPROF_COMPLETE").source())
 
 
 def finding_ids(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:

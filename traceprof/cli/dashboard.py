@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
 
 
-@click.command("dashboard", short_help="Show the findings in a browser.")
+@click.command(
+    "dashboard",
+    epilog="Example: traceprof dashboard recording",
+    short_help="Show the findings in a browser.",
+)
 @reports_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(

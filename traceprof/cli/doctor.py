@@ -9,7 +9,11 @@ import click
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 
-@click.command("doctor", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "doctor",
+    short_help="Say what can be recorded here, and what mends the rest.",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.option(
     "-o",

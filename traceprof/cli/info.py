@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 
 
-@click.command("info", short_help="Say what a report holds and what can be analysed.")
+@click.command(
+    "info",
+    epilog="Example: traceprof info recording/*.sqlite",
+    short_help="Say what a report holds and what can be analysed.",
+)
 @reports_argument
 def command(reports: tuple[str, ...]) -> None:
     """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more.

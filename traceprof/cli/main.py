@@ -38,8 +38,8 @@ class _Commands(SuggestingGroup):
     """Commands whose modules are imported on demand, so that `--help` is fast."""
 
     _MODULES = (
-        *("record", "doctor", "analyze", "compare", "whatif", "info", "dashboard"),
-        *("explain", "runs", "export"),
+        *("doctor", "record", "analyze", "explain", "whatif", "compare", "dashboard"),
+        *("info", "export", "runs", "completion"),
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -97,7 +97,11 @@ def _lists_of_ids(context: click.Context, parameter: click.Parameter, start: str
 
 _OPTIONS = (
     click.option(
-        "--only", metavar="ID,..", shell_complete=_lists_of_ids, help="Judge only these findings."
+        "--only",
+        metavar="ID,..",
+        shell_complete=_lists_of_ids,
+        help="Judge only these findings"
+        " (`traceprof explain` lists them; the begin of an id will do).",
     ),
     click.option(
         "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not judge these findings."
@@ -195,7 +199,9 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 def _ids(option: str, text: str | None) -> list[str]:
     if text is None:
         return []
-    ids = [id_.strip() for id_ in text.split(",") if id_.strip()]
+    from traceprof.execution.options import named_finding
+
+    ids = [named_finding(id_.strip()) for id_ in text.split(",") if id_.strip()]
     if not ids:
         remedy = "write ids of findings with commas between them, such as gpu-idle,host-sync"
         raise UsageError(f"cannot use {option} {text!r}", "it names no finding", remedy)

@@ -19,7 +19,11 @@ _UNKNOWN = "unknown"
 _COMMIT_DIGITS = 10
 
 
-@click.command("runs", short_help="List the runs that were saved in a store.")
+@click.command(
+    "runs",
+    epilog="Example: traceprof runs runs.db --format csv",
+    short_help="List the runs that were saved in a store.",
+)
 @click.argument("store", metavar="DB")
 @click.option(
     "--format",

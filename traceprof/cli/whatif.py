@@ -31,6 +31,8 @@ class _Command(click.Command):
 
         with formatter.section("Assumptions"):
             formatter.write_dl([(entry.form, entry.meaning) for entry in ASSUMPTIONS])
+        formatter.write_paragraph()
+        formatter.write_text("Example: traceprof whatif recording --assume no-host-stall")
 
 
 @click.command("whatif", cls=_Command, short_help="Estimate a step's time under an assumption.")

@@ -191,6 +191,21 @@ def check_listener(listener: object) -> None:
         raise _wrong("listener", listener, f"an object with the methods {', '.join(methods)}")
 
 
+def named_finding(text: str) -> str:
+    """Return the id of a finding that a text names, or that alone begins like it.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    begin = [id_ for id_ in FINDING_IDS if id_.startswith(text)] if text else []
+    if text in FINDING_IDS or len(begin) == 1:
+        return text if text in FINDING_IDS else begin[0]
+    if begin:
+        why = f"{', '.join(begin)} begin so"
+        raise UsageError(f"there is no finding {text!r}", why, "write more of it")
+    raise no_such_finding(text)
+
+
 def no_such_finding(id_: str) -> UsageError:
     """Return the error of a finding's id that this version does not know."""
     meant = closest(id_, FINDING_IDS)

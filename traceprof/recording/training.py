@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,6 +143,12 @@ def ask(command: TrainingCommand, environment: Mapping[str, str]) -> Training | 
     Raises:
         UsageError: it does not run.
     """
+    first = command.words[0]
+    if shutil.which(first) is None:
+        remedy = "check the command"
+        if first.endswith(".py"):
+            remedy = f"write: -- python {first}, or -- torchrun --nproc-per-node 8 {first}"
+        raise UsageError(f"cannot run {first}", "there is no such program", remedy)
     words = question(command)
     if words is None:
         return None
@@ -172,8 +179,6 @@ def question(command: TrainingCommand) -> tuple[str, ...] | None:
     runner = next((i for i, name in enumerate(names) if name in _RUNNERS), None)
     is_python = bool(PYTHON.match(Path(word).name))
     if runner is None:
-        if command.python is None and is_python and not before:
-            raise UsageError(f"cannot run {word}", "there is no such program", "check the command")
         return None if command.python is None else (command.python,)
     python = word if is_python else command.python if names[runner] == "env" else "python"
     return None if python is None else (*before[runner:], python)

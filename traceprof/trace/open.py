@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -136,7 +137,11 @@ def _first_bytes(path: Path) -> bytes:
             start = read_start(file)
     except FileNotFoundError as error:
         why = "it is a link to nothing" if path.is_symlink() else "there is no such file"
-        raise TraceFileError(f"cannot read {path}", why, "check the path") from error
+        remedy = "check the path"
+        if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
+            why = "it is an address, and only files are read"
+            remedy = "copy it to this machine"
+        raise TraceFileError(f"cannot read {path}", why, remedy) from error
     except PermissionError as error:
         raise TraceFileError(
             f"cannot read {path}", "permission denied", "ask its owner, or copy it with sudo"
