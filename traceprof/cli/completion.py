@@ -14,7 +14,7 @@ def command(context: click.Context, shell: str) -> None:
     complete = get_completion_class(shell)
     if complete is not None:  # click knows all three
         group = context.find_root().command
-        click.echo(complete(group, {}, "traceprof", "_TRACEPROF_COMPLETE").source())
+        click.echo(complete(group, {}, "traceprof", "_TRACEPROF_COMPLETE").source(), nl=False)
 
 
 def finding_ids(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:

@@ -33,7 +33,11 @@ def command() -> None:
     """Write what ranks did, and what was found, for other tools."""
 
 
-@command.command("perfetto", short_help="A trace for ui.perfetto.dev.")
+@command.command(
+    "perfetto",
+    short_help="A trace for ui.perfetto.dev.",
+    epilog="Example: traceprof export perfetto recording -o recording.pftrace",
+)
 @reports_argument
 @click.option(
     "-o",
@@ -76,6 +80,7 @@ def _of_tables(ending: str, what: str) -> None:
     @command.command(
         ending,
         short_help=f"Tables of events and results, as {what} files.",
+        epilog=f"Example: traceprof export {ending} recording -o tables",
         help=f"Write the events of a run and what was measured of it as {what} files, one for each"
         " table, with units in the names of columns.\n\nkernels, copies, api_calls, ranges, marks"
         " and communication have a row for each event, in the time of its report; the others, such"
