@@ -15,6 +15,7 @@ from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES, analysis_o
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.analyses.verdict.three_lines import three_lines
+from traceprof.analyses.verdict.yields import UsualYield
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Basis, Saving
 from traceprof.reports import html, text
@@ -230,6 +231,26 @@ def test_a_limit_above_the_cost_says_why() -> None:
     assert said is not None
     assert said.gain is not None
     assert "more than the cost: single kernels and launching count, too" in said.gain
+
+
+@pytest.mark.parametrize(
+    ("num", "few"),
+    [
+        (0, "no such change was measured"),
+        (1, "only 1 such change was measured"),
+        (3, "only 3 such changes were measured"),
+    ],
+)
+def test_too_few_measured_changes_are_counted(
+    num: int, few: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = UsualYield("gpu-idle", None, num, low=0.1, middle=0.2, high=0.3, expected=0.3)
+    usual = "traceprof.analyses.verdict.three_lines.usual_yield"
+    monkeypatch.setattr(usual, lambda _: brought if num else None)
+    said = three_lines(analyze_reports([SAMPLE_FOLDER / "sleeping-loader.sqlite"]))
+    assert said is not None
+    assert said.gain is not None
+    assert said.gain.endswith(f"; {few}")
 
 
 def test_the_gain_stands_under_the_unit_with_its_article(tmp_path: Path) -> None:

@@ -336,9 +336,10 @@ def _gain(finding: Finding, analysis: RunResult, headline: Headline) -> str | No
     known = usual_yield(finding)
     if known is None or known.num_changes < MIN_CHANGES:
         num = 0 if known is None else known.num_changes
-        few = f"only {counted(num, 'such change')} were" if num else "no such change was"
+        few = f"only {counted(num, 'such change')}" if num else "no such change"
+        few += " was measured" if num < 2 else " were measured"
         limit = f"at most {most} {a_step} ({percent(saving.high_ns / step)}){beyond}"
-        return f"{limit}{more or f'; {few} measured'}"
+        return limit + (more or f"; {few}")
     about = expected_ns(finding, step)
     return (
         f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
