@@ -129,8 +129,8 @@ def test_how_it_is_asked(command: str, expected: str | None) -> None:
 
 
 def test_a_python_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot run python3\.99: there is no such program"):
-        ask(read_command(["python3.99", "train.py"]), os.environ)
+    # `--dry-run` may write a script for another machine.
+    assert ask(read_command(["python3.99", "train.py"]), os.environ) is None
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no libpython >&2; exit 1\n")
     broken.chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import click
 
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.cli.output import check_files
-from traceprof.errors import TraceprofError, one_line
+from traceprof.errors import TraceprofError, UsageError, one_line
 
 if TYPE_CHECKING:
     from traceprof.recording.plan import Plan
@@ -68,9 +69,12 @@ def command(
     import os
 
     from traceprof.recording.plan import make_plan
+    from traceprof.recording.training import NO_PROGRAM
 
     check_files(folder)
     plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool, asks=True)
+    if not is_dry and shutil.which(words[0]) is None:
+        raise UsageError(f"cannot run {words[0]}", NO_PROGRAM, "check the command")
     for note in plan.notes:
         _say(note)
     if is_dry:

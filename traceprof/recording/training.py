@@ -30,6 +30,8 @@ MIN_PYTHON, MIN_TORCH = (3, 10), (2, 4)
 PACKAGE = Path(traceprof.__file__).parents[1] / "instrument"
 """The `instrument` that came with this traceprof."""
 
+NO_PROGRAM = "there is no such program"
+
 _QUESTION = """
 import json, sys
 from importlib import metadata, util
@@ -145,10 +147,10 @@ def ask(command: TrainingCommand, environment: Mapping[str, str]) -> Training | 
     """
     first = command.words[0]
     if shutil.which(first) is None:
-        remedy = "check the command"
         if first.endswith(".py"):
             remedy = f"write: -- python {first}, or -- torchrun --nproc-per-node 8 {first}"
-        raise UsageError(f"cannot run {first}", "there is no such program", remedy)
+            raise UsageError(f"cannot run {first}", NO_PROGRAM, remedy)
+        return None
     words = question(command)
     if words is None:
         return None
