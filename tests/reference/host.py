@@ -113,8 +113,9 @@ class RankReference:
                 spent[call.name or "unnamed call"] += call.end - call.start
         for thread in spans:
             made = [call for call in self.calls if call.thread == thread]
+            made.sort(key=lambda call: (call.start, call.end))  # whatever the order of the ids
             place = {call: index for index, call in enumerate(made)}
-            calls = sorted(call for call in made if call in chosen)
+            calls = [call for call in made if call in chosen]
             for call, after in pairwise(calls):
                 between = made[place[call] + 1 : place[after]]
                 at_once = place[after] > place[call] and len(between) <= 2

@@ -25,6 +25,7 @@ _PARTS = (
 _NUMBER = re.compile(rb"(?<=: )-?\d[\d.]*")
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _KEY = re.compile(rb'"[\w ]+": ')
+_NAME = re.compile(rb'(?<="name": ")[^\n]*?(?=", *"(?:ph|pid)": )')
 
 
 def source(folder: Path) -> bytes:
@@ -110,6 +111,7 @@ def refused_by_json(path: Path) -> str | None:
         data = zlib.decompressobj(31).decompress(data)
     if any("did not escape: repaired" in note for note in trace.notes):
         data = _ESCAPE.sub(lambda found: found[0] if found[1] else b"\\\\", data)
+        data = _NAME.sub(lambda found: re.sub(rb'(?<!\\)"', b'\\\\"', found[0]), data)
     try:
         document, _ = json.JSONDecoder(strict=False).raw_decode(
             data.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
