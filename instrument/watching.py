@@ -125,6 +125,7 @@ _KINDS = {
 }
 
 
+@functools.lru_cache(256)  # labels of steps have numbers
 def kind_of(text: str) -> str:
     """Return what a range's label stands for."""
     if " group=" in text or text.startswith("wait op="):
@@ -132,21 +133,6 @@ def kind_of(text: str) -> str:
     if text.startswith("step "):
         return STEP
     return _KINDS.get(text, OTHER)
-
-
-def _guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that does nothing once one of them has failed: the training goes on."""
-
-    @functools.wraps(method)
-    def guarded(self: StepTimer, *args: object) -> None:
-        if self.is_on:
-            try:
-                method(self, *args)
-            except Exception:  # noqa: BLE001  (an observer must not stop the training)
-                self.is_on = False
-                _log.warning("steps are not watched any more", exc_info=True)
-
-    return guarded
 
 
 class StepTimer:
@@ -171,49 +157,58 @@ class StepTimer:
         self._num_steps = 0
         self._steps: deque[_Step] = deque(maxlen=2 * every)
 
-    @_guarded
     def push(self, text: str) -> None:
         """Open a range."""
-        kind = kind_of(text)
-        open_ = self._thread.open
-        if kind is OTHER or (kind is WAIT and any(outer == WAIT for outer, _ in open_)):
-            open_.append((OTHER, None))
-            return
-        if kind is STEP:
-            self._is_marked = True
-        elif kind is BACKWARD:
-            self._sent = None
-        mark = time.perf_counter_ns() if kind is LOADER else self._clock.mark()
-        open_.append((kind, mark))
+        try:
+            kind, open_ = kind_of(text), self._thread.open
+            is_nested = kind is WAIT and open_ and any(outer is WAIT for outer, _ in open_)
+            if kind is OTHER or is_nested or not self.is_on:
+                open_.append((OTHER, None))
+                return
+            if kind is STEP:
+                self._is_marked = True
+            elif kind is BACKWARD:
+                self._sent = None
+            open_.append((kind, time.perf_counter_ns() if kind is LOADER else self._clock.mark()))
+        except Exception:  # noqa: BLE001  (an observer must not stop the training)
+            self._fail()
 
-    @_guarded
     def pop(self) -> None:
         """Close the range that this thread opened last."""
         thread = self._thread
         if not thread.open:
             return
         kind, begin = thread.open.pop()
-        if kind is OTHER:
+        if kind is OTHER or not self.is_on:
             return
-        if kind is LOADER:
-            thread.loader_ns += time.perf_counter_ns() - begin
-        elif kind is WAIT:
-            now = self._clock.mark()
-            thread.waits.append((begin, now))
-            if self._sent is not None:
-                self._sent = now
-        elif kind is BACKWARD:
-            if self._sent is not None:
-                thread.waits.append((self._sent, self._clock.mark()))
-                self._sent = None
-        elif (kind is STEP) == self._is_marked:
-            self._step_ends()
+        try:
+            if kind is WAIT:
+                now = self._clock.mark()
+                thread.waits.append((begin, now))
+                if self._sent is not None:
+                    self._sent = now
+            elif kind is LOADER:
+                thread.loader_ns += time.perf_counter_ns() - begin
+            elif kind is BACKWARD:
+                if self._sent is not None:
+                    thread.waits.append((self._sent, self._clock.mark()))
+                    self._sent = None
+            elif (kind is STEP) == self._is_marked:
+                self._step_ends()
+        except Exception:  # noqa: BLE001
+            self._fail()
 
-    @_guarded
     def start(self, text: str) -> None:
         """See that a bucket is sent; no range is opened."""
-        if text.startswith(labels.BUCKET):
-            self._sent = self._clock.mark()
+        try:
+            if self.is_on and text.startswith(labels.BUCKET):
+                self._sent = self._clock.mark()
+        except Exception:  # noqa: BLE001
+            self._fail()
+
+    def _fail(self) -> None:
+        self.is_on = False
+        _log.warning("steps are not watched any more", exc_info=True)
 
     def _step_ends(self) -> None:
         thread = self._thread
@@ -479,7 +474,8 @@ def watch(
     timer = reporter.timer = StepTimer(every, _clock, reporter.full)
     switch.disable()
     restore = nvtx_ranges.use(
-        nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
+        nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text),
+        kinds=True,
     )
     _undo[:] = [reporter.stop, restore]
     switch.after_disabling(_end)

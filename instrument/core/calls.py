@@ -87,7 +87,7 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
     patches.replace_each_everywhere(pairs)
 
 
-def around(  # noqa: C901  (the function in it is one on purpose)
+def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
     original: Function,
     describe: Callable[..., Any],
     name: str,
@@ -102,16 +102,27 @@ def around(  # noqa: C901  (the function in it is one on purpose)
     in here are logged once, and the call goes on without a label; exceptions of the function
     close the range and pass.
     """
+    brief = f"{name} group=" if label is operations.label else name
 
     @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912, PLR0915
         if not _process.is_on or is_compiling() or (outer := thread.level) == INSIDE:
             return original(*args, **kwargs)
         # All in one function: further calls would double the cost. A signal's exception arrives
         # before or after a call, never between two other steps, and passes.
         compiler = compiler_of_thread()
-        failure = labelled = None
         is_open = False
+        if nvtx_ranges.takes_kinds and compiler is None:
+            try:
+                is_open = True
+                nvtx_ranges.push(brief)
+                thread.level = level
+                return original(*args, **kwargs)
+            finally:
+                thread.level = outer
+                if is_open:
+                    nvtx_ranges.pop()
+        failure = labelled = None
         handles: list[Any] = []
         try:
             if compiler is not None:

@@ -116,6 +116,10 @@ _texts: dict[str, str] = {}
 _prepared: dict[str, Any] = {}
 
 
+takes_kinds = False
+"""Whether ranges of communication calls have only a name, no sizes, groups and numbers."""
+
+
 def is_recording() -> bool:
     """Return whether ranges are recorded; if not, labels need not be made."""
     return _functions is not None
@@ -185,8 +189,16 @@ def annotate_in_profiler() -> None:
     use(functions, ends_with)
 
 
-def use(functions: Functions, ends_with: Any = None) -> Callable[[], None]:  # noqa: ANN401
-    """Give the texts of ranges to these functions; return a function that takes this back."""
+def use(
+    functions: Functions,
+    ends_with: Any = None,  # noqa: ANN401
+    *,
+    kinds: bool = False,
+) -> Callable[[], None]:
+    """Give the texts of ranges to these functions; return a function that takes this back.
+
+    With `kinds`, no labels of communication calls are made: they cost more than their ranges.
+    """
     new = {
         "_functions": functions,
         "message": str,
@@ -196,6 +208,7 @@ def use(functions: Functions, ends_with: Any = None) -> Callable[[], None]:  # n
         "start": functions.start,
         "end": functions.end,
         "end_with": ends_with,
+        "takes_kinds": kinds,
     }
     names = globals()
     old = {name: names[name] for name in new}

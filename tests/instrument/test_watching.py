@@ -10,7 +10,7 @@ import pytest
 
 import instrument
 from instrument import switch
-from instrument.core import nvtx_ranges
+from instrument.core import calls, nvtx_ranges, operations
 from instrument.watching import EventClock, StepTimer, Times, Verdicts, excess_ns, kind_of
 from tests.support import recording
 from tests.support.commands import output_of
@@ -166,6 +166,7 @@ def test_a_failure_of_ours_ends_the_watch_only(caplog: pytest.LogCaptureFixture)
         ("all_reduce bytes=4 dtype=float32 group=0 size=2 seq=1", "wait"),
         ("wait op=all_reduce group=0", "wait"),
         ("wait", "wait"),
+        ("all_reduce group=", "wait"),
         ("data loading", "loader"),
         ("step 7", "step"),
         ("optimizer step", "opt"),
@@ -175,6 +176,48 @@ def test_a_failure_of_ours_ends_the_watch_only(caplog: pytest.LogCaptureFixture)
 )
 def test_what_a_range_stands_for(text: str, kind: str) -> None:
     assert kind_of(text) == kind
+
+
+FULL_LABEL = "all_reduce bytes=4 dtype=float32 group=0 rank=0 size=2 seq=7"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "opened"), [(True, ["all_reduce group="]), (False, [FULL_LABEL, FULL_LABEL])]
+)
+def test_no_label_is_made_where_kinds_are_enough(
+    monkeypatch: pytest.MonkeyPatch, fails: bool, kinds: bool, opened: list[str]
+) -> None:
+    """A recorder gets one range for the call and one until the operation's end."""
+    seen: list[object] = []
+
+    def all_reduce(value: int) -> int:
+        seen.append(calls.thread.level)
+        if fails:
+            raise KeyError
+        return value
+
+    monkeypatch.setattr(calls._process, "is_on", True)
+    monkeypatch.setattr(operations, "label", lambda *_: (FULL_LABEL, True))
+    wrapper = calls.around(all_reduce, lambda value: value, "all_reduce", label=operations.label)
+    restore = nvtx_ranges.use(
+        nvtx_ranges.Functions(
+            seen.append, lambda: seen.append("closed"), seen.append, bool, lambda text, _: text
+        ),
+        kinds=kinds,
+    )
+    try:
+        if fails:
+            with pytest.raises(KeyError):
+                wrapper(3)
+        else:
+            assert wrapper(3) == 3
+    finally:
+        restore()
+    assert seen == [*opened, calls.INSIDE, "closed"]
+    assert kind_of(opened[0]) == "wait"
+    assert calls.thread.level == calls.FREE
+    assert not nvtx_ranges.takes_kinds
 
 
 def row(rank: int, own_ms: float, spread_ms: float = 0.05, step: int = 100) -> Times:
