@@ -102,9 +102,7 @@ def record_as_requested() -> None:
             return
         is_recorded = nvtx_ranges.is_recording()
         if every := os.environ.get(WATCH):
-            from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (imports torch)
-
-            watch_ranks(int(every))
+            _watch_ranks(every)
         switch.enable()
         if chosen is not None and is_recorded:
             from instrument.nsight_capture import NsightCapture  # noqa: PLC0415  (Linux only)
@@ -123,6 +121,15 @@ def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
         nvtx_ranges.annotate_in_profiler()
     switch.enable()
     _watch(steps, TorchTrace(folder, has_shapes=has_shapes))
+
+
+def _watch_ranks(every: str) -> None:
+    from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (rarely asked for)
+
+    try:
+        watch_ranks(int(every))
+    except Exception as error:  # noqa: BLE001  (ranges and a recording do not depend on it)
+        _log.warning("nothing is watched, %s=%s: %s", WATCH, every, error)
 
 
 def _watch(steps: Steps, recorder: Recorder) -> None:

@@ -26,10 +26,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d
-
 from instrument import switch
 from instrument.core import nvtx_ranges
 from traceprof import labels
@@ -346,8 +342,11 @@ class Reporter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="traceprof-watch", daemon=True)
             self._thread.start()
+        from torch import distributed as dist  # noqa: PLC0415  (`watch` found it)
+        from torch.distributed import distributed_c10d  # noqa: PLC0415
+
         store, rank, size = None, 0, 1
-        if dist.is_available() and dist.is_initialized():
+        if dist.is_initialized():
             store = distributed_c10d._get_default_store()  # noqa: SLF001
             rank, size = dist.get_rank(), dist.get_world_size()
         self._windows.put(_Window(number, steps, store, rank, size))
@@ -467,6 +466,9 @@ def watch(
         raise ValueError(f"ranks are compared every 2 steps or more, not {every}")
     if _undo:
         switch.disable()
+    if not _has_ranks():
+        _log.warning("nothing is watched: there is no torch.distributed")
+        return
     if nvtx_ranges.is_recording():
         _log.warning("nothing is watched: the process is recorded, which takes the same ranges")
         return
@@ -483,6 +485,15 @@ def watch(
     atexit.register(reporter.stop)
 
 
+def _has_ranks() -> bool:
+    """Return whether there is a PyTorch, and it was built with torch.distributed."""
+    try:
+        from torch import distributed  # noqa: PLC0415
+    except ImportError:
+        return False
+    return distributed.is_available()
+
+
 def _end() -> None:
     while _undo:
         _undo.pop()()
@@ -490,7 +501,10 @@ def _end() -> None:
 
 def _clock() -> HostClock | EventClock:
     """Return events for NCCL, else the host's clock."""
-    if dist.is_available() and dist.is_initialized() and "nccl" in dist.get_backend():
+    import torch  # noqa: PLC0415
+    from torch import distributed as dist  # noqa: PLC0415
+
+    if dist.is_initialized() and "nccl" in dist.get_backend():
         cuda: Any = torch.cuda
         return EventClock(lambda: cuda.Event(enable_timing=True), cuda.is_current_stream_capturing)
     return HostClock()

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import instrument
 from instrument import switch
 from instrument.core import calls, nvtx_ranges, operations
+from instrument.recording import record_as_requested
 from instrument.watching import EventClock, StepTimer, Times, Verdicts, excess_ns, kind_of
 from tests.support import recording
 from tests.support.commands import output_of
@@ -283,6 +285,40 @@ def test_an_hour_of_noisy_steps(size: int, slow: float) -> None:
 def test_too_few_steps() -> None:
     with pytest.raises(ValueError, match="every 2 steps or more, not 1"):
         instrument.watch(1)
+
+
+@pytest.mark.parametrize("missing", ["torch", "torch.distributed", ""])
+def test_without_torch_distributed_nothing_is_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    if missing:  # as if not installed, and as in a build without it
+        monkeypatch.delattr(torch, "distributed")
+        monkeypatch.setitem(sys.modules, missing, None)
+    instrument.watch()
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing is watched: there is no torch.distributed"
+    ]
+    assert not instrument.is_enabled()
+
+
+def test_the_watch_is_imported_without_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import instrument; instrument.watch()"
+    assert output_of(sys.executable, "-c", code) == ""
+
+
+@pytest.mark.parametrize("value", ["often", "1", "-5", "2.5"])
+def test_a_value_that_is_no_number_of_steps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    monkeypatch.setenv("TRACEPROF_WATCH", value)
+    monkeypatch.setattr("instrument.recording._Process.has_started", False)
+    record_as_requested()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"nothing is watched, TRACEPROF_WATCH={value}: ")
+    assert instrument.is_enabled()  # a torch.profiler of the script gets ranges, as without it
+    assert not nvtx_ranges.is_recording()
+    instrument.disable()
 
 
 def test_under_a_recorder_nothing_is_watched(
