@@ -169,3 +169,65 @@ def test_wandb_writes_an_offline_run_with_the_scalars(place: Path) -> None:
     for name, ns in scalars().items():
         assert f"traceprof/{name}".encode() in written
         assert str(ns).encode() in written
+
+
+WATCHED = """
+import threading
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import instrument
+store = dist.FileStore(str(Path("store").absolute()), 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+{block}
+parameter = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([parameter], lr=0.01)
+for _ in range(200):
+    parameter.square().sum().backward()
+    optimizer.step()
+instrument.disable()
+for thread in threading.enumerate():
+    if thread.name == "traceprof-watch":
+        thread.join(60)
+"""
+
+
+def watch_with(name: str, place: Path) -> None:
+    """Run a tracker's block of the page on the watch with 200 steps of one rank."""
+    if not TRACKERS.exists():
+        missing("the trackers, which `make verify` installs")
+    [block] = [code for code in blocks("watch.md", "python") if name in code]
+    (place / "code.py").write_text(WATCHED.replace("{block}", block))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_SILENT": "true"}
+    output_of(TRACKERS, place / "code.py", env=environ)
+
+
+@pytest.mark.long
+def test_tensorboard_gets_what_is_watched(place: Path) -> None:
+    watch_with("tensorboard", place)
+    code = """
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator("runs/training")
+events.Reload()
+print([(e.step, e.value > 0) for e in events.Scalars("own_ms/rank0")])
+"""
+    assert output_of(TRACKERS, "-c", code).strip() == "[(100, True), (200, True)]"
+
+
+@pytest.mark.long
+def test_mlflow_gets_what_is_watched(place: Path) -> None:
+    watch_with("mlflow", place)
+    with closing(sqlite3.connect(place / "mlflow.db")) as connection:
+        rows = connection.execute("SELECT key, step, value > 0, run_uuid FROM metrics").fetchall()
+        [(run_id,)] = connection.execute("SELECT run_uuid FROM runs").fetchall()
+    assert sorted(rows) == [("own_ms/rank0", step, 1, run_id) for step in (100, 200)]
+
+
+@pytest.mark.long
+def test_wandb_gets_what_is_watched(place: Path) -> None:
+    watch_with("wandb", place)
+    [path] = place.glob("wandb/offline-run-*/*.wandb")
+    written = path.read_bytes()
+    assert b"own_ms/rank0" in written
+    steps = re.findall(rb"training_step\W{1,8}(\d+)", written)
+    assert {b"100", b"200"} <= {*steps}, steps
