@@ -51,15 +51,15 @@ _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
 class StepsUnder(Record, frozen=True):
-    """The lengths of steps under an assumption."""
+    """Step lengths under an assumption."""
 
     steps: Float64  # float64[s, w], ns, by `Way`
-    # float64[s, w] each, the same by other ways to read the assumption
+    # float64[s, w] each, for alternative readings of the assumption
     otherwise: tuple[Float64, ...] = ()
-    orders: tuple[StreamOrder, ...] = ()  # of sends, on streams where it is another one
-    # float64[s, w], the same if what brings the data sets the pace; None if it does not
+    orders: tuple[StreamOrder, ...] = ()  # of sends, on streams where it differs
+    # float64[s, w], if loading the data is the critical resource; None if it is not
     paced: Float64 | None = None
-    note: str = ""  # why it may
+    note: str = ""  # why loading may be
 
 
 class CheckedReplay(Record, frozen=True):
@@ -68,23 +68,22 @@ class CheckedReplay(Record, frozen=True):
     analysis: OpenAnalysis  # of the run
     graph: RunGraph  # of it, weighed
     baseline: Baseline  # the step as it is
-    share: Float64  # float64[s], what each counts for in the mean step, by end: they sum to 1
-    share_by_begin: Float64  # the same by begin
-    as_it_is: Float64  # float64[s, w], the same replayed, by `Way`
-    communication: Float64  # float64[s], how long somebody communicated in each
-    # float64[s, w n], the same under each of n assumptions, but for what these change in how ranks
-    # meet
+    share: Float64  # float64[s], weights of steps in the mean, by their end; sum 1
+    share_by_begin: Float64  # float64[s], weights by their begin
+    as_it_is: Float64  # float64[s, w], replayed step lengths, ns, by `Way`
+    communication: Float64  # float64[s], communication time, ns
+    # float64[s, w n], ns, under each of n assumptions, without their changes of edges between ranks
     lengths: Float64
-    first: int  # the column of the graph's weights that the first of these is
-    # for each assumption that was asked, which of the n are other readings of it
+    first: int  # first column of `lengths` in the graph's weights
+    # places of each assumption's alternative readings among the n
     others: tuple[range, ...]
-    # whether limits are wanted where threads pace each other in unknown ways
+    # whether limits are wanted where threads wait for each other in unknown ways
     has_limits: bool = False
 
     def limit_ns(self, place: int, assumption: Assumption) -> float | None:
-        """Return a lower bound of a step when threads wait for each other; None if none is wanted.
+        """Return a lower bound of a step, in ns, when threads wait for each other in unknown ways.
 
-        Whatever threads wait for, a stream runs what remains of its work one after the other.
+        Even then, a stream runs its remaining work sequentially. None if no limit is wanted.
         """
         paced = self.has_limits and is_paced(failed(self.baseline.gates, assumption))
         # Without waits, and beside communication, kernels take another time than before.
@@ -97,21 +96,21 @@ class CheckedReplay(Record, frozen=True):
 
     @property
     def brings_batches(self) -> bool:
-        """Whether other threads than those that train bring batches: then answers are limits."""
+        """Whether other threads than the training threads load batches: answers are then limits."""
         return any(part.brings_batches for part in self.graph.facts)
 
     def changes_nothing(self, assumption: Assumption) -> bool:
-        """Return whether it is about communication, and nothing communicates."""
+        """Return whether an assumption is about communication, and the run does not communicate."""
         return assumption.of_communication and not self.communication.any()
 
     def loader_ns(self, assumption: Assumption) -> float:
-        """Return a lower bound of a step: a loader's time for a batch."""
+        """Return a lower bound of a step: the loader's time for a batch, in ns."""
         if not assumption.keeps_loading:
             return 0.0
         return max(part.loader_ns for part in self.graph.facts)
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
-        """Return the steps under one of the assumptions."""
+        """Return the step lengths under an assumption, or why they are not known."""
         under: StepsUnder | CannotChange | None = assumption.refusal(self.analysis)
         if under is None and assumption.is_modelled:  # a model says why it has no answer
             under = self._steps(place, assumption)
@@ -132,7 +131,7 @@ class CheckedReplay(Record, frozen=True):
         return under
 
     def _paced(self, assumption: Assumption, under: StepsUnder) -> StepsUnder:
-        """Return steps also as they are if what brings the data sets the pace."""
+        """Add the step lengths if loading the data is the critical resource."""
         facts, otherwise = self.graph.facts, under.otherwise
         unseen = unseen_pace(facts)
         doubt = assumption.doubt(self.analysis) or unseen
@@ -154,7 +153,7 @@ class CheckedReplay(Record, frozen=True):
         return replace(under, otherwise=otherwise)
 
     def _impossible(self, assumption: Assumption) -> CannotChange | None:
-        """Return why it cannot be assumed of the run, whatever its gates say."""
+        """Return why the run cannot be changed that way, regardless of the gates."""
         refusal = assumption.refusal(self.analysis)
         if refusal is None and assumption.is_modelled:
             change = assumption.step_change(self.analysis, self.graph)
@@ -181,7 +180,6 @@ class CheckedReplay(Record, frozen=True):
         return self._changed(graph, changes)
 
     def _changed(self, graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder | CannotChange:
-        """Return the steps with changed edges between ranks, for each reading of them."""
         others = [
             [*changes[:index], other, *changes[index + 1 :]]
             for index, change in enumerate(changes)
@@ -202,11 +200,11 @@ class CheckedReplay(Record, frozen=True):
         return StepsUnder(steps, tuple(otherwise), orders)
 
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
-        """Return two lower bounds of a step under an assumption: a sure one, and an estimate.
+        """Return two lower bounds of a step under an assumption, in ns: a safe one and an estimate.
 
-        The sure one is the longest sum of one stream's remaining work. The estimate also contains
-        the time that the kernels of the slowest rank cover, less what they gain: a replay may run
-        kernels side by side that ran one after the other, but they might be slower then.
+        The safe bound is the longest sum of a stream's remaining work. The estimate also includes
+        the time covered by kernels of the slowest rank, less their savings: a replay may overlap
+        kernels that ran sequentially, but they might be slower then.
         """
         if assumption.changes_run or assumption.is_modelled:
             return 0.0, 0.0
@@ -240,16 +238,11 @@ def checked_replay(
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
-    """Replay a run as it was measured, and under each assumption by itself.
+    """Replay a run as measured, and under each assumption separately.
 
-    Args:
-        analysis: of a run whose reports are open.
-        assumptions: what to replay.
-        sample: the steps to replay; all where not given.
-        keeps_processes: whether other assumptions will follow.
-        has_limits: whether limits are wanted where threads pace each other in unknown ways.
-        map_items: prepares the processes of the run, each an item.
-        progress: receives the number of processes that are prepared.
+    Without a sample, all steps are replayed. `keeps_processes` allows other assumptions later
+    (`CheckedReplay.under`), `has_limits` allows limits where threads wait for each other in
+    unknown ways. `map_items` prepares the processes of the run; `progress` counts them.
     """
     refusal = cannot_be_replayed(analysis)
     if refusal is not None:
@@ -300,7 +293,6 @@ def checked_replay(
 
 
 def _num_launching(rank: Rank) -> int:
-    """Return how many threads launch work to the GPU of a rank."""
     if rank.calls is None:
         return 0
     launching = np.concatenate(rank.launched_by)
@@ -308,7 +300,7 @@ def _num_launching(rank: Rank) -> int:
 
 
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:
-    """Return assumptions followed by their other readings, and the places of the readings."""
+    """Return the assumptions followed by their alternative readings, and where these are."""
     replayed, others = list(assumptions), []
     for assumption in assumptions:
         others.append(range(len(replayed), len(replayed) + len(assumption.others)))
@@ -375,7 +367,7 @@ def _baseline(
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
-    """Return the mean communication time over ranks of each step, ns, float64[s]."""
+    """Return the mean communication time over ranks of each step, float64[s], ns."""
     by_rank: dict[int, dict[int, int]] = {}
     whole: dict[int, int] = {}
     for result in analysis.measured.of(breakdown):

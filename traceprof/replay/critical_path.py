@@ -69,13 +69,10 @@ class PathSegment(Record, frozen=True):
 
 
 def critical_path(graph: RunGraph) -> Iterator[PathSegment]:
-    """Yield the way to the end of the last step, within the steps, from its begin on.
+    """Yield the critical path to the end of the last step, from the begin of the first one.
 
-    Segments follow each other without gaps, on the rank that ends last, and on those that it waited
-    for; what takes no time is left out.
-
-    Args:
-        graph: of the run; its first weights are what was measured.
+    Segments are contiguous; they are on the rank that ends last and on the ranks it waited for.
+    Edges without duration are left out. The graph's first weights are the measured ones.
     """
     weights = graph.weights.of(0)
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
@@ -101,7 +98,6 @@ def critical_path(graph: RunGraph) -> Iterator[PathSegment]:
 def _spent(
     facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
 ) -> dict[PathCategory, float]:
-    """Return the time along an edge by kind."""
     if kind == EdgeKind.TRANSFER:
         return {PathCategory.COMMUNICATION: length_ns}
     if kind in _HOST:
@@ -121,12 +117,10 @@ def _spent(
 
 
 def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
-    """Return by process what the way to the end of the last step spends, within the steps.
+    """Return the time of the critical path in each process, within the steps.
 
-    The parts of all ranks together are as long as the steps, on the rank that ends last.
-
-    Args:
-        graph: of the run; its first weights are what was measured.
+    The parts of all ranks sum to the length of the steps on the rank that ends last.
+    The graph's first weights are the measured ones.
     """
     totals = {facts.ranks[0]: dict.fromkeys(PathCategory, 0.0) for facts in graph.facts}
     for segment in critical_path(graph):
@@ -143,15 +137,10 @@ _MAX_STEP = np.iinfo(np.int64).max
 
 @optional("critical-path", otherwise=lambda *_: None)
 def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
-    """Return the critical path of a step, as it was measured.
+    """Return the critical path of a training step as measured; without a step, of the training.
 
-    Args:
-        analysis: of a run whose reports are open.
-        step: the number of a training step that every rank has; None for the whole training.
-
-    Returns:
-        None if the ranks have no such step, where a step of one rank is none of another, or
-        where what waited for what is not known: a rank without a GPU or without API calls.
+    None if some rank lacks the step, if steps of ranks do not correspond, or if a rank has no
+    GPU or no API calls: dependencies are unknown then.
     """
     ranks = analysis.run.ranks
     if not ranks or any(rank.device is None or not rank.calls for rank in ranks):
@@ -178,15 +167,12 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
 
 
 class _Walk:
-    """Goes from the end of a step back to its beginning."""
+    """Follows the critical path from the end of a step back to its beginning."""
 
     def __init__(self, graph: RunGraph, rank_steps: RankSteps, shifts: Mapping[int, int]) -> None:
-        """Solve the graph.
+        """Solve the graph, whose processes are kept.
 
-        Args:
-            graph: of the run, its processes kept.
-            rank_steps: of the rank whose step it is.
-            shifts: by report, what its times are less than those of the run's clock.
+        `shifts`: by report, the run's clock less the report's clock, ns.
         """
         self._graph, self._shifts = graph, shifts
         times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
@@ -200,7 +186,6 @@ class _Walk:
         self._reached = self._end
 
     def parts(self) -> tuple[StepPathPart, ...]:
-        """Return the parts in the order of time."""
         for edge in reversed(self._way):
             if self._reached <= self._begin:
                 break
@@ -244,7 +229,7 @@ class _Walk:
     def _put(
         self, rank: Rank, kind: PartKind, begin: float, name: str, stream: int | None = None
     ) -> None:
-        """Add a part from a time to the earliest time reached so far."""
+        """Add a part from `begin` to the earliest time reached so far."""
         start = max(round(begin), self._begin)
         if start >= self._reached:
             return
@@ -261,7 +246,7 @@ class _Walk:
         self._put(rank, kind, begin, name, int(work.stream[operation]))
 
     def _before(self, kept: Kept, operation: int, begin: float, *, is_launch: bool) -> None:
-        """Add the parts before an operation starts: its launch, and the time after the launch."""
+        """Add the parts before an operation starts: launch, and delay after the launch."""
         rank, work = _rank_of(kept, operation), kept.process.work
         name = rank.operation_name(int(work.group[operation]), int(work.place[operation]))
         launched = float(kept.process.latencies.launched_ns[operation]) if is_launch else begin
@@ -272,12 +257,9 @@ class _Walk:
             self._calls(kept, int(work.call[operation]), begin)
 
     def _calls(self, kept: Kept, call: int, begin: float) -> None:
-        """Add a thread's time up to the earliest time reached, named after its longest call.
+        """Add the time of a call's thread from `begin` to the earliest time reached.
 
-        Args:
-            kept: the process.
-            call: one that the thread made.
-            begin: when it began.
+        The part is named after the longest call of that thread.
         """
         calls = kept.process.calls
         low, high = round(begin), self._reached
@@ -293,7 +275,7 @@ class _Walk:
         self._put(kept.process.ranks[0][1], "host", begin, name)
 
     def _segment(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
-        """Add the operations of a segment, from the one that waited for its launch, if any did."""
+        """Add the operations of a segment, from the one that waited for its launch, if any."""
         process = kept.process
         number = int(process.segment_of_operation[operation])
         ends = np.append(process.first_operation, len(process.work))

@@ -37,10 +37,10 @@ MAX_HIDDEN_STREAM = 0.03
 MAX_UNEXPLAINED = 0.05
 MAX_OFF_FLOOR = 0.05
 MAX_BELOW_FLOOR = 0.001
-"""So much may an answer lie below what a step takes at least, as a share: rounding."""
+"""Tolerance of an answer below a step's least time, as a share: rounding."""
 MAX_MISFIT, MAX_MISFIT_WITHOUT_EVENTS = 0.02, 0.035
 MIN_HELD_OUT = 6
-"""With fewer steps nothing can be held out: the mean step is compared."""
+"""With fewer steps, none is held out: the mean step is compared."""
 _OF_SPREAD, _OF_STEP = 0.3, 0.005
 _FAR_OFF = 10.0  # digits of a share beyond it say nothing
 
@@ -102,13 +102,9 @@ def gates_of(
 ) -> tuple[Gate, ...]:
     """Return the gates of a replay.
 
-    Args:
-        analysis: of the run.
-        graph: of it, weighed.
-        share: float64[s], what each step counts for in the mean one.
-        measured: float64[s], how long steps took, ns.
-        replayed: float64[s] each, how long they are replayed without unexplained delays, with
-            delays of the other half of the steps, and without the GPU's time.
+    `share`, `measured`: float64[s], weights of steps in the mean, and their lengths in ns.
+    `replayed`: float64[s] each, ns, without unexplained delays, with delays of the other half of
+    the steps, and without GPU time.
     """
     facts = graph.facts
     lost = sum(rank.completeness.losses.num_lost for rank in analysis.run.ranks)
@@ -139,10 +135,9 @@ def is_paced(gate: Gate | None) -> bool:
 
 
 def floor_gate(below: float) -> Gate:
-    """Return the gate that no answer lies below a step's least time.
+    """Return the gate that no answer is below a step's least time.
 
-    Args:
-        below: of the lowest answer, as a share of the least time.
+    `below`: distance of the lowest answer, as a share of the least time.
     """
     return _gate("floor", below, MAX_BELOW_FLOOR)
 
@@ -181,7 +176,6 @@ def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
 
 
 def _are_pages(analysis: OpenAnalysis) -> bool:
-    """Return whether most operations that no call launched move pages of unified memory."""
     ranks = analysis.run.ranks
     num_pages = sum(int(is_in(rank.operations.copies.kind, UNIFIED_COPIES).sum()) for rank in ranks)
     num_unlaunched = sum(
@@ -202,7 +196,7 @@ def _gate(name: GateName, value: float | None, limit: float) -> Gate:
 def _misfit(
     share: Float64, measured: Float64, removed: Float64, held_out: Float64, *, has_events: bool
 ) -> Gate:
-    """Return the misfit of steps replayed with delays of others; of the mean if steps are few."""
+    """Return the gate of held-out steps; of the mean step if there are too few steps."""
     step = float(share @ measured)
     if not step:
         return _gate("misfit", None, MAX_MISFIT)
@@ -219,9 +213,9 @@ def _off_floor(
 ) -> float | None:
     """Return the distance of a step without GPU time from the host's own time.
 
-    That is from the launch of one step's first operation to that of the next one's, less the waits
-    of the threads that launch; or as long as another thread takes by itself for what it hands over.
-    Where other threads bring the batches, it is anything from that to the step as it was.
+    That is from the launch of a step's first operation to the launch of the next step's, less
+    waits of the launching threads; or another thread's own time for the work that it hands over.
+    If other threads load the batches, it is anything from that to the measured step.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -248,9 +242,9 @@ def _off_floor(
 
 
 def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> float:
-    """Return the largest share of a rank's time in which it was idle for no known reason.
+    """Return the largest share of a rank's time that is idle for no known reason.
 
-    Where the queue held work the replay may know what that waited for.
+    Where the queue held work, the replay may know its dependency.
     """
     late_ns = {rank: ns for process in facts for rank, ns in process.late_ns.items()}
     shares = [0.0]

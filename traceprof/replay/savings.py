@@ -47,15 +47,11 @@ _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 def savings(
     verdict: Verdict, analysis: OpenAnalysis, map_items: MapItems = in_this_process
 ) -> Verdict:
-    """Return a verdict with the gain of a step without each finding, and without all of them.
+    """Return a verdict with the step's savings without each finding, and without all of them.
 
-    For a long run, steps from the middle of the training are replayed. If a replay does not agree
-    with the measurement, findings keep their bound: all time that they involve.
-
-    Args:
-        verdict: the findings of the run.
-        analysis: the run, whose reports are open.
-        map_items: prepares the replay of the processes of the run, each an item.
+    For a long run, steps from the middle of the training are replayed. If the replay does not
+    agree with the measurement, findings keep their upper bound: all time that they involve.
+    `map_items` prepares the processes of the run for the replay.
     """
     headline, assumed = verdict.headline, verdict.assumed
     is_compute = {finding.id for finding in verdict.findings if FINDINGS[finding.id].only_compute}
@@ -109,9 +105,9 @@ _NO_COMPUTE = ("kernel:.=0x",)
 
 
 def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> tuple[Finding, ...]:
-    """Return findings about compute with what they cost on the host as it was recorded.
+    """Limit findings about compute to the savings of compute that takes no time.
 
-    `answer`: to compute that takes no time.
+    The host as recorded limits the step then; `answer` is its replay.
     """
     if answer.refused is not None:
         return tuple(findings)
@@ -123,7 +119,7 @@ def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> t
 
 
 def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
-    """Return a finding that costs and gains no more in a step than all compute does."""
+    """Limit cost and saving of a finding to those of all compute in a step."""
     saving, most = finding.saving, share(most_ns, step_ns)
     if saving is not None and (saving.high_ns or 0) > most_ns and not saving.low_ns:
         saving = structs.replace(saving, high_ns=most_ns, faster_host_ns=saving.high_ns)
@@ -141,13 +137,9 @@ def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
 def not_replayed(
     verdict: Verdict, why: str, how: str | None, gates: tuple[Gate, ...] = ()
 ) -> Verdict:
-    """Return a verdict that says why no step was replayed.
+    """Return a verdict that says why no step was replayed, and how to change that.
 
-    Args:
-        verdict: the findings of the run.
-        why: the reason, in a few words.
-        how: what to do about it.
-        gates: the checks of the replay, where it was made.
+    `gates`: the checks of the replay, if it was made.
     """
     if verdict.headline is None or not verdict.assumed:
         return verdict
@@ -227,7 +219,6 @@ def _replayed(
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:
-    """Return the numbers of the steps inside the judged time of a rank."""
     judged = result.judged
     end_ns = judged.window_start_ns + judged.window_ns
     return np.array(
@@ -251,7 +242,7 @@ def _gain(answer: Answer) -> int:
 
 
 def _without_answer(bound: Saving | None, why: str) -> Saving | None:
-    """Return the most that a step would gain, and why nothing better is known."""
+    """Return the upper bound of a saving, with the reason why no better one is known."""
     if bound is None or bound.high_ns is None:
         return bound
     return structs.replace(bound, why=f"the limit is all time that it involves, since {why}")
@@ -266,7 +257,7 @@ def _saving_of(
     sets_pace: bool,
     limits_only: bool,
 ) -> Saving | None:
-    """Return the gain of a step without a finding; if the answer is refused, its bound, and why.
+    """Return the saving of a finding; if the answer is refused, its upper bound and the reason.
 
     A finding that costs nothing on any rank by its own measure saves nothing.
     """
@@ -282,7 +273,6 @@ def _saving_of(
 
 
 def _saving(answer: Answer) -> Saving:
-    """Return the gain of a step from an answer that is not refused."""
     before = (answer.step_ns or 0) - (answer.change_ns or 0)
     least = 0 if answer.is_too_small else max(before - (answer.high_ns or 0), 0)
     most = max(before - (answer.low_ns or 0), 0)
@@ -297,18 +287,11 @@ def _together(
     assumed: Mapping[str, tuple[str, ...]],
     answers: Mapping[tuple[str, ...], Answer],
 ) -> Savings:
-    """Return the time of a step without all findings that a replay can remove.
+    """Return the step time without all findings that a replay can remove.
 
-    They come one after the other, in the order of findings; each counts what it gains beside those
-    before it, if that is known and above noise. None counts whose interval begins below 1 % of
-    the step. Where no answer is known, what a step could take is unknown.
-
-    Args:
-        headline: of the run.
-        replay: of its steps.
-        assumed: by finding that costs time, what to assume so that it is gone; in the order of
-            findings.
-        answers: to what is assumed.
+    Findings are removed cumulatively, in their order (that of `assumed`: by finding, its
+    assumptions). Each counts its additional saving if that is known and above noise, and if its
+    interval begins above 1 % of the step. Without any answer, the possible step is unknown.
     """
     baseline = replay.baseline
     gates = with_floor(baseline, answers.values()).gates

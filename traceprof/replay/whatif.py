@@ -86,15 +86,10 @@ def _no_answers(analysis: OpenAnalysis, assume: Iterable[str] = (), _: object = 
 def answers_to(
     analysis: OpenAnalysis, assume: Iterable[str] = (), progress: Progress = UNHEARD
 ) -> WhatIf:
-    """Estimate the time of a step under each assumption.
+    """Estimate the step time under each assumption, and under all of them together.
 
-    Of a long run, steps from the middle of the training are replayed.
-
-    Args:
-        analysis: of a run whose reports are open.
-        assume: assumptions as they are written: each is answered, and if there are several, then
-            all of them together. Without any, every single one that needs no value.
-        progress: receives the number of processes and assumptions that are replayed.
+    Without assumptions, each single one that needs no value is answered. For a long run, steps
+    from the middle of the training are replayed. `progress` counts processes and assumptions.
     """
     assumptions = _chosen(assume)
     questions = assumptions or defaults()
@@ -136,7 +131,7 @@ def answers_to(
 
 
 def _by_passes(analysis: OpenAnalysis, reply: Answer) -> Answer:
-    """Return the answer of the model of passes where the replay has none, and the model has."""
+    """Answer with the model of passes if the replay has no answer and the model has one."""
     if reply.refused is None or reply.assume not in EQUAL:
         return reply
     known = equal_step(analysis.measured, reply.assume)
@@ -160,13 +155,7 @@ def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, .
 
 
 def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answer:
-    """Return the time of a step under one assumption of a replay.
-
-    Args:
-        replay: of the run.
-        place: the assumption's, among those that were replayed.
-        assumption: to answer.
-    """
+    """Return the step time under an assumption; `place`: its index in the replay."""
     limit, text = replay.limit_ns(place, assumption), assumption.text
     condition, now = assumption.condition(replay.analysis), replay.baseline.step_ns
     if limit is not None:
@@ -257,13 +246,10 @@ def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Ans
 
 
 def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> str:
-    """Return what an answer leaves out.
+    """Return the caveats of an answer.
 
-    Args:
-        condition: of the assumption.
-        paced: why what brings the data may set the pace.
-        changes: of a step, by `Way`.
-        off: what they may be off.
+    `paced`: why loading may be the critical resource; `changes`: of the step in ns, by `Way`;
+    `off`: their uncertainty.
     """
     change, hidden = changes[Way.PLAIN], changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
     notes = {
@@ -277,7 +263,7 @@ def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> s
 
 
 def _without_ends(share: Float64) -> list[Float64]:
-    """Return the weights of steps without the first one, and without the last one."""
+    """Return the weights of steps without the first step, and without the last one."""
     counted = np.flatnonzero(share)
     if len(counted) <= MIN_HELD_OUT:
         return []
@@ -286,14 +272,9 @@ def _without_ends(share: Float64) -> list[Float64]:
 
 
 def _spreads(lengths: Float64, share: Float64) -> Float64:
-    """Return half of the 95 % intervals of means, by bootstrap over the steps that count.
+    """Return half widths of 95 % bootstrap intervals of mean steps, float64[w], ns.
 
-    Args:
-        lengths: float64[s, w], ns.
-        share: float64[s], what each counts for.
-
-    Returns:
-        float64[w].
+    `lengths`: float64[s, w], ns; `share`: float64[s], weights of the steps.
     """
     counts = np.flatnonzero(share)
     if len(counts) < 2:
