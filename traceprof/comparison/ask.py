@@ -121,15 +121,9 @@ def compared(
     *,
     one_recording: bool = False,
 ) -> d.Comparison:
-    """Compare two sides that have been read.
+    """Compare two sides that have been read; arguments are those of `compare`.
 
-    Args:
-        before: one side.
-        after: the other.
-        gates: limits that must be kept.
-        allow_different: as in `compare`.
-        runs: of the unchanged program, recorded before.
-        one_recording: as in `compare`.
+    `runs`: analyses of the unchanged program, recorded before.
     """
     unlike = why_unlike(before.captures, after.captures)
     if unlike is not None:

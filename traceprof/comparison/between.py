@@ -46,10 +46,9 @@ NAMES = tuple(name for name in (*PARTS, *CAUSES) if name != "idle_ns")
 
 
 def spreads(runs: Sequence[Document] = ()) -> list[Spread]:
-    """Return how much each part varies between recordings of one program.
+    """Return the variation of each part between recordings of one program.
 
-    Args:
-        runs: of the unchanged program, recorded before; of fewer than three the table is used.
+    `runs`: analyses of the unchanged program; the built-in table is used for fewer than three.
     """
     if len(runs) < MIN_RUNS:
         return [Spread(_part(name), STEADY.get(name, VARYING), "table") for name in NAMES]
@@ -71,16 +70,12 @@ def reach(
     spread: Sequence[Spread],
     part: str | None = None,
 ) -> Interval:
-    """Return how far a change may lie below and above what was measured, both in ns.
+    """Return how far a change may be below and above the measured one, both in ns.
 
     Both ends of each part are moved, so that its logarithm changes by 1.96 standard deviations of
     a difference; the parts vary independently.
 
-    Args:
-        before: the mean step by part and cause, in ns.
-        after: the same of the other recording.
-        spread: by part.
-        part: of the step; None for the whole step.
+    `before`, `after`: the mean step by part and cause, in ns; without `part`, the whole step.
     """
     squares = [0.0, 0.0]
     for name, one in zip(NAMES, spread, strict=True):

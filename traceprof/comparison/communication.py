@@ -32,13 +32,9 @@ class _Use(Record, frozen=True):
 def communication(
     before: Sequence[Document], after: Sequence[Document]
 ) -> list[CommunicationChange]:
-    """Match the communication of two sides: by name, or else by the ranks that take part.
+    """Match the communication of two sides by name, or else by participating ranks.
 
     Names of communicators that come from NCCL alone are random in every run.
-
-    Args:
-        before: the recordings of one side.
-        after: those of the other.
     """
     sides = [_uses(side) for side in (before, after)]
     pairs: list[_Pair] = [(sides[0].pop(key), sides[1].pop(key)) for key in _shared(*sides)]
@@ -63,7 +59,6 @@ def _shared(before: dict[_Key, _Use], after: dict[_Key, _Use]) -> list[_Key]:
 
 
 def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
-    """Return the communication of a side; the mean over recordings, by name."""
     by_key: defaultdict[_Key, list[_Use]] = defaultdict(list)
     for capture in captures:
         for key, use in _of_capture(capture).items():

@@ -27,11 +27,7 @@ _MIN_SHARED = 0.5  # of the steps: so many in two recordings at the same nanosec
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Refuse names that are not a difference that can be allowed.
-
-    Raises:
-        UsageError: there is no such kind.
-    """
+    """Refuse unknown kinds of differences with a `UsageError`."""
     for name in names:
         if name not in KINDS:
             why = f"{name!r} is not a difference that makes sides incomparable"
@@ -44,10 +40,7 @@ def comparable(
 ) -> Comparable:
     """Check whether the sides are comparable, and why not.
 
-    Args:
-        before: the recordings of one side.
-        after: those of the other.
-        allowed: kinds of differences, of `KINDS`, that are no reason.
+    `allowed`: kinds of differences, from `KINDS`, that do not matter.
     """
     reasons: list[tuple[Kind, str]] = []
     differences: list[Difference] = []
@@ -164,7 +157,7 @@ def _clocks(captures: Sequence[Document]) -> str:
 
 
 def _uncertainty(capture: Document) -> int | None:
-    """Return how far the clocks of a recording's reports may be apart; None if that is unknown."""
+    """Return the uncertainty between the clocks of a recording's reports; None if unknown."""
     values = [clock.uncertainty_ns for clock in capture.run.clocks]
     if len(values) == 1:
         return 0
@@ -200,7 +193,6 @@ def _hosts(captures: Sequence[Document]) -> str:
 
 
 def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> list[Difference]:
-    """Return the words of the command lines that only one side has."""
     lines = [
         [word for report in side[0].reports[:1] for word in report.command_line]
         for side in (before, after)
@@ -231,7 +223,6 @@ def _share(captures: Sequence[Document], chosen: Callable[[Kernel], bool]) -> fl
 
 
 def _precisions(captures: Sequence[Document]) -> str:
-    """Return the precisions of matrix products, by time; unknown without any."""
     of_matmul: Counter[str] = Counter()
     for capture in captures:
         for row in capture.kernels:

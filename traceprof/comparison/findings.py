@@ -36,16 +36,11 @@ def findings(
     step_ns: float,
     parts: Sequence[PartChange],
 ) -> list[FindingChange]:
-    """Return the change of each finding, in the order in which to act on the findings before.
+    """Return the change of each finding, in the order of the findings before, then new ones.
 
-    New ones follow, in the order of after.
-
-    Args:
-        before: the recordings of one side.
-        after: those of the other.
-        step_ns: what a step took before.
-        parts: changes of the mean step: a finding that is one of these is neither better nor worse
-            if the part may not have changed, and as much as the finding did.
+    `step_ns`: the mean step before. `parts`: changes of the mean step. A finding about one of
+    these is neither better nor worse if the part's interval contains both zero and the
+    finding's change.
     """
     unsure: dict[str | None, tuple[int, int]] = {
         row.part: (row.low_ns, row.high_ns)
@@ -71,12 +66,9 @@ def findings(
 
 
 def may_hide(capture: Document, id_: str, ranks: frozenset[int | None] | None = None) -> bool:
-    """Say whether a recording may hide a finding.
+    """Return whether a recording without a finding may hide it.
 
-    Args:
-        capture: an analysis.
-        id_: of the finding, which it has not.
-        ranks: where the finding would be; None for any.
+    `ranks`: where the finding would be; None for any.
     """
     return bool(capture.lost_reports) or any(
         gap.id == id_ and (ranks is None or gap.rank is None or gap.rank in ranks or None in ranks)
@@ -90,7 +82,6 @@ def costs(captures: Sequence[Document]) -> dict[str, float]:
 
 
 def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
-    """Return the findings of a side by id."""
     worst: dict[str, _Claim] = {}
     total: dict[str, float] = {}
     ranks: defaultdict[str, set[int | None]] = defaultdict(set)

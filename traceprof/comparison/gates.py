@@ -46,11 +46,7 @@ _STEP = GateLimit("step:+0%", "step", 0.0, "%")
 
 
 def parse(text: str) -> GateLimit:
-    """Read a gate as users write it.
-
-    Raises:
-        UsageError: there is no such metric, finding or unit.
-    """
+    """Read a gate as users write it; a `UsageError` names an unknown metric, finding or unit."""
     metric, colon, limit = (part.strip() for part in text.partition(":"))
     what = f"cannot read the gate {text!r}"
     if metric == FINDING:
@@ -84,16 +80,11 @@ def judged(
     spread: Sequence[Spread] = (),
     unknown: str | None = None,
 ) -> GateResult:
-    """Say whether a gate is met: its interval's upper end must keep the limit.
+    """Return whether a gate is met: the upper end of its interval must keep the limit.
 
-    Args:
-        gate: the limit.
-        before: the steps of one side.
-        after: those of the other.
-        captures_after: the recordings of the other side.
-        reasons: why the sides are not comparable; then every gate fails.
-        spread: what recordings of one program differ by; empty if two are judged alone.
-        unknown: why the parts of the step are unknown.
+    `reasons`: why the sides are not comparable; every gate fails then. `spread`: variation
+    between recordings of one program; empty if two are judged alone. `unknown`: why the parts of
+    the step are unknown.
     """
     if gate.finding:
         result = _judged_finding(gate, captures_after)
@@ -168,15 +159,11 @@ def beyond(
     *,
     of_usual: bool = False,
 ) -> Interval | None:
-    """Return an interval with what recordings of one program differ by; None if that is measured.
+    """Widen an interval by the variation between recordings; None if that is measured.
 
-    Args:
-        interval: over the steps of one recording a side, in the unit of the gate.
-        before: one recording.
-        after: another one.
-        spread: by part; of none there is no such interval.
-        gate: what the change is of, and its unit.
-        of_usual: whether it is the usual step's, in which a trend within a recording is already.
+    `interval`: over the steps of one recording on each side, in the unit of the gate. `spread`:
+    by part; empty if no variation is known. `of_usual`: whether the interval is the usual step's,
+    which includes a trend within a recording already.
     """
     if not spread or len(before.captures) > 1 or len(after.captures) > 1 or not before.has_steps:
         return None

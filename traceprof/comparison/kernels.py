@@ -51,12 +51,7 @@ class Use:
 def uses_of(
     captures: Sequence[Document], rows: Callable[[Document], Iterable[Row]]
 ) -> dict[str, Use]:
-    """Return the times of names on a side.
-
-    Args:
-        captures: the recordings of the side.
-        rows: returns those of a recording.
-    """
+    """Return the times of names on a side; `rows` returns those of a recording."""
     by_name: defaultdict[str, list[Use]] = defaultdict(list)
     for capture in captures:
         for name, use in _of_capture(capture, rows(capture)).items():
@@ -65,7 +60,6 @@ def uses_of(
 
 
 def _of_capture(capture: Document, rows: Iterable[Row]) -> dict[str, Use]:
-    """Return the same for one recording: the mean over its ranks with a GPU."""
     num_steps = {totals.rank: totals.num_steps for totals in capture.step_totals}
     ranks = {rank.rank for rank in capture.ranks if rank.device is not None}
     has_steps = any(num_steps.get(rank) for rank in ranks)
@@ -96,13 +90,9 @@ def _over_captures(uses: Sequence[Use], num_captures: int) -> Use:
 
 
 def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float | None]:
-    """Return the p-values of changes, adjusted for their number.
+    """Return the p-values of changes, adjusted for their number; None if noise is not known.
 
-    Args:
-        pairs: before and after; None if a side has no such thing.
-
-    Returns:
-        Of each pair; None if noise is not known.
+    `pairs`: before and after; None if a side lacks the name.
     """
     alone = [_probability(old, new) for old, new in pairs]
     known = [index for index, value in enumerate(alone) if value is not None]
@@ -142,10 +132,7 @@ def kernels(
 ) -> KernelComparison:
     """Match the compute kernels of two sides.
 
-    Args:
-        before: the recordings of one side.
-        after: those of the other.
-        change_of_compute_ns: of the mean step.
+    `change_of_compute_ns`: the change of compute in the mean step.
     """
     uses = [uses_of(side, _rows) for side in (before, after)]
     pairs: list[_Pair] = [("name", *both) for both in _shared(*uses)]
@@ -193,7 +180,6 @@ def _rows(capture: Document) -> Iterator[Row]:
 
 
 def _grouped(uses: Iterable[Use], key: Callable[[Use], str]) -> dict[str, Use]:
-    """Merge the uses that share a key; return them by key."""
     groups: defaultdict[str, list[Use]] = defaultdict(list)
     for use in uses:
         groups[key(use)].append(use)
@@ -294,12 +280,7 @@ def _matching(changes: Sequence[KernelChange]) -> list[Matching]:
 def modules(before: Sequence[Document], after: Sequence[Document]) -> list[ModuleChange]:
     """Compare the times of modules in the mean step; empty if a side does not know them.
 
-    Args:
-        before: the recordings of one side.
-        after: those of the other.
-
-    Returns:
-        Outer ones first, and of those inside the same one the largest change first.
+    Outer modules are first; inside the same module, the largest change is first.
     """
     sides = [uses_of(side, _module_rows) for side in (before, after)]
     if not all(sides):

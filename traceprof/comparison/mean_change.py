@@ -93,12 +93,10 @@ def mean_change(
 
 
 def difference(means: Sequence[Mean], level: float = LEVEL, *, is_share: bool = False) -> Interval:
-    """Return the interval of the difference of two means (Welch 1947).
+    """Return the interval of the difference of two means, before and after (Welch 1947).
 
-    Args:
-        means: before and after.
-        level: of the interval.
-        is_share: as in `mean_change`. Of uncertain means the logarithms are compared.
+    `level`: of confidence. `is_share`: as in `mean_change`; logarithms of uncertain means are
+    compared.
     """
     is_uncertain = any(mean.variance > (_UNCERTAIN * mean.value) ** 2 for mean in means)
     if is_share and is_uncertain and min(mean.value for mean in means) > 0:
@@ -121,8 +119,7 @@ def difference(means: Sequence[Mean], level: float = LEVEL, *, is_share: bool = 
 def block_length(lengths: Float64) -> int:
     """Return the number of neighbouring steps in a block.
 
-    Args:
-        lengths: float64[n], how long each step is, in order of time.
+    `lengths`: float64[n], step lengths in order of time.
     """
     num = len(lengths)
     if num < _MIN_BLOCKED_STEPS:
@@ -136,9 +133,7 @@ def block_length(lengths: Float64) -> int:
 def mean_of_blocks(values: Float64, block: int) -> Mean:
     """Return the mean of all values, with the noise of the means of blocks.
 
-    Args:
-        values: float64[n], in order of time, n at least twice the block.
-        block: how many neighbouring values make a block.
+    `values`: float64[n], in order of time, n at least twice the block (neighbouring values).
     """
     num_blocks = len(values) // block
     blocks = values[: num_blocks * block].reshape(num_blocks, block).mean(axis=1)
@@ -228,7 +223,7 @@ def _at_same_mix(
 
 
 def _freedom(*parts: tuple[float, Mean]) -> float:
-    """Return the degrees of freedom of a sum of variances (Welch, Satterthwaite)."""
+    """Degrees of freedom of a sum of variances (Welch, Satterthwaite)."""
     squares = sum(variance**2 / mean.freedom for variance, mean in parts)
     return sum(variance for variance, _ in parts) ** 2 / squares if squares else 1.0
 

@@ -56,17 +56,10 @@ def loaded(
     listener: Progress | None = None,
     jobs: int | None = None,
 ) -> LoadedSide:
-    """Read or analyse the sources of one side.
+    """Read or analyse the sources of one side; a `TraceprofError` if one cannot be read.
 
-    Args:
-        sources: reports and folders of them, which are analysed together; saved analyses, runs
-            (`runs.db#NAME`) and results, of which each is a recording of its own.
-        options: what to analyse of reports.
-        listener: receives progress updates.
-        jobs: how many processes may analyse.
-
-    Raises:
-        TraceprofError: something cannot be read.
+    Reports and folders are analysed together as one recording; each saved analysis, run
+    (`runs.db#NAME`) and result is a recording of its own.
     """
     paths: list[Path] = []
     captures: list[Document] = []
@@ -94,17 +87,15 @@ def loaded(
 def stored(path: str | os.PathLike[str], name: str) -> Document:
     """Return the analysis of a run of a store.
 
-    Raises:
-        TraceprofError: there is no such run, or another version wrote it.
+    A `TraceprofError` if there is no such run, or another version wrote it.
     """
     return read_document(load_json(path, name), f"{os.fspath(path)}#{name}")
 
 
 def stored_with(path: str | os.PathLike[str], labels: Mapping[str, str]) -> list[Document]:
-    """Return the analyses of the runs of a store that have some labels.
+    """Return the analyses of all runs of a store that have some labels.
 
-    Raises:
-        TraceprofError: there is no such store, no such run, or another version wrote one.
+    A `TraceprofError` if there is no such store or run, or another version wrote one.
     """
     chosen = [run for run in stored_runs(path) if labels.items() <= run.labels.items()]
     if len(chosen) < MIN_RUNS:
@@ -153,7 +144,6 @@ def _saved(path: Path) -> Document | None:
 
 
 def _refuse_store(path: Path) -> None:
-    """Refuse a store without the name of a run."""
     if not is_store(path):
         return
     names = [run.name for run in stored_runs(path)]

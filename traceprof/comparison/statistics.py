@@ -46,11 +46,9 @@ def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | N
 
 
 def t_probability(t: float, freedom: int) -> float:
-    """Return how probable a value of Student's t up to this one is (Abramowitz, Stegun 26.7.3).
+    """Cumulative probability of Student's t (Abramowitz, Stegun 26.7.3).
 
-    Args:
-        t: the value.
-        freedom: degrees of freedom, at least 1.
+    `freedom`: degrees of freedom, at least 1.
     """
     angle = math.atan(t / math.sqrt(freedom))
     square = math.cos(angle) ** 2
@@ -67,11 +65,9 @@ def t_probability(t: float, freedom: int) -> float:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Return the value of Student's t that is as probable as that, by bisection.
+    """Quantile of Student's t, by bisection.
 
-    Args:
-        probability: above a half.
-        freedom: degrees of freedom, at least 1.
+    `probability`: above a half; `freedom`: degrees of freedom, at least 1.
     """
     low, high = 0.0, _MAX_T
     for _ in range(200):
@@ -84,11 +80,9 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def p_value(change: float, errors: Sequence[tuple[float, int]]) -> float:
-    """Return the p-value of a change of this size (Welch).
+    """Return the p-value of a difference of two means (Welch).
 
-    Args:
-        change: the difference of two means.
-        errors: of each mean its standard error, and the degrees of freedom of that.
+    `errors`: the standard error of each mean, and its degrees of freedom.
     """
     variance = sum(error**2 for error, _ in errors)
     if not variance:
@@ -100,7 +94,7 @@ def p_value(change: float, errors: Sequence[tuple[float, int]]) -> float:
 def adjusted(probabilities: Sequence[float]) -> list[float]:
     """Return p-values adjusted for the number of tests (Benjamini, Hochberg).
 
-    Where those up to a limit are taken for changes, at most this share of them is none.
+    If those up to a limit count as changes, at most this share of them is false.
     """
     number = len(probabilities)
     order = sorted(range(number), key=lambda index: -probabilities[index])
@@ -112,13 +106,9 @@ def adjusted(probabilities: Sequence[float]) -> list[float]:
 
 
 def mann_whitney(before: Float64, after: Float64) -> float:
-    """Return how probable such different values are by chance (Mann and Whitney, 1947).
+    """Return the p-value of the Mann-Whitney test (1947).
 
-    By the normal distribution, with a correction for ties.
-
-    Args:
-        before: float64[n].
-        after: float64[m].
+    Uses the normal distribution, with a correction for ties.
     """
     both = np.concatenate((before, after))
     _, of, counts = np.unique(both, return_inverse=True, return_counts=True)

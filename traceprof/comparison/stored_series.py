@@ -34,13 +34,9 @@ class StoredSeries(Record, frozen=True):
 def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> StoredSeries:
     """Return numbers of the runs of a store, oldest first.
 
-    Args:
-        path: the store.
-        metrics: what gates can be about: `step`, a part of it, `finding:ID` (what that costs per
-            step, 0 if it is not there); the step and its parts by default.
-
-    Raises:
-        TraceprofError: there is no such store, or no such metric.
+    `metrics`: what gates can be about: `step`, a part of it, `finding:ID` (its cost per step, 0 if
+    absent); the step and its parts by default. A `TraceprofError` if there is no such store or
+    metric.
     """
     chosen = list(metrics) or [*METRICS]
     for metric in chosen:
