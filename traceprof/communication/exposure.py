@@ -76,7 +76,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
 
 
 def _streams(rank: Rank, index: Int64) -> Int64:
-    """Return the streams of kernels and graphs, int64[n]; -1 if the index is -1."""
+    """Streams of kernels and graphs, int64[n]; -1 if the index is -1."""
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     stream = np.full(len(index), -1, np.int64)
     is_kernel = (index >= 0) & (index < len(kernels))
@@ -213,7 +213,7 @@ class _Highest:
             self._levels.append(np.maximum(last[:-half], last[half:]))
 
     def between(self, first: Int64, stop: Int64) -> Int64:
-        """Return the highest in each [first, stop), int64[n]; the least int64 where it is empty."""
+        """Maximum of each [first, stop), int64[n]; the least int64 if empty."""
         highest = np.full(len(first), np.iinfo(np.int64).min, np.int64)
         length = np.maximum(stop - first, 0)
         for level, values in enumerate(self._levels):
@@ -273,7 +273,7 @@ class PackedExposure(Record, frozen=True):
 
     @classmethod
     def of(cls, exposed: Exposure) -> PackedExposure:
-        """Return an exposure packed."""
+        """Pack an exposure."""
         return cls(
             pack_all(
                 (
@@ -328,13 +328,9 @@ class Neighbours(Record, frozen=True):
 
 
 def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
-    """Return a rank's exposed communication in a window, and reasons other than waiting.
+    """Return a rank's exposed communication in a window, with reasons, and its neighbours.
 
-    Returns:
-        The exposed operations, and their neighbours.
-
-    Raises:
-        TraceFormatError: the report is damaged.
+    A `TraceFormatError` if the report is damaged.
     """
     ready = readiness(rank)
     order = np.lexsort((ready.end_ns, ready.start_ns))

@@ -187,12 +187,9 @@ def _facts(
 ) -> _Facts:
     """Return the facts about kernels that their calls give.
 
-    Args:
-        calls: the calls of the process.
-        operation: int64[n], the operation of each kernel.
-        launch: int64[n], the launch range of each, -1 for none.
-        order: int64[n], all kernels in the order of their launch.
-        num_devices: how many devices the process uses; only one device's kernels are given.
+    `operation`: int64[n], the operation of each kernel. `launch`: int64[n], its launch range,
+    -1 for none. `order`: int64[n], all kernels in launch order. `num_devices`: of the process;
+    only the kernels of one device are given.
     """
     num = len(operation)
     # A call that never returned has no launch range if a group was open around it.

@@ -111,12 +111,8 @@ def places(place: Int32, call: Int64) -> Int64:
 def stream_waits(rank: Rank) -> StreamWaits | None:
     """Return the waits of a rank's streams for each other; found once for each rank.
 
-    Returns:
-        The waits whose event was recorded before them; None if the report has no event records
-        or no stream waits of the rank.
-
-    Raises:
-        TraceFormatError: the report is damaged.
+    Only waits whose event was recorded before them; None without event records or stream waits.
+    A `TraceFormatError` if the report is damaged.
     """
     return rank.cache.get(_stream_waits, rank)
 
@@ -280,10 +276,9 @@ class Readiness(Record, frozen=True):
 
 
 def readiness(rank: Rank) -> Readiness:
-    """Return when the communication of a rank could have begun; found once for each rank.
+    """Return the earliest possible start of a rank's communication; found once for each rank.
 
-    Raises:
-        TraceFormatError: the report is damaged.
+    A `TraceFormatError` if the report is damaged.
     """
     return rank.cache.get(_readiness, rank)
 
@@ -375,14 +370,11 @@ def _latest(end_ns: Int64) -> tuple[Int64, Int64]:
 
 
 def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int64]:
-    """Return the last operation but communication that the same thread launched before, int64[n].
+    """Return the last operation other than communication that the same thread launched before.
 
     `call`: int64[n], the call that launched each communication operation, -1 for none. `place`:
-    int64[n], the place of that call in the host's order.
-
-    Returns:
-        Two int64[n]: an index into all operations of the rank, and when that operation ended; -1
-        for none.
+    int64[n], the place of that call in the host's order. Returns two int64[n]: an index into all
+    operations of the rank, and the end of that operation; -1 for none.
     """
     source, end = (np.full(len(call), -1, np.int64) for _ in range(2))
     calls, order = rank.calls, rank.host_order
@@ -411,7 +403,7 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
 
 
 def _other_operations(rank: Rank) -> tuple[Int64, Int64]:
-    """Return the operations with a call that are no communication, and their calls, int64[m]."""
+    """Return launched operations other than communication, and their calls, int64[m]."""
     communicates = (rank.is_communication_kernel, rank.is_peer_copy, None, None)
     index, call, first = [], [], 0
     for mask, launched_by in zip(communicates, rank.launched_by, strict=True):

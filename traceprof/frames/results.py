@@ -71,10 +71,9 @@ def names_of_kinds(kinds: Int64, texts: Mapping[int, str | None]) -> TextColumn:
 
 
 def frame(parts: Sequence[Part]) -> pd.DataFrame:
-    """Return a frame of the rows of all parts, at least one; they are emptied.
+    """Return a frame of the rows of all parts (at least one), which are emptied.
 
-    Args:
-        parts: with the same columns. Durations follow the ends.
+    All parts have the same columns; durations follow the ends.
     """
     import pandas as pd  # noqa: PLC0415  (takes longer than most reports)
 
@@ -204,7 +203,7 @@ def _dtype(kind: Any) -> Any:  # noqa: ANN401
 
 
 def text_dtype() -> Any:  # noqa: ANN401
-    """Return the type of columns of texts in which None stays unknown, as no `str` of pandas 2."""
+    """Return the text type in which None stays unknown, unlike `str` of pandas 2."""
     import pandas as pd  # noqa: PLC0415
 
     return "str" if int(pd.__version__.partition(".")[0]) >= _HAS_TEXTS else "string"
@@ -218,7 +217,6 @@ def nested_fields(table: str) -> list[str]:
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return the types that a field may have."""
     if _origin(kind) is Literal:
         return (str,)
     kinds = (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)
@@ -226,7 +224,6 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
 
 
 def _is_nested(kind: Any) -> bool:  # noqa: ANN401
-    """Say whether a field holds lists or records, which become lists and dicts."""
     return _origin(kind) in _NESTED or hasattr(kind, "__struct_fields__")
 
 

@@ -83,7 +83,7 @@ def cell(value: Any) -> Any:  # noqa: ANN401
 
 
 def columns(table: str) -> dict[str, type]:
-    """Return the columns of a table but `run`, by the fields of the document."""
+    """Return the columns of a table except `run`, by the fields of the document."""
     if table == "runs":
         return dict(_RUNS)
     if table == _KERNELS:
@@ -127,7 +127,7 @@ MIGRATIONS: Sequence[Callable[[Database], None]] = (_create,)
 
 
 def migrate(store: Database, version: int) -> None:
-    """Bring a store of some version, 0 if it is empty, to the form that is written today."""
+    """Bring a store of any version (0 if empty) to the current form."""
     for migration in MIGRATIONS[version:]:
         migration(store)
     for table in ("runs", *map(written_table, LISTS)):
@@ -207,11 +207,7 @@ def _removed_if_full(path: Path) -> Iterator[None]:
 
 @contextmanager
 def read(path: AnyPath) -> Iterator[sqlite3.Connection]:
-    """Yield a store that there is.
-
-    Raises:
-        TraceprofError: there is none.
-    """
+    """Yield an existing store; a `TraceprofError` if there is none."""
     source = Path(path)
     if not source.is_file():
         raise TraceFileError(f"cannot read {path}", "there is no such file", "check the path")
@@ -224,13 +220,13 @@ def read(path: AnyPath) -> Iterator[sqlite3.Connection]:
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection with a mode of SQLite's: `ro`, `rw`, or `rwc`, which makes the file."""
+    """Return a connection; `mode` is SQLite's: `ro`, `rw`, or `rwc`, which creates the file."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout=_MAX_WAIT_S, uri=True)
 
 
 @contextmanager
 def errors(path: AnyPath) -> Iterator[None]:
-    """Turn what SQLite says of a store into an error that says what to do."""
+    """Turn SQLite's errors into errors that say what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -239,7 +235,7 @@ def errors(path: AnyPath) -> Iterator[None]:
 
 
 def is_store(path: AnyPath) -> bool:
-    """Say whether a file is marked as a store; whatever else it is, that is for others to find."""
+    """Return whether a file is marked as a store, without opening it as a database."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(_MARK.stop)
@@ -249,10 +245,9 @@ def is_store(path: AnyPath) -> bool:
 
 
 def version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
-    """Return the version of a store, 0 of an empty file.
+    """Return the version of a store, 0 for an empty file.
 
-    Raises:
-        UsageError: it is something else, or a newer traceprof wrote it.
+    A `UsageError` if it is not a store, or a newer traceprof wrote it.
     """
     [application], [version] = (
         connection.execute(f"PRAGMA {name}").fetchone()
@@ -269,7 +264,7 @@ def version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Say whether there is anything in a database."""
+    """Return whether a database is not empty."""
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
@@ -306,11 +301,7 @@ _RUN_COLUMNS = StoredRun.__struct_fields__
 
 
 def check(path: AnyPath, name: str | None = None) -> None:
-    """Refuse early what `save` would refuse.
-
-    Raises:
-        UsageError: the file is something else, cannot be written, or has a run of this name.
-    """
+    """Refuse early what `save` would refuse, with the same `UsageError`."""
     target = Path(path)
     _check_name(path, name)
     if not os.fspath(path) or os.fspath(path) == "-" or (target.exists() and not target.is_file()):
@@ -378,8 +369,7 @@ def save(
 def load(path: AnyPath, name: str) -> dict[str, Any]:
     """Return the JSON document of a run, as the version that saved it wrote it.
 
-    Raises:
-        TraceprofError: there is no such store, or no such run in it.
+    A `TraceprofError` if there is no such store or run.
     """
     loaded: dict[str, Any] = json.loads(load_json(path, name))
     return loaded
@@ -388,8 +378,7 @@ def load(path: AnyPath, name: str) -> dict[str, Any]:
 def load_json(path: AnyPath, name: str) -> bytes:
     """Return the text of the JSON document of a run.
 
-    Raises:
-        TraceprofError: there is no such store, or no such run in it, or it was changed.
+    A `TraceprofError` if there is no such store or run, or the document was changed.
     """
     with read(path) as connection:
         row = connection.execute(
@@ -406,10 +395,9 @@ def load_json(path: AnyPath, name: str) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """Unpack a document, if it is as large as documents are: memory is finite.
+    """Unpack a document of at most the usual size: memory is finite.
 
-    Raises:
-        zlib.error: it is not a document.
+    A `zlib.error` if it is not a document.
     """
     unpacker, size, rest = zlib.decompressobj(), 0, packed
     while rest and not unpacker.eof:
@@ -421,10 +409,9 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def stored_runs(path: AnyPath) -> list[StoredRun]:
-    """Return the runs of a store in the order in which they were saved.
+    """Return the runs of a store in the order of saving.
 
-    Raises:
-        TraceprofError: there is no such store.
+    A `TraceprofError` if there is no such store.
     """
     with read(path) as connection:
         names = ", ".join(_RUN_COLUMNS)
@@ -433,10 +420,9 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
 
 
 def _stored_run(row: Sequence[Any], path: AnyPath) -> StoredRun:
-    """Return a row of the table of runs, which anybody may have changed.
+    """Return a row of the table of runs.
 
-    Raises:
-        TraceFileError: it holds other types.
+    Anybody may have changed it: a `TraceFileError` if it holds other types.
     """
     columns = dict(zip(_RUN_COLUMNS, row, strict=True))
     try:
@@ -460,7 +446,6 @@ def _json(run_document: Document) -> bytes:
 
 
 def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) -> dict[str, Any]:
-    """Return the columns of a run."""
     sessions = [report.session for report in result.run.reports]
     starts_ns = [session.start_utc_ns for session in sessions if session.start_utc_ns is not None]
     commits = [
