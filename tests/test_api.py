@@ -122,7 +122,7 @@ def test_shown_in_a_notebook(tmp_path: Path) -> None:
         shown = analysis._repr_html_()
         findings = analysis.findings
     assert findings
-    assert shown.startswith("<p>Nothing costs 1 % of the training: compute takes 88.9 %")
+    assert shown.startswith("<p>Nothing can be gained from gpu-idle, 11.1 % of the training")
     assert "<p>Analysis of &lt;b&gt;&amp;.sqlite, ranks: 1, findings: " in shown
     assert "<script" not in shown
     places = [shown.index(html.escape(finding.title, quote=False)) for finding in findings]

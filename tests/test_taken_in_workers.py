@@ -14,6 +14,7 @@ WORKERS = {
     ("dashboards/timeline/store.py", "self._work"),
     ("instrument/nsight_capture.py", "self._close"),
     ("instrument/torch_trace.py", "_compress"),
+    ("instrument/watching.py", "self._run"),
     ("traceprof/execution/cluster.py", "measure_file"),
     ("traceprof/trace/sqlite/read_columns.py", "fetch"),
 }

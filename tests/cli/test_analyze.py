@@ -270,7 +270,7 @@ def test_importing_traceprof_is_light() -> None:
         [
             (["--help"], ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
             (["analyze", str(SAMPLE), "--format", "json"], ["rich"]),
-            (["info", str(SAMPLE)], ["traceprof.analyses", "traceprof.replay"]),
+            (["info", str(SAMPLE)], ["traceprof.replay"]),
             (["analyze", str(HEALTHY)], ["traceprof.replay"]),
         ],
     ),

@@ -24,12 +24,9 @@ SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
-    ("loader-stages-even", "kernel:gemm=0.5x"): (
-        "46 of 100 hold, 54 are wide: so does the change from one recording to the next"
-    ),
     ("process-ahead", "kernel:gemm=0.5x"): (
         "78 of 100 are limits, 22 are wide: whether a process beside loads the data is not recorded"
-    ),
+    )
 }
 # One of each kind always, all with `make verify`.
 _OFTEN = (

@@ -175,7 +175,8 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
 def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     name = "[red]\x1b[31m<script_gemm"
     result = analyze_reports([TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path)])
-    shown_text = text.render(result)
+    assert "\nNothing can be gained from gpu-idle, 89.1 % of the training" in text.render(result)
+    shown_text = text.render(result, is_verbose=True)
     assert "\x1b" not in shown_text
     assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text
     page = html.render(result)

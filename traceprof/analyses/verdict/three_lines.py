@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceprof.run.completeness import Losses
 
 MAX_WORDS = 60
-_MAX_ACTION = 22  # words
+_MIN_ACTION, _MAX_ACTION = 12, 22  # words
 _MAX_TRUST = 15
 _MAX_PLACE = 60  # characters
 _MAX_PLACE_WORDS = 5
@@ -118,12 +118,17 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
-        return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
-    problem, gain = _problem(causes[0], analysis, kind), _gain(causes[0], analysis, headline)
+        healthy = _healthy(headline, causes, kind, analysis.findings)
+        return ThreeLines(healthy, None, None, trust)
+    problem = _problem(causes[0], analysis, kind)
+    gain, more = _gain(causes[0], analysis, headline)
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
+    trust = _trust(analysis, headline, causes[0], left - _MIN_ACTION - 1)
+    left -= len(f"Trust: {trust}".split()) if trust else 0
+    if more and left >= len(more.split()) + _MIN_ACTION:
+        gain, left = f"{gain}; {more}", left - len(more.split())
     action = short_action(causes[0], min(left, _MAX_ACTION))
-    left -= len((action or "").split()) + 1
-    return ThreeLines(problem, action, gain, _trust(analysis, headline, causes[0], left))
+    return ThreeLines(problem, action, gain, trust)
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
@@ -147,9 +152,15 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
     return [f"The recording is incomplete: {lacks}. {lost}."]
 
 
-def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
+def _healthy(
+    headline: Headline, causes: tuple[Finding, ...], kind: str, findings: Sequence[Finding]
+) -> str:
     part = _mean(headline.breakdown)
     computes = f"compute takes {percent(share(part.compute_ns, part.window_ns))} of the {kind}"
+    worst = max(findings, key=lambda finding: finding.impact_fraction, default=None)
+    if not causes and worst is not None and worst.severity > Severity.INFO:
+        costs = percent(worst.impact_fraction)
+        return f"Nothing can be gained from {worst.id}, {costs} of the {kind}: {computes}."
     if not causes:
         return f"Nothing costs 1 % of the {kind}: {computes}."
     return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first."
@@ -319,17 +330,20 @@ def _within(text: str, max_words: int) -> str:
     return best or " ".join(text.split()[:max_words])
 
 
-def _gain(finding: Finding, analysis: RunResult, headline: Headline) -> str | None:
+def _gain(
+    finding: Finding, analysis: RunResult, headline: Headline
+) -> tuple[str | None, str | None]:
+    """Return what a step gains, and what to add to it if there is room."""
     saving, step = finding.saving, headline.step_ns
     if saving is None or not saving.high_ns or not step:
-        return None
+        return None, None
     why = why_more(finding, round(share_of_step(finding, analysis.breakdown) * step))
-    more = f"; more than the cost: {why}" if why else ""
+    more = f"more than the cost: {why}" if why else None
     unit = f" {headline.breakdown.unit.unit.one}" if headline.lengths else ""
     a_step = f"of {duration(step)}{unit}"
     if saving.low_ns and saving.step_ns:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
-        return f"about {gained}, by a replay{more}"
+        return f"about {gained}, by a replay", more
     most = duration(saving.high_ns)
     faster = saving.faster_host_ns
     beyond = f", {duration(faster)} on a faster host" if faster else ""
@@ -339,12 +353,12 @@ def _gain(finding: Finding, analysis: RunResult, headline: Headline) -> str | No
         few = f"only {counted(num, 'such change')}" if num else "no such change"
         few += " was measured" if num < 2 else " were measured"
         limit = f"at most {most} {a_step} ({percent(saving.high_ns / step)}){beyond}"
-        return limit + (more or f"; {few}")
+        return limit, more or few
     about = expected_ns(finding, step)
     return (
         f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
         f" {known.low:.1f} to {known.high:.1f} of {most}{beyond}"
-    )
+    ), None
 
 
 def _trust(
