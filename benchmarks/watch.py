@@ -2,7 +2,7 @@
 
     python benchmarks/watch.py [--collectives 20] [--steps 200] [--rounds 30]
 
-Blocks of steps with and without the watch, in turn; operations are those of PyTorch's "fake"
+Blocks of steps with and without the watch alternate; operations are those of PyTorch's "fake"
 backend, which return at once. Medians of the differences of neighbouring blocks, and what lies
 between their quartiles: of the whole step, of a step without collectives, and of one collective.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEP_US = 10_000
-"""The step of which a share is printed."""
+"""Length of the step to which the printed percentages refer."""
 
 
 @click.command()

@@ -169,9 +169,9 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     if least_ns:
         why = "the replay's estimate"
     elif known is None:
-        why = "half of the limit, as no such change is on file"
+        why = "half of the limit, as no such change was measured"
     else:
-        why = f"what {counted(known.num_changes, 'such change')} on file brought of such limits"
+        why = f"the share of such limits that {counted(known.num_changes, 'change')} brought"
     bar = gain_bar(
         share(least_ns, step_ns),
         share(most_ns, step_ns),

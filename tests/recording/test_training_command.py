@@ -1,6 +1,7 @@
 """Where `-m instrument` goes in a command."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,8 @@ def test_deepspeed_names_a_module_its_own_way(command: str, expected: str) -> No
 
 def test_the_folder_stands_where_the_module_would() -> None:
     for command in ("python train.py", "python -m instrument train.py"):
-        words = read_command(command.split()).instrumented(["--gc"], Path("/x/instrument"))
+        own = replace(read_command(command.split()), package=Path("/x/instrument"))
+        words = own.instrumented(["--gc"])
         assert shlex.join(words) == "python /x/instrument --gc train.py"
 
 

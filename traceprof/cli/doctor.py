@@ -50,13 +50,14 @@ def command(as_json: bool, folder: str, words: tuple[str, ...]) -> int:
 
     training, lacks, is_possible = None, [], True
     if words:
+        to_run = read_command(words)
         try:
-            training = ask(read_command(words), os.environ)
+            training = ask(to_run, os.environ)
             if training is None:
                 lacks.append("which Python the command runs is not known here: run doctor by it")
             else:
                 has_nsys = nsys.find() is not None
-                lacks += training.check(read_command(words), under_nsys=has_nsys)
+                lacks += training.check(to_run, under_nsys=has_nsys)
         except TraceprofError as error:
             lacks.append(str(error))
             is_possible = False

@@ -118,6 +118,7 @@ class TrainingCommand:
     uses_mpi: bool = False  # whether MPI starts it
     at: int | None = None  # index of the word that is Python, or its launcher; None if unknown
     module_flag: str = "-m"  # before the name of a module
+    package: Path | None = None  # the folder of `instrument`, for a Python that does not have it
 
     @property
     def is_instrumented(self) -> bool:
@@ -128,14 +129,10 @@ class TrainingCommand:
             "instrument",
         )
 
-    def instrumented(self, options: Sequence[str] = (), package: Path | None = None) -> list[str]:
-        """Return the command with `-m instrument` before the script.
+    def instrumented(self, options: Sequence[str] = ()) -> list[str]:
+        """Return the command with `-m instrument` and its options before the script.
 
         A command without a place for it, or that has it already, is unchanged.
-
-        Args:
-            options: of `instrument`.
-            package: the folder of `instrument`, for a Python that does not have it.
         """
         if self.script is None:
             return list(self.words)
@@ -144,7 +141,7 @@ class TrainingCommand:
             after = after[2:]
         elif self.module_flag != "-m" and after[0] == self.module_flag:
             after = ("-m", *after[1:])
-        own = (self.module_flag, "instrument") if package is None else (str(package),)
+        own = (self.module_flag, "instrument") if self.package is None else (str(self.package),)
         return [*before, *own, *options, *after]
 
 

@@ -220,16 +220,16 @@ def make_plan(
         )
     notes = [_NO_NSYS] if tool is None and nsys is None else []
     training = ask(command, environment) if asks else None
-    package = None
     if training is not None:
         notes += training.check(command, under_nsys=nsys is not None)
-        package = PACKAGE if training.lacks_instrument else None
+        if training.lacks_instrument:
+            command = replace(command, package=PACKAGE)
     elif asks and command.script is not None:
         notes.append("the Python of the training runs elsewhere, and was not asked what it has")
     if nsys is None:
-        plan = _torch_plan(command, folder, job, steps, notes, package)
+        plan = _torch_plan(command, folder, job, steps, notes)
     else:
-        plan = _nsys_plan(nsys, command, folder, job, steps, notes, package)
+        plan = _nsys_plan(nsys, command, folder, job, steps, notes)
     return replace(plan, training=training)
 
 
@@ -245,12 +245,7 @@ _NO_SCRIPT = (
 
 
 def _torch_plan(
-    command: TrainingCommand,
-    folder: Path,
-    job: Job,
-    steps: str | None,
-    notes: list[str],
-    package: Path | None,
+    command: TrainingCommand, folder: Path, job: Job, steps: str | None, notes: list[str]
 ) -> Plan:
     options = ["--with", TORCH, "-o", str(folder), *_steps_option(steps)]
     variables = {**_variables(steps), "TRACEPROF_RECORD_WITH": TORCH}
@@ -260,7 +255,7 @@ def _torch_plan(
             "without --steps all steps are recorded, and kept in memory until the training ends"
         )
     notes += _instrument_notes(command)
-    words = tuple(command.instrumented(options, package))
+    words = tuple(command.instrumented(options))
     return Plan(TORCH, words, variables, folder, job, steps, Flags([], []), tuple(notes))
 
 
@@ -271,7 +266,6 @@ def _nsys_plan(
     job: Job,
     steps: str | None,
     notes: list[str],
-    package: Path | None,
 ) -> Plan:
     if command.words and Path(command.words[0]).name == "srun":
         raise UsageError(
@@ -301,7 +295,7 @@ def _nsys_plan(
         if name in nsys.options
     ]
     flags = Flags([*flags.flags, *own], flags.left_out)
-    training = command.instrumented(_steps_option(steps), package)
+    training = command.instrumented(_steps_option(steps))
     words = ("nsys", "profile", *(flag.text for flag in flags.flags), *training)
     notes += _instrument_notes(command)
     return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))

@@ -13,6 +13,7 @@ from traceprof.reports.slow_steps_text import slow_steps_lines, slow_steps_secti
 from traceprof.reports.time_text import (
     below_the_table,
     headline_lines,
+    left_out_ranks,
     parts_table,
     steps_section,
     where_lines,
@@ -99,7 +100,10 @@ def short_sections(analysis: RunResult) -> list[Section]:
             *slow_steps_lines(analysis)[:1],
         ),
         section(
-            "Where the time went", parts_table(analysis, _MAX_RANKS), *compute_lines(analysis)[:1]
+            "Where the time went",
+            parts_table(analysis, _MAX_RANKS),
+            *left_out_ranks(analysis, _MAX_RANKS),
+            *compute_lines(analysis)[:1],
         ),
         section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)),
         section("", *([unknown] if missing else []), *left_out[:_MAX_NAMED]),

@@ -94,14 +94,15 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     return table(headings, rows, text=("",), cut=("GPU",))
 
 
+def left_out_ranks(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
+    """Return a note on ranks left out of the table."""
+    num = len(analysis.breakdown) - max_ranks
+    return [f"… and {counted(num, 'more rank')}: --format json has them all"] if num > 0 else []
+
+
 def below_the_table(analysis: RunResult) -> list[str]:
     """Return notes on ranks left out of the table, and on the time outside the training."""
-    left_out = len(analysis.breakdown) - MAX_RANKS
-    lines = (
-        [f"… and {counted(left_out, 'more rank')}: --format json has them all"]
-        if left_out > 0
-        else []
-    )
+    lines = left_out_ranks(analysis)
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     return [*lines, *outside_the_training(by_rank)]
 

@@ -137,11 +137,12 @@ def _first_bytes(path: Path) -> bytes:
             start = read_start(file)
     except FileNotFoundError as error:
         why = "it is a link to nothing" if path.is_symlink() else "there is no such file"
-        remedy = "check the path"
-        if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
+        shown, remedy = str(path), "check the path"
+        if re.match(r"[a-z][a-z0-9+.-]+:/", shown):
+            shown = shown.replace(":/", "://", 1)  # a path has no two slashes
             why = "it is an address, and only files are read"
             remedy = "copy it to this machine"
-        raise TraceFileError(f"cannot read {path}", why, remedy) from error
+        raise TraceFileError(f"cannot read {shown}", why, remedy) from error
     except PermissionError as error:
         raise TraceFileError(
             f"cannot read {path}", "permission denied", "ask its owner, or copy it with sudo"
