@@ -58,6 +58,9 @@ Record some steps with torch.profiler: -m instrument --with torch -o DIR --steps
 """
 
 
+_LOCAL_RANK = "--local-rank"
+
+
 class Target(NamedTuple):
     """A module's name or a script's path to run, and its arguments."""
 
@@ -144,10 +147,15 @@ def read_arguments(words: Sequence[str] | None = None) -> Target:
         GARBAGE_COLLECTION: "1" if given.gc else None,
     }
     os.environ.update({key: value for key, value in variables.items() if value is not None})
-    own = [word for word in words if word.startswith(("--local_rank=", "--local-rank="))][:1]
-    passed = own if given.local_rank is not None else []
+    passed = [] if given.local_rank is None else _local_rank(words)
     name, *arguments = given.words[1:] if given.words[0] == "--" else given.words
     return Target(name, given.is_module, (*passed, *arguments))
+
+
+def _local_rank(words: Sequence[str]) -> Sequence[str]:
+    """Return the first `--local_rank=3` or `--local_rank 3`, as it was written."""
+    at = next(i for i, word in enumerate(words) if word[:12].replace("_", "-") == _LOCAL_RANK)
+    return words[at : at + (1 if "=" in words[at] else 2)]
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from instrument import switch
 from instrument.core import nvtx_ranges
+from instrument.core.baseline import step_times
 from instrument.core.steps import (
     FOLDER,
     SHAPES,
@@ -107,7 +108,7 @@ def record_as_requested() -> None:
         if chosen is not None and is_recorded:
             from instrument.nsight_capture import NsightCapture  # noqa: PLC0415  (Linux only)
 
-            _watch(chosen, NsightCapture())
+            _watch(chosen, NsightCapture(), "nsys")
     except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
         _log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
 
@@ -120,7 +121,7 @@ def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
         switch.disable()  # an earlier call found no recorder
         nvtx_ranges.annotate_in_profiler()
     switch.enable()
-    _watch(steps, TorchTrace(folder, has_shapes=has_shapes))
+    _watch(steps, TorchTrace(folder, has_shapes=has_shapes), "torch")
 
 
 def _watch_ranks(every: str) -> None:
@@ -132,6 +133,6 @@ def _watch_ranks(every: str) -> None:
         _log.warning("nothing is watched, %s=%s: %s", WATCH, every, error)
 
 
-def _watch(steps: Steps, recorder: Recorder) -> None:
-    watch(steps, recorder)
+def _watch(steps: Steps, recorder: Recorder, tool: str) -> None:
+    watch(steps, recorder, step_times(tool, str(steps), steps.first))
     atexit.register(unwatch)

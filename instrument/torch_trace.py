@@ -13,18 +13,17 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
-import re
 import shutil
 import signal
-import socket
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from instrument.core import steps
+from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class TorchTrace:
         """Start recording."""
         if self._profile is None:
             return
-        self._name = _file_name()
+        self._name = process_name()
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._profile.start_trace()
         _end_with_forked_process()
@@ -164,15 +163,6 @@ def _compress(target: Path) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         _log.warning("%s stays uncompressed: %s", target, error)
-
-
-def _file_name() -> str:
-    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
-    group: Any = getattr(torch, "distributed", None)
-    rank = os.environ.get("RANK")
-    if group is not None and group.is_available() and group.is_initialized():
-        rank = str(group.get_rank())
-    return f"{host}-{os.getpid()}" if rank is None else f"{host}-rank{rank}"
 
 
 def _on_termination(end: Callable[[], None]) -> Callable[[], None] | None:

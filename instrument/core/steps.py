@@ -12,6 +12,8 @@ from traceprof import labels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from instrument.core.baseline import StepTimes
+
 TOOL, FOLDER, STEPS = "TRACEPROF_RECORD_WITH", "TRACEPROF_RECORD_TO", "TRACEPROF_RECORD_STEPS"
 """Environment variables: `nsys` or `torch`, the folder of the traces, and `A:B`."""
 SHAPES = "TRACEPROF_RECORD_SHAPES"
@@ -66,8 +68,9 @@ class _Phase(Enum):
 class _Watch:
     """The steps of the process and the recorder that follows them."""
 
-    def __init__(self, steps: Steps, recorder: Recorder) -> None:
+    def __init__(self, steps: Steps, recorder: Recorder, times: StepTimes | None) -> None:
         self.steps = steps
+        self.times = times
         self.phase = _Phase.WAITING
         self.num_seen = 0
         self.num_done = 0
@@ -83,6 +86,8 @@ class _Watch:
 
     def mark_ends(self, *, is_whole: bool) -> None:
         self.num_done += is_whole
+        if self.times is not None and not is_whole:
+            self.times.drop()
         self._ends(max(self.num_seen - 1, 0))
 
     def pass_begins(self) -> None:
@@ -107,9 +112,13 @@ class _Watch:
             self._notify(self._recorder.end)
             nvtx_ranges.pause()
             self._range.clear()
+            if self.times is not None:
+                self._notify(self.times.write)
         self.phase = _Phase.OVER
 
     def _begins(self, number: int) -> None:
+        if self.times is not None:
+            self.times.ends()
         self.num_seen = max(self.num_seen, number + 1)
         if self.phase is _Phase.WAITING and number >= self.steps.first - 1:
             self.phase = _Phase.PREPARED
@@ -118,9 +127,13 @@ class _Watch:
             self.phase = _Phase.RECORDING
             self._notify(self._recorder.begin)
             nvtx_ranges.resume()
+        if self.times is not None and self.phase is not _Phase.OVER:
+            self.times.begins(number)
 
     def _ends(self, number: int) -> None:
         if self.steps.stop is not None and number + 1 >= self.steps.stop:
+            if self.times is not None and not self._is_marked:  # marked ones end at the next mark
+                self.times.ends()
             self.close()
 
     def _name(self, number: int) -> None:
@@ -145,13 +158,14 @@ class _Watch:
 _watches: list[_Watch] = []
 
 
-def watch(steps: Steps, recorder: Recorder) -> Callable[[], None]:
+def watch(steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> Callable[[], None]:
     """Record these steps; return a function that stops recording early.
 
-    Until the first of them no range is written, and none after the last.
+    Until the first of them no range is written, and none after the last. `times` gets the lengths
+    of steps before them and of their own.
     """
     unwatch()
-    watched = _Watch(steps, recorder)
+    watched = _Watch(steps, recorder, times)
     _watches.append(watched)
     nvtx_ranges.pause()
     return watched.close

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from instrument.__main__ import read_arguments
 from instrument.core import patching
 from tests.support.commands import ended
 from tests.support.selection import long_after
@@ -229,3 +230,10 @@ def test_steps_that_are_no_range(folder: Path, steps: str) -> None:
     status, out, err = run(folder, "-m", "instrument", "--steps", steps, "show.py")
     assert (status, out) == (2, "")
     assert "--steps" in err
+
+
+@pytest.mark.parametrize("own", [["--local_rank=3"], ["--local-rank", "3"], ["--local_rank", "3"]])
+def test_the_local_rank_is_passed_on_as_it_was_written(own: list[str]) -> None:
+    target = read_arguments([*own, "train.py", "--local_rank", "5", "a"])
+    assert target.arguments == (*own, "--local_rank", "5", "a")
+    assert read_arguments(["train.py", "--local_rank", "5"]).arguments == ("--local_rank", "5")

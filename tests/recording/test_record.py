@@ -119,6 +119,20 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(
     assert [(use["communicator"], use["bytes"]) for use in reduced] == [("group 0", 6 * half)] * 2
 
 
+@pytest.mark.long
+def test_steps_before_the_recording_are_timed_without_it(tmp_path: Path) -> None:
+    training = ("--", sys.executable, str(PROGRAM), "14", "0")
+    _, err = ended(tmp_path, started(tmp_path, "--with", "torch", "--steps", "10:13", *training))
+    assert "traceprof: recording made a step " in err
+    timed = [one for report in analysis(tmp_path)["reports"] for one in report["timed"]]
+    assert [one["rank"] for one in timed] == [0, 1]
+    assert {(len(one["unrecorded_ns"]), len(one["recorded_ns"])) for one in timed} == {(6, 3)}
+    options = ("--no-baseline", "--with", "torch", "--steps", "10:13")
+    _, err = ended(tmp_path, started(tmp_path, *options, *training))
+    assert "recording made" not in err
+    assert not list(tmp_path.glob("*.baseline.json"))
+
+
 @pytest.mark.usefixtures("nsys")
 def test_dry_run_prints_commands(tmp_path: Path) -> None:
     words = ["record", "--dry-run", "--steps", "10:20", "-o", str(tmp_path / "out"), "--"]

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     " where that is not installed with torch.profiler.",
 )
 @click.option(
+    "--no-baseline",
+    is_flag=True,
+    help="Do not time the steps before --steps, up to 20, to say what recording cost.",
+)
+@click.option(
     "--dry-run",
     "is_dry",
     is_flag=True,
@@ -51,7 +56,12 @@ if TYPE_CHECKING:
 )
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    folder: str, steps: str | None, tool: str | None, is_dry: bool, words: tuple[str, ...]
+    folder: str,
+    steps: str | None,
+    tool: str | None,
+    no_baseline: bool,
+    is_dry: bool,
+    words: tuple[str, ...],
 ) -> int:
     """Run a training command, record it, and say where its time went.
 
@@ -72,7 +82,9 @@ def command(
     from traceprof.recording.training import NO_PROGRAM
 
     check_files(folder)
-    plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool, asks=True)
+    plan = make_plan(
+        words, Path(folder), os.environ, steps=steps, tool=tool, asks=True, baseline=not no_baseline
+    )
     if not is_dry and shutil.which(words[0]) is None:
         raise UsageError(f"cannot run {words[0]}", NO_PROGRAM, "check the command")
     for note in plan.notes:
@@ -98,6 +110,7 @@ def _analyze(plan: Plan, reports: list[Path]) -> bool:
     from traceprof.cli.options import print_failures
     from traceprof.execution.options import Options
     from traceprof.reports import html, text
+    from traceprof.run.recording_cost import longest
 
     again = f"traceprof analyze {plan.folder}"
     page = plan.folder / "report.html"
@@ -107,6 +120,9 @@ def _analyze(plan: Plan, reports: list[Path]) -> bool:
         print_failures(analysis.failed)
         sys.stdout.write(text.render(analysis))
         is_whole = bool(analysis.run.ranks)
+        timed = longest([one for report in analysis.run.reports for one in report.timed])
+        if timed is not None:
+            _say(timed.sentence())
         if not is_whole:
             _say("nothing was recorded: no report holds ranges of a training or work of a GPU")
         page.write_text(html.render(analysis), "utf-8", "replace")

@@ -192,6 +192,7 @@ def make_plan(
     steps: str | None = None,
     tool: str | None = None,
     asks: bool = False,
+    baseline: bool = True,
 ) -> Plan:
     """Plan a recording.
 
@@ -202,6 +203,7 @@ def make_plan(
         steps: the steps to record, as the user gave them; None for all.
         tool: `nsys` or `torch`; None for nsys if it is installed.
         asks: whether to ask the Python of the training what it has.
+        baseline: whether to time steps before the recorded ones.
 
     Raises:
         MissingToolError: nsys is requested and not installed.
@@ -226,10 +228,11 @@ def make_plan(
             command = replace(command, package=PACKAGE)
     elif asks and command.script is not None:
         notes.append("the Python of the training runs elsewhere, and was not asked what it has")
+    variables = _variables(steps, folder if baseline else None)
     if nsys is None:
-        plan = _torch_plan(command, folder, job, steps, notes)
+        plan = _torch_plan(command, folder, job, steps, notes, variables)
     else:
-        plan = _nsys_plan(nsys, command, folder, job, steps, notes)
+        plan = _nsys_plan(nsys, command, folder, job, steps, notes, variables)
     return replace(plan, training=training)
 
 
@@ -245,11 +248,15 @@ _NO_SCRIPT = (
 
 
 def _torch_plan(
-    command: TrainingCommand, folder: Path, job: Job, steps: str | None, notes: list[str]
+    command: TrainingCommand,
+    folder: Path,
+    job: Job,
+    steps: str | None,
+    notes: list[str],
+    variables: dict[str, str],
 ) -> Plan:
     options = ["--with", TORCH, "-o", str(folder), *_steps_option(steps)]
-    variables = {**_variables(steps), "TRACEPROF_RECORD_WITH": TORCH}
-    variables["TRACEPROF_RECORD_TO"] = str(folder.absolute())
+    variables |= {"TRACEPROF_RECORD_WITH": TORCH, "TRACEPROF_RECORD_TO": str(folder.absolute())}
     if steps is None:
         notes.append(
             "without --steps all steps are recorded, and kept in memory until the training ends"
@@ -266,6 +273,7 @@ def _nsys_plan(
     job: Job,
     steps: str | None,
     notes: list[str],
+    variables: Mapping[str, str],
 ) -> Plan:
     if command.words and Path(command.words[0]).name == "srun":
         raise UsageError(
@@ -281,7 +289,6 @@ def _nsys_plan(
         has_steps=steps is not None,
         is_first_here=job.is_first_here,
     )
-    variables = _variables(steps)
     assigned = ",".join(f"{name}={value}" for name, value in variables.items())
     settings = (
         ("env-var", assigned, "instruments the processes that the script starts"),
@@ -305,11 +312,16 @@ def _steps_option(steps: str | None) -> list[str]:
     return [] if steps is None else ["--steps", steps]
 
 
-def _variables(steps: str | None) -> dict[str, str]:
-    """Return the variables that instrument the processes that a script starts itself."""
+def _variables(steps: str | None, baseline: Path | None) -> dict[str, str]:
+    """Return the variables that instrument the processes that a script starts itself.
+
+    `baseline`: the folder for the lengths of steps without the recorder; None to time none.
+    """
     variables = {"TRACEPROF_INSTRUMENT": "1"}
     if steps is not None:
         variables["TRACEPROF_RECORD_STEPS"] = steps
+        if baseline is not None:
+            variables["TRACEPROF_BASELINE_TO"] = str(baseline.absolute())
     return variables
 
 
@@ -333,6 +345,7 @@ def _instrument_notes(command: TrainingCommand) -> list[str]:
 _VARIABLES = {
     "TRACEPROF_INSTRUMENT": "instruments the processes that the script starts",
     "TRACEPROF_RECORD_STEPS": "the steps that these processes record",
+    "TRACEPROF_BASELINE_TO": "the folder for the lengths of steps before them, not recorded",
     "TRACEPROF_RECORD_WITH": "the tool that they record with",
     "TRACEPROF_RECORD_TO": "the folder of their traces",
 }

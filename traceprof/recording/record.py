@@ -17,6 +17,7 @@ from traceprof.recording.child import RunningCommand
 from traceprof.recording.doctor import diagnose, is_cuda_too_new, store, store_throttling
 from traceprof.recording.machine import NO_SPACE, is_full
 from traceprof.recording.plan import LINKS, NSYS, Plan
+from traceprof.run.recording_cost import SUFFIX
 from traceprof.trace.nsight.conversion import export, find_nsys
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         job.begin(plan.folder, plan.job)
+        _remove_timed(plan)
     except OSError as error:
         why = error.strerror or str(error)
         raise UsageError(f"cannot write to {plan.folder}", why, "choose another -o") from error
@@ -195,6 +197,15 @@ def _remove_unwritten(plan: Plan, say: Callable[[str], None]) -> int:
     for name, reason in reasons.items():
         say(f"the trace of {name} was not written: {reason}")
     return len(reasons)
+
+
+def _remove_timed(plan: Plan) -> None:
+    """Remove lengths of steps that an earlier recording of this name left."""
+    ranks = r"(-(rank)?\d+)?"
+    ours = re.compile(rf"{re.escape(plan.job.name)}{ranks}{re.escape(SUFFIX)}")
+    for file in plan.folder.glob(f"*{SUFFIX}"):
+        if ours.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:

@@ -17,6 +17,7 @@ from traceprof.run.host_clock import aligned
 from traceprof.run.machines import NO_LINKS, known_links
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.recognition import identify, number_ranks, number_runs, numbers_by_source
+from traceprof.run.recording_cost import longest, timed_beside
 from traceprof.run.session_clocks import seeded
 from traceprof.run.step_ranges import NO_TRAINING_RANGES, find_training_ranges
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary, last_open_call
@@ -182,6 +183,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         launches_in_vain={
             trace.pid(process): count for process, count in launches_in_vain(trace).items()
         },
+        timed=timed_beside(trace.path),
     )
 
 
@@ -353,6 +355,10 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
                 rank.rank for rank in run.ranks if (rank.report, rank.process) == (index, process)
             ]
             yield index, call.sentence(ranks_text(of_process))
+    timed = [(index, one) for index, report in enumerate(run.reports) for one in report.timed]
+    if timed:
+        slowest = longest([one for _, one in timed])
+        yield next((index, one.sentence()) for index, one in timed if one is slowest)
     yield from _on_one_gpu(run)
     of_hosts = [rank for rank in run.ranks if rank.device is None]
     gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.run.recognition import ReportIdentity
+    from traceprof.run.recording_cost import TimedSteps
     from traceprof.run.session_clocks import Clocks
     from traceprof.trace.model.communication_calls import CommunicationCalls
     from traceprof.trace.model.parts import HowToCollect, Part
@@ -150,6 +151,8 @@ class ReportSummary(Record, frozen=True):
     gpus: tuple[str, ...] = ()  # the names of the GPUs that its processes see
     # how many launches a process made that has no operation, by pid, where others have some
     launches_in_vain: Mapping[int, int] = field(default_factory=dict)
+    # steps that were timed without the recorder and under it, by rank; empty if none were
+    timed: tuple[TimedSteps, ...] = ()
 
     @property
     def session(self) -> Session:

@@ -466,6 +466,14 @@ class Module(Struct, forbid_unknown_fields=True):
     steady_error_ns: Count | None
 
 
+class TimedSteps(Struct, forbid_unknown_fields=True):
+    """Lengths of steps of a rank before the recorder started, and of recorded ones."""
+
+    rank: Annotated[int | None, "As the training numbers it; null if unknown."]
+    unrecorded_ns: Annotated[list[Count], "Up to 20 steps without the recorder, in order."]
+    recorded_ns: Annotated[list[Count], "Recorded steps, by the same clock."]
+
+
 class Report(Struct, forbid_unknown_fields=True):
     """A report that was analysed."""
 
@@ -481,6 +489,9 @@ class Report(Struct, forbid_unknown_fields=True):
         "Versions of software, environment variables of PyTorch, CUDA, NCCL and OpenMP, and what"
         " the profiler was told to record, as far as known.",
     ] = {}
+    timed: Annotated[
+        list[TimedSteps], "What recording cost, from `HOST-rank3.baseline.json` beside the report."
+    ] = []
 
 
 class Rank(Struct, forbid_unknown_fields=True):

@@ -85,6 +85,10 @@ def _reports(result: RunResult) -> Iterator[model.Report]:
             command_line=[_encodable(word) for word in report.session.command_line],
             recorded=[part.name.lower().replace("_", " ") for part in report.recorded],
             environment=_environment(report.session),
+            timed=[
+                model.TimedSteps(one.rank, [*one.unrecorded_ns], [*one.recorded_ns])
+                for one in report.timed
+            ],
         )
 
 

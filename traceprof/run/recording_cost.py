@@ -1,0 +1,91 @@
+"""What recording cost: lengths of steps before the recorder started, and of recorded ones.
+
+`instrument` writes them beside the report, by one clock for both (`instrument.core.baseline`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from traceprof.structs import Record
+from traceprof.units import counted, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+SUFFIX = ".baseline.json"
+MIN_STEPS = 3
+"""Of each kind; of fewer nothing is said."""
+_PROCESS = re.compile(r"-(rank)?\d+$")  # of a report of a whole machine
+_MAX_NS = 1 << 53  # so that sums and squares are numbers
+_ERRORS = 2.0  # standard errors, about 95 %
+
+
+class TimedSteps(Record, frozen=True):
+    """Lengths of steps of one process, in order."""
+
+    rank: int | None  # None if unknown
+    unrecorded_ns: tuple[int, ...]
+    recorded_ns: tuple[int, ...]
+    schema: Literal["traceprof.baseline/1"] = "traceprof.baseline/1"
+
+    @property
+    def change(self) -> tuple[float, float]:
+        """By which fraction a recorded step is longer in the mean, and how uncertain that is."""
+        sides = [np.array(side, float) for side in (self.unrecorded_ns, self.recorded_ns)]
+        before, under = (float(side.mean()) for side in sides)
+        error = math.sqrt(sum(float(side.var(ddof=1)) / len(side) for side in sides))
+        return under / before - 1, _ERRORS * error / before
+
+    def sentence(self) -> str:
+        """Return what recording cost a step."""
+        change, error = self.change
+        means = [duration(round(np.mean(side))) for side in (self.unrecorded_ns, self.recorded_ns)]
+        median = duration(round(float(np.median(self.unrecorded_ns))))
+        said = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'shorter'}"
+        if abs(change) <= error:
+            said = "neither longer nor shorter, as far as steps vary"
+        rank = "" if self.rank is None else f" on rank {self.rank}"
+        return (
+            f"recording made a step {said} (±{100 * error:.1f} %):"
+            f" {counted(len(self.unrecorded_ns), 'step')} before it took {means[0]} in the mean"
+            f" ({median} in the median), {len(self.recorded_ns)} recorded ones {means[1]}{rank}"
+        )
+
+
+def timed_beside(report: Path) -> tuple[TimedSteps, ...]:
+    """Return the lengths of steps that processes of a report left beside it, by rank."""
+    try:
+        files = sorted(report.absolute().parent.glob(f"*{SUFFIX}"))
+    except OSError:
+        return ()
+    found: list[TimedSteps] = []
+    for file in files:
+        name = file.name.removesuffix(SUFFIX)
+        if report.name.startswith((f"{name}.", f"{_PROCESS.sub('', name)}.")):
+            found += _read(file)
+    return tuple(sorted(found, key=lambda timed: -1 if timed.rank is None else timed.rank))
+
+
+def longest(timed: Sequence[TimedSteps]) -> TimedSteps | None:
+    """Return the rank whose steps are longest without a recorder; None without any."""
+    return max(timed, key=lambda one: float(np.mean(one.unrecorded_ns)), default=None)
+
+
+def _read(file: Path) -> Iterator[TimedSteps]:
+    """Yield the lengths in a file; nothing where it is damaged, or has too few."""
+    import msgspec  # noqa: PLC0415  (only where there is such a file)
+
+    try:
+        read = msgspec.json.decode(file.read_bytes(), type=TimedSteps)
+    except (OSError, msgspec.MsgspecError):
+        return
+    sides = read.unrecorded_ns, read.recorded_ns
+    is_sane = all(0 < ns < _MAX_NS for side in sides for ns in side)
+    if is_sane and min(map(len, sides)) >= MIN_STEPS:
+        yield read
