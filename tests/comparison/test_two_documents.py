@@ -6,13 +6,15 @@ import pytest
 
 from tests.support.claims import DDP, LATE, document_of
 from tests.support.selection import known
+from traceprof.comparison.ask import compare
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, parse
 from traceprof.comparison.series import Series
-from traceprof.documents.analysis.model import CommunicationTotals, Document
+from traceprof.documents.analysis.model import CommunicationTotals, Document, TimedSteps
 from traceprof.documents.comparison import CommunicationChange, PartChange
+from traceprof.reports import text
 
 
 def used(
@@ -185,3 +187,46 @@ def test_a_finding_is_no_worse_if_its_part_of_the_step_may_not_have_changed(
     statuses = {one.id: one.status for one in findings([before], [after], step_ns, [part])}
     assert statuses["exposed-copy"] == status
     assert statuses["exposed-communication"] == "worse"
+
+
+def timed_document(*of_ranks: list[int]) -> Document:
+    """Return an analysis whose ranks timed steps of these lengths before they were recorded."""
+    document = document_of(DDP)
+    timed = [TimedSteps(rank, lengths, [1, 2, 3]) for rank, lengths in enumerate(of_ranks)]
+    return msgspec.structs.replace(
+        document, reports=[msgspec.structs.replace(document.reports[0], timed=timed)]
+    )
+
+
+@pytest.mark.parametrize("num_recordings", [1, 2])
+def test_the_step_without_the_recorder(num_recordings: int) -> None:
+    quick = [100_000, 102_000, 98_000, 100_000]
+    before = [
+        timed_document([80_000] * 3, [(1 + number) * ns for ns in quick])
+        for number in range(num_recordings)
+    ]
+    after = timed_document([ns * 9 // 10 for ns in quick], [50_000] * 3)
+    comparison = compare(before, after)
+    step = comparison.step.unrecorded
+    assert step is not None
+    mean_ns = 100_000 * (1 + num_recordings) / 2
+    assert (step.before_ns, step.after_ns) == (mean_ns, 90_000)
+    assert (step.num_before, step.num_after) == (4 * num_recordings, 4)
+    assert step.change == pytest.approx(90_000 / mean_ns - 1)
+    if num_recordings == 1:  # Welch's t of two means of four: 5 degrees of freedom, t = 2.571
+        error = np.sqrt(np.var(quick, ddof=1) * (1 + 0.81) / 4) / 100_000
+        assert step.low == pytest.approx(-0.1 - 2.571 * error, rel=1e-3)
+        assert step.high == pytest.approx(-0.1 + 2.571 * error, rel=1e-3)
+        (line,) = [
+            line
+            for line in text.render_comparison(comparison).split("\n")
+            if line.startswith("Without the recorder")
+        ]
+        assert line.startswith(
+            "Without the recorder a step takes 100.0 µs before and 90.00 µs after, -10.00 % (-1"
+        )
+
+
+def test_steps_that_one_side_did_not_time() -> None:
+    assert compare(timed_document([1000] * 4), document_of(DDP)).step.unrecorded is None
+    assert compare(document_of(DDP), timed_document([1000] * 4)).step.unrecorded is None

@@ -17,7 +17,7 @@ from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import beyond, change_of, judged, parse
 from traceprof.comparison.kernels import kernels, modules
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend, usual_change
-from traceprof.comparison.series import series, why_unlike
+from traceprof.comparison.series import series, unrecorded, why_unlike
 from traceprof.comparison.sides import LoadedSide, loaded, stored_with
 from traceprof.comparison.statistics import Interval, mann_whitney
 from traceprof.documents import comparison as d
@@ -134,7 +134,8 @@ def compared(
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
     spread = spreads(runs)
-    step = _step(*steps, spread, is_comparable=checked.is_comparable)
+    alone = _unrecorded(before.captures, after.captures)
+    step = _step(*steps, spread, alone, is_comparable=checked.is_comparable)
     unknown = next(why_incomplete(before.captures, after.captures), None)
     parts = [_part(part, name, *steps, unknown) for part, name in _PARTS]
     return d.Comparison(
@@ -176,7 +177,14 @@ def _parts(means: Mapping[str, int]) -> d.Parts:
     )
 
 
-def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparable: bool) -> d.Step:
+def _step(
+    before: Series,
+    after: Series,
+    spread: list[d.Spread],
+    alone: d.UnrecordedStep | None,
+    *,
+    is_comparable: bool,
+) -> d.Step:
     values = before.step_ns, after.step_ns
     change = change_of(parse("step:+0%"), before, after)
     interval = None if change is None else change.interval
@@ -211,6 +219,7 @@ def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparabl
         usual=_usual(before, after, spread, is_comparable=is_comparable)
         if has_steps and not is_several
         else None,
+        unrecorded=alone,
     )
 
 
@@ -246,6 +255,25 @@ def _usual(
         high=change.interval.high,
         p=mann_whitney(before.lengths[0], after.lengths[0]),
         verdict=_verdict(interval, between) if is_comparable else "not comparable",
+    )
+
+
+def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.UnrecordedStep | None:
+    """Compare the steps before the recordings; None if one of these has none."""
+    sides = unrecorded(before), unrecorded(after)
+    if sides[0] is None or sides[1] is None:
+        return None
+    old, new = sides[0], sides[1]
+    change = change_of(parse("step:+0%"), old, new)
+    interval = None if change is None else change.judged
+    return d.UnrecordedStep(
+        before_ns=round(old.step_ns),
+        after_ns=round(new.step_ns),
+        num_before=old.num_steps,
+        num_after=new.num_steps,
+        change=new.step_ns / old.step_ns - 1,
+        low=None if interval is None else interval.low / 100,
+        high=None if interval is None else interval.high / 100,
     )
 
 

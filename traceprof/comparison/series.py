@@ -117,6 +117,20 @@ def series(captures: Sequence[Document]) -> Series:
     return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, phases)
 
 
+def unrecorded(captures: Sequence[Document]) -> Series | None:
+    """Return the steps of a side that ran before its recordings; None if one has none.
+
+    They are those of the rank on which they are longest.
+    """
+    lengths = []
+    for capture in captures:
+        timed = [one.unrecorded_ns for report in capture.reports for one in report.timed]
+        if not any(timed):
+            return None
+        lengths.append(np.array(max(filter(None, timed), key=np.mean), np.float64))
+    return Series(tuple(lengths), tuple(lengths), {}, 0, has_steps=True)
+
+
 def training_steps(capture: Document, rank: int) -> int:
     """Return how many steps of a rank findings are about; 1 without steps.
 

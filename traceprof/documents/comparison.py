@@ -95,6 +95,18 @@ class UsualStep(Struct, forbid_unknown_fields=True):
     verdict: Annotated[Verdict, "As of the mean, beyond what steady parts vary between runs."]
 
 
+class UnrecordedStep(Struct, forbid_unknown_fields=True):
+    """The mean of the steps before the recording, which ran without the recorder."""
+
+    before_ns: Count
+    after_ns: Count
+    num_before: Annotated[Count, "Number of such steps, over all recordings."]
+    num_after: Count
+    change: Annotated[float, "As a fraction of the value before."]
+    low: Annotated[float | None, "Lower end of its interval; null if there is none."]
+    high: float | None
+
+
 class Step(Struct, forbid_unknown_fields=True):
     """The mean of the steady steps, on the rank where it is longest.
 
@@ -131,6 +143,11 @@ class Step(Struct, forbid_unknown_fields=True):
     ] = None
     between: Annotated[list[Spread], "The spread that was assumed, by part."] = []
     usual: Annotated[UsualStep | None, "Beside the mean; null without enough steps."] = None
+    unrecorded: Annotated[
+        UnrecordedStep | None,
+        "The same without the recorder, from `reports[].timed` of the analyses; null if a recording"
+        " has none.",
+    ] = None
 
 
 class Parts(Struct, forbid_unknown_fields=True):

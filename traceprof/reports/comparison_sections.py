@@ -108,6 +108,24 @@ def usual(comparison: Comparison) -> str | None:
     )
 
 
+def _unrecorded(comparison: Comparison) -> str | None:
+    """Say what the step does without the recorder, where both sides timed it."""
+    step = comparison.step.unrecorded
+    if step is None:
+        return None
+    change = _signed(step.change)
+    if step.low is not None and step.high is not None:
+        change = f"{_span(step.change, step.low, step.high)[:-1]}, {_LEVEL} over steps)"
+    under = (
+        "" if comparison.step.change is None else f"; under it {_signed(comparison.step.change)}"
+    )
+    return (
+        f"Without the recorder a step takes {_exact(step.before_ns)} before and"
+        f" {_exact(step.after_ns)} after, {change}, by {step.num_before} and {step.num_after} steps"
+        f" before the recordings{under}."
+    )
+
+
 def _span(change: float, low: float, high: float) -> str:
     return f"{_signed(change)} ({_signed(low)} to {_signed(high)})"
 
@@ -139,6 +157,9 @@ def _head(comparison: Comparison) -> Iterator[str]:
     of_usual = usual(comparison)
     if of_usual is not None:
         yield of_usual
+    of_unrecorded = _unrecorded(comparison)
+    if of_unrecorded is not None:
+        yield of_unrecorded
     yield from _why(comparison)
     for reason in dict.fromkeys(part.unknown for part in comparison.part_changes if part.unknown):
         yield f"Unknown are the parts of the step: {reason}."
