@@ -12,6 +12,8 @@ CPU time of the calling thread: what is added is work of that thread, whatever t
 for. Operations are those of PyTorch's "fake" backend, which return at once. Medians of the
 differences of neighbouring blocks, and what `instrument` adds over what a bare range adds.
 
+Among them are calls that move nothing and get no range: `.to("cpu")` of a tensor on the CPU.
+
 Steps: DistributedDataParallel over Gloo, each rank on a core of its own. A machine has moods that
 last for many steps, and `enable` makes functions that the interpreter has yet to make quick. So it
 is called once; then of every three steps, in any order, one has in place what `enable` replaced of
@@ -146,7 +148,7 @@ def calls(calls: int, rounds: int, out: Path) -> None:
 
 def operations() -> dict[str, Call]:
     """Return the calls that are measured."""
-    tensor, output = torch.ones(4), torch.ones(8)
+    tensor, output, element = torch.ones(4), torch.ones(8), torch.ones(1)
 
     def asynchronous() -> None:
         if work := dist.all_reduce(tensor, async_op=True):
@@ -170,6 +172,8 @@ def operations() -> dict[str, Call]:
         "all_reduce and wait": (2, asynchronous),
         "batch of two": (3, batched),
         "method of a group": (1, method),
+        '.to("cpu") of a CPU tensor': (0, lambda: tensor.to("cpu")),
+        ".item() of a CPU tensor": (0, lambda: element.item()),  # noqa: PLW0108  (looked up anew)
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
-    from instrument.core.operations import Operation
+    from instrument.core.operations import Labelled, Operation
     from instrument.core.patching import Patches
 
     Function = Callable[..., Any]
@@ -92,15 +92,14 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
     describe: Callable[..., Any],
     name: str,
     *,
-    label: Callable[[str, Any], tuple[str, bool] | None] = operations.label,
+    label: Callable[[str, Any], Labelled | None] = operations.label,
     level: int = INSIDE,
 ) -> Function:
     """Return the function with a range around its calls.
 
-    `describe` reads the arguments; `label` returns the range's text from them, and whether the end
-    of the operation will be known, or None for no range. `level` holds for calls inside. Failures
-    in here are logged once, and the call goes on without a label; exceptions of the function
-    close the range and pass.
+    `describe` reads the arguments; `label` makes the range's text from them, or None for no range.
+    `level` holds for calls inside. Failures in here are logged once, and the call goes on without a
+    label; exceptions of the function close the range and pass.
     """
     brief = f"{name} group=" if label is operations.label else name
 
@@ -134,8 +133,8 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
                     raise
                 failure = error
             if labelled is not None:
-                text, will_report = labelled
-                opened = nvtx_ranges.message(text)
+                text, number, will_report = labelled
+                opened = nvtx_ranges.message(text, number)
                 if will_report and outer == FREE and completion.may_report(name):
                     nvtx_ranges.start_into(handles, opened)
                 is_open = True
@@ -149,7 +148,7 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
             if handles and completion.follow(result, handles, name):
                 handles = []
             if labelled is not None and result is not None:
-                completion.remember(result, text)
+                completion.remember(result, nvtx_ranges.joined(text, number))
             if failure is not None:  # with wrong arguments the call itself would have failed
                 complain(name, failure)
             return result
@@ -160,7 +159,8 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
                     nvtx_ranges.pop()
             finally:
                 try:
-                    nvtx_ranges.end_all(handles)  # of an operation without a future
+                    if handles:  # of an operation without a future
+                        nvtx_ranges.end_all(handles)
                 finally:
                     if compiler is not None:
                         suspend(compiler)
@@ -174,7 +174,7 @@ def around_method(
     describe: Callable[..., Any],
     name: str,
     *,
-    label: Callable[[str, Any], tuple[str, bool] | None] = operations.label,
+    label: Callable[[str, Any], Labelled | None] = operations.label,
 ) -> Function:
     """Return a replacement for a method of a C++ class, with a range around its calls.
 
@@ -237,11 +237,11 @@ def _awaited(awaited: object, *_: object, **__: object) -> object:
     return awaited
 
 
-def _wait_label(wait: str, awaited: object) -> tuple[str, bool]:
+def _wait_label(wait: str, awaited: object) -> Labelled:
     """Return the label of a wait, with the label of the operation, if known."""
     text = completion.label_of(awaited)
     if text is None:
-        return wait, False
+        return wait, None, False
     operation = labels.parse(text)
     known = {key: operation.facts[key] for key in ("group", "seq") if key in operation.facts}
-    return str(labels.Label(wait, {"op": operation.operation} | known)), False
+    return str(labels.Label(wait, {"op": operation.operation} | known)), None, False

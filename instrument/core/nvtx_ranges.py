@@ -125,12 +125,21 @@ def is_recording() -> bool:
     return _functions is not None
 
 
-def message(label: str) -> Any:  # noqa: ANN401  (of the package, or of a test)
-    """Return the argument of `push` or `start` for a label that varies."""
+def message(label: str, number: int | None = None) -> Any:  # noqa: ANN401  (of the package)
+    """Return the argument of `push` or `start` for a label that varies.
+
+    `number`: its running number, if the label is given without it.
+    """
     if _functions is None:
         return label
-    text, number = labels.split_number(label)
-    return _attributes(_texts.get(text) or _registered(text), number)
+    if number is None:
+        label, number = labels.split_number(label)
+    return _attributes(_texts.get(label) or _registered(label), number)
+
+
+def joined(label: str, number: int | None = None) -> str:
+    """Return a label with its running number, if it is given without it."""
+    return label if number is None else f"{label}{number}"
 
 
 def prepare(label: str) -> Any:  # noqa: ANN401
@@ -201,7 +210,7 @@ def use(
     """
     new = {
         "_functions": functions,
-        "message": str,
+        "message": joined,
         "prepare": str,
         "push": functions.push,
         "pop": functions.pop,

@@ -60,6 +60,7 @@ class Group:
         ranks: the members' global ranks, in the order of their ranks in the group.
         reports: whether the backend reports the end of an operation on the CPU.
         collectives: their sequence numbers; c10d requires one order on all ranks.
+        texts: of calls, by their facts, without the number.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -70,6 +71,7 @@ class Group:
             self.text += f" desc={_word(group.group_desc)}"
         self.reports = _reports(group)
         self.collectives = itertools.count()
+        self.texts: dict[tuple[object, ...], str] = {}
         self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
         self._transfers_known = True
 
@@ -162,12 +164,12 @@ def operation(
     return group, tensors, direction, peer, group_peer, kind, is_split, is_async
 
 
-def label(function: str, described: Operation) -> tuple[str, bool] | None:
-    """Label this call of a function, and count it.
+Labelled = tuple[str, "int | None", bool]
+"""A call's text, the number that completes it, and whether the backend will report the end."""
 
-    Returns the text, and whether the backend will report the end of the operation; None if this
-    rank is not in the group.
-    """
+
+def label(function: str, described: Operation) -> Labelled | None:
+    """Label this call of a function, and count it; None if this rank is not in the group."""
     group, tensors, direction, peer, group_peer, kind, is_split, is_async = described
     facts = find(group)
     if facts is None:
@@ -178,23 +180,34 @@ def label(function: str, described: Operation) -> tuple[str, bool] | None:
         number: int | None = next(facts.collectives)
     else:
         number = facts.next_transfer(direction, peer) if kind == TRANSFER else None
-    head = function if peer is None else f"{function} {direction}={peer}"
-    tail = facts.text if number is None else f"{facts.text} seq={number}"
-    if not tensors:
-        return f"{head} {tail}", is_async and facts.reports
-    first = tensors[0]
-    is_plain = len(tensors) == 1 and type(first) in _PLAIN and not functions_are_overridden()
-    if is_plain and not first.is_sparse:
-        size, dtype, is_cpu = first.nbytes, first.dtype, first.is_cpu
-    else:
-        with without_overrides():
-            size, dtype, is_cpu = _bytes(tensors), first.dtype, first.is_cpu
-    if is_split:
-        size //= len(facts.ranks)
-    will_report = is_async and is_cpu and facts.reports
-    return f"{head} bytes={size} dtype={_name(dtype)} {tail}", will_report
+    size = dtype = None
+    will_report = is_async and facts.reports
+    if tensors:
+        first = tensors[0]
+        is_plain = len(tensors) == 1 and type(first) in _PLAIN and not functions_are_overridden()
+        if is_plain and not first.is_sparse:
+            size, dtype, is_cpu = first.nbytes, first.dtype, first.is_cpu
+        else:
+            with without_overrides():
+                size, dtype, is_cpu = _bytes(tensors), first.dtype, first.is_cpu
+        if is_split:
+            size //= len(facts.ranks)
+        will_report = will_report and is_cpu
+    # Made once: writing it, and looking up what is registered for it, costs more than the range.
+    key = function, direction, peer, size, dtype, number is None
+    text = facts.texts.get(key)
+    if text is None:
+        text = function if peer is None else f"{function} {direction}={peer}"
+        if size is not None:
+            text += f" bytes={size} dtype={_name(dtype)}"
+        text += f" {facts.text}" if number is None else f" {facts.text}{labels.NUMBERED}"
+        if len(facts.texts) < MAX_TEXTS:
+            facts.texts[key] = text
+    return text, number, will_report
 
 
+MAX_TEXTS = 10_000
+"""Most texts that are kept of a group."""
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -208,5 +221,5 @@ def _stored(tensor: Tensor) -> int:
 
 
 @functools.cache
-def _name(dtype: torch.dtype) -> str:
+def _name(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.")

@@ -111,7 +111,7 @@ class _ObservedGroup(distributed.ProcessGroup):
             if bucket is not None:
                 # The operation's range, too, from prepared facts: the general way would take three
                 # times as long, once per bucket, while all caches hold the model.
-                opened = nvtx_ranges.message(f"{bucket.operation}{next(bucket.numbers)}")
+                opened = nvtx_ranges.message(bucket.operation, next(bucket.numbers))
                 started = (bucket.label, opened) if bucket.reports else (bucket.label,)
                 nvtx_ranges.start_into(ranges, *started)
                 is_open = True
@@ -188,11 +188,13 @@ class _ObservedGroup(distributed.ProcessGroup):
             return None
         if labelled is None or group is None:
             return None
-        text, reports = labelled
+        text, _, reports = labelled
         is_cpu = tensors[0].is_cpu
         is_last = seen_bytes + num_bytes >= self._parameter_bytes
         named = nvtx_ranges.prepare(_label(index, num_bytes, dtype, is_last))
-        return _Bucket(named, f"{text} seq=", group.collectives, reports, is_cpu, is_last)
+        return _Bucket(
+            named, f"{text}{labels.NUMBERED}", group.collectives, reports, is_cpu, is_last
+        )
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]

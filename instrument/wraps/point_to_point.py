@@ -172,7 +172,7 @@ def _coalescing(
         finally:
             if compiler is not None:
                 suspend(compiler)
-        return block if labelled is None else _around(block, labelled[0])
+        return block if labelled is None else _around(block, nvtx_ranges.joined(*labelled[:2]))
 
     return coalescing
 

@@ -54,7 +54,9 @@ def install(patches: Patches) -> None:
     for name, label in LABELS.items():
         original = getattr(Tensor, name)
         patches.replace(
-            Tensor, name, _OnInstances(original, _named(original, label, reads=name in READING))
+            Tensor,
+            name,
+            _OnInstances(original, _named(original, label, reads=name in {"cpu", *READING})),
         )
 
 
@@ -71,22 +73,29 @@ class _OnInstances:
         return self._original if instance is None else MethodType(self._wrapper, instance)
 
 
-def _named(original: Method, label: Callable[..., str | None], *, reads: bool) -> Method:
+def _named(  # noqa: C901  (the function in it is one on purpose)
+    original: Method, label: Callable[..., str | None], *, reads: bool
+) -> Method:
     """Return the method with a range around calls that have a label.
 
     `reads`: calls have none where the tensor is on the host.
     """
-    dtype = torch.dtype
+    dtype, device = torch.dtype, torch.device
 
     @untraced
     @functools.wraps(original)
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the method's own)
-        if (args and type(args[0]) is dtype) or type(self) not in _PLAIN:
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901
+        # Nearly all calls move nothing: few checks, in the cheapest order.
+        target = args[0] if args else kwargs.get("device")
+        kind = type(target)
+        if kind is dtype or type(self) not in _PLAIN or is_compiling():
             return original(self, *args, **kwargs)
-        if is_compiling():
-            return original(self, *args, **kwargs)
-        if reads and not functions_are_overridden() and self.is_cpu:  # nearly always
-            return original(self, *args, **kwargs)
+        if not functions_are_overridden():
+            if reads or (kind is str and target == "cpu"):
+                if self.is_cpu:
+                    return original(self, *args, **kwargs)
+            elif kind is device and target == self.device:
+                return original(self, *args, **kwargs)
         is_open = False
         compiler = compiler_of_thread()
         try:
@@ -139,7 +148,7 @@ def _complain(error: Exception) -> None:
 def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     kind = type(target)
-    if target is None or (kind is torch.device and target == tensor.device):
+    if target is None:
         return None
     rest = list(args[1:])
     dtype: torch.dtype | None

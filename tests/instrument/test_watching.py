@@ -200,7 +200,7 @@ def test_no_label_is_made_where_kinds_are_enough(
         return value
 
     monkeypatch.setattr(calls._process, "is_on", True)
-    monkeypatch.setattr(operations, "label", lambda *_: (FULL_LABEL, True))
+    monkeypatch.setattr(operations, "label", lambda *_: (FULL_LABEL, None, True))
     wrapper = calls.around(all_reduce, lambda value: value, "all_reduce", label=operations.label)
     restore = nvtx_ranges.use(
         nvtx_ranges.Functions(

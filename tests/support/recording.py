@@ -41,7 +41,7 @@ def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
 
     replace(nvtx_ranges, "is_recording", lambda: True)
     replace(nvtx_ranges, "prepare", lambda text: text)
-    replace(nvtx_ranges, "message", lambda text: text)
+    replace(nvtx_ranges, "message", nvtx_ranges.joined)
     replace(nvtx_ranges, "push", lambda text: events.append(f"push {text}"))
     replace(nvtx_ranges, "pop", lambda: events.append("pop"))
     replace(nvtx_ranges, "start", start)
