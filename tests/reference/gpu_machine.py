@@ -76,8 +76,6 @@ class Change:
     one_stream: bool = True  # whether communicators share a stream
     reads_gradients: bool = True  # whether the optimizer waits for reductions
     equal: bool = False  # whether all stages of a pipeline have as many layers
-    forwards_first: bool = False  # whether stages run all forwards before the first backward
-    split: int = 1  # into how many each micro-batch of a pipeline is divided
 
 
 class Machine:

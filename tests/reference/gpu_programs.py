@@ -52,8 +52,6 @@ ASSUMED = {
     "no-serialization": Change(one_stream=False),
     "no-launch-stall": Change(limit=False),
     "equal-stages": Change(equal=True),
-    "schedule=gpipe": Change(forwards_first=True),
-    "micro-batches=2x": Change(split=2),
 }
 """The change that each assumption stands for."""
 
@@ -227,10 +225,9 @@ def stages(layers: Sequence[int]) -> Start:
     def step(thread: Thread, _: int) -> Steps:
         change, rank = thread.machine.change, thread.device.number
         num = sum(layers) // num_stages if change.equal else layers[rank]
-        num_micro_batches = 6 * change.split
-        ahead = num_micro_batches if change.forwards_first else num_stages - 1 - rank
-        for number in range(num_micro_batches + ahead):
-            if number < num_micro_batches:
+        ahead = num_stages - 1 - rank
+        for number in range(6 + ahead):
+            if number < 6:
                 yield from _stage_pass(thread, num_stages, num, is_forward=True)
             if number >= ahead:
                 yield from _stage_pass(thread, num_stages, num, is_forward=False)
@@ -242,16 +239,14 @@ def stages(layers: Sequence[int]) -> Start:
 def _stage_pass(thread: Thread, num_stages: int, num_layers: int, *, is_forward: bool) -> Steps:
     """Receive, compute, and send on."""
     compute, rank = thread.device.stream(COMPUTE), thread.device.number
-    split = thread.machine.change.split
-    moved = 220 * US / split
+    moved = 220 * US
     before, after = (rank - 1, rank + 1) if is_forward else (rank + 1, rank - 1)
     if before in range(num_stages):
         stream = thread.device.stream(NCCL + 2 * before)
         yield from thread.follow(stream, compute, 20 + before)
         yield from thread.collective(stream, "0", num_stages, moved, sends=(before, rank))
         yield from thread.follow(compute, stream, 30 + before)
-    own = [replace(kernel, ns=kernel.ns / split) for kernel in LAYER]
-    kernels = own * num_layers * (1 if is_forward else 2)
+    kernels = LAYER * num_layers * (1 if is_forward else 2)
     kind = "forward" if is_forward else "backward"
     yield from thread.named(kind, thread.launch(compute, *kernels))
     if after in range(num_stages):
@@ -516,7 +511,7 @@ BESIDE = "link=2x no-overlap-slowdown"
 DECODED = f"{_GEMM} kernel:decode=0.5x no-data-loading"
 LOADED = f"{_GEMM} kernel:dali=0.5x no-data-loading"
 PACED = f"{_GEMM} no-data-loading no-sync"
-STAGED = "equal-stages link=2x schedule=gpipe micro-batches=2x"
+STAGED = "equal-stages link=2x"
 ALL = f"no-sync link=2x {_GEMM} no-straggler no-overlap-slowdown no-data-loading"
 PROGRAMS = {
     "launch-bound": Program(ranks(launch_bound, pace_ns=11 * US), f"launch=0 {_GEMM}"),

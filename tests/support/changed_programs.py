@@ -37,7 +37,7 @@ from tests.support.changes import (
     without_waits,
 )
 from tests.support.planted import all_ranks, few_cores
-from traceprof.run.pipeline_orders import ORDERS, one_forward_one_backward
+from traceprof.run.pipeline_orders import one_forward_one_backward
 
 Build = Callable[[np.random.Generator], Setup]
 
@@ -292,15 +292,6 @@ PAIRS = (
             partial(staged, order, work),
         )
         for order, work in STAGED
-    ),
-    *(
-        Pair(
-            f"{len(work)}-stages-{order}", f"schedule={other}", None,
-            partial(staged, order, work), partial(staged, other, work),
-        )
-        for order, work in STAGED
-        for other in ORDERS
-        if order not in {other, "interleaved"}
     ),
     *(
         Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]
-OrderName = Literal["gpipe", "1f1b", "interleaved"]
 Direction = Literal["send", "receive", "exchange"]
 _DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
 
@@ -73,18 +72,6 @@ class BlockedSend(Struct, forbid_unknown_fields=True):
     blocked_ns: Annotated[Count, "Waiting time in the median step."]
 
 
-class Schedule(Struct, forbid_unknown_fields=True):
-    """Time of a pipeline's stages if they computed their passes in another order."""
-
-    order: OrderName
-    step_ns: Annotated[
-        int | None,
-        "Duration from the first pass to the last; null if the stages would wait for each other"
-        " forever.",
-    ]
-    naive_ns: Annotated[int | None, "The same if communication did not slow kernels down."]
-
-
 class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Time of a step under an assumption, or the reason why there is no answer."""
 
@@ -123,15 +110,12 @@ class WhatIfDocument(Struct):
     how_to_collect: str | None
     blocked_sends: Annotated[list[BlockedSend], "Blocked sends, worst first; at most 20."]
     unknown_sends: Annotated[str | None, "Why `blocked_sends` is unknown; null if it is known."]
-    schedules: Annotated[
-        list[Schedule], "Times of a pipeline's stages in other orders of their passes."
-    ]
+    schedules: Annotated[list[str], "Always empty; earlier versions listed times here."]
     step_paths: Annotated[list[StepPath], "Critical paths of the steps that --path-of asks for."]
 
 
 _baseline = maker(Baseline)
 _blocked = maker(BlockedSend, "blocked", "behind")
-_schedule = maker(Schedule)
 
 
 def document(answers: Asked) -> WhatIfDocument:
@@ -150,7 +134,7 @@ def document(answers: Asked) -> WhatIfDocument:
             _blocked(send, _send(send.blocked), _send(send.behind)) for send in whatif.blocked_sends
         ],
         unknown_sends=whatif.unknown_sends,
-        schedules=[_schedule(order) for order in whatif.schedules],
+        schedules=[],
         step_paths=list(answers.paths),
     )
 

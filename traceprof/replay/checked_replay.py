@@ -88,7 +88,7 @@ class CheckedReplay(Record, frozen=True):
         paced = self.has_limits and is_paced(failed(self.baseline.gates, assumption))
         # Without waits, and beside communication, kernels take another time than before.
         is_unsure = not assumption.changed <= _OF_WORK or bool(self.communication.any())
-        if not paced or is_unsure or self._impossible(assumption) is not None:
+        if not paced or is_unsure or assumption.refusal(self.analysis) is not None:
             return None
         if assumption.of_communication:
             return self.baseline.step_ns
@@ -112,8 +112,6 @@ class CheckedReplay(Record, frozen=True):
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the step lengths under an assumption, or why they are not known."""
         under: StepsUnder | CannotChange | None = assumption.refusal(self.analysis)
-        if under is None and assumption.is_modelled:  # a model says why it has no answer
-            under = self._steps(place, assumption)
         gate = failed(self.baseline.gates, assumption)
         if gate is not None and not isinstance(under, CannotChange):
             under = CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
@@ -152,24 +150,9 @@ class CheckedReplay(Record, frozen=True):
             return replace(under, otherwise=otherwise, paced=paced, note=LOADING)
         return replace(under, otherwise=otherwise)
 
-    def _impossible(self, assumption: Assumption) -> CannotChange | None:
-        """Return why the run cannot be changed that way, regardless of the gates."""
-        refusal = assumption.refusal(self.analysis)
-        if refusal is None and assumption.is_modelled:
-            change = assumption.step_change(self.analysis, self.graph)
-            refusal = change if isinstance(change, CannotChange) else None
-        return refusal
-
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
-        if assumption.is_modelled:
-            change = assumption.step_change(self.analysis, self.graph)
-            if isinstance(change, CannotChange):
-                return change
-            steps = self.as_it_is + change.change_ns
-            off = () if assumption.is_bound else (-change.off_ns, change.off_ns)
-            return StepsUnder(steps, tuple(steps + ns for ns in off))
         if not assumption.changes_run:
             return StepsUnder(self.lengths[:, low:high])
         numbers = range(self.first + low, self.first + high)
@@ -206,7 +189,7 @@ class CheckedReplay(Record, frozen=True):
         the time covered by kernels of the slowest rank, less their savings: a replay may overlap
         kernels that ran sequentially, but they might be slower then.
         """
-        if assumption.changes_run or assumption.is_modelled:
+        if assumption.changes_run:
             return 0.0, 0.0
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
         share, sums, covered = self.share_by_begin, [], []

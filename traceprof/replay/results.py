@@ -56,14 +56,6 @@ class BlockedSend(Record, frozen=True):
     blocked_ns: int  # in the median step
 
 
-class ScheduleTime(Record, frozen=True):
-    """Time of a step with its passes in an order."""
-
-    order: str  # `1f1b`, `gpipe` or `interleaved`
-    step_ns: int | None  # from the first pass to the last, None if the stages would wait for ever
-    naive_ns: int | None  # the same if communication slowed nothing down
-
-
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
@@ -161,8 +153,6 @@ class WhatIf(Record, frozen=True):
     # which sends waited behind others of their stream, worst first
     blocked_sends: tuple[BlockedSend, ...] = ()
     unknown_sends: str | None = None  # why that is not known, None if it is
-    # what the stages of a pipeline would take in other orders of their passes
-    schedules: tuple[ScheduleTime, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,15 +23,14 @@ from traceprof.replay.assumptions.assumption import (
     parse,
     ways_of,
 )
-from traceprof.replay.assumptions.pipelines import pipeline_model, schedule_times
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
-from traceprof.replay.assumptions.sends import blocked_sends, sends_of
+from traceprof.replay.assumptions.sends import blocked_sends
 from traceprof.replay.checked_replay import CheckedReplay, checked_replay
 from traceprof.replay.critical_path import critical_paths, step_path
 from traceprof.replay.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
-from traceprof.replay.results import Answer, Asked, Refusal, ScheduleTime, WhatIf
+from traceprof.replay.results import Answer, Asked, Refusal, WhatIf
 from traceprof.run.guard import collected_failures, optional
 from traceprof.trace.folder import report_paths
 from traceprof.trace.grouping import quantiles_of
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
-    from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.results import Baseline, StepPath
     from traceprof.trace.folder import AnyPath
 
@@ -126,7 +124,6 @@ def answers_to(
         None,
         blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
         unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
-        schedules=_schedules(analysis, replay.graph),
     )
 
 
@@ -146,12 +143,6 @@ def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
     """Return a baseline with the gate that no answer lies below a step's least time."""
     below = max((reply.below_floor for reply in answers), default=0.0)
     return replace(baseline, gates=(*baseline.gates, floor_gate(below)))
-
-
-def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, ...]:
-    sends = sends_of(analysis, graph)
-    pipeline = None if sends is None else pipeline_model(analysis, graph, sends)
-    return () if pipeline is None else schedule_times(pipeline)
 
 
 def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answer:

@@ -54,7 +54,6 @@ def _blocks(answers: Asked) -> Iterator[Block]:
     yield from _refused(whatif.answers)
     yield from _answered(whatif)
     yield from _blocked_sends(whatif)
-    yield from _schedules(whatif)
     shares = ", ".join(f"{percent(part)} {name}" for name, part in path_shares(whatif).items())
     if shares:
         yield paragraph(f"The critical path of what was replayed is {shares}.")
@@ -167,16 +166,6 @@ def _blocked_sends(whatif: WhatIf) -> Iterator[Block]:
         more = len(whatif.blocked_sends) - _MAX_SHOWN
         if more > 0:
             yield paragraph(f"… {more} more: --format json has them")
-
-
-def _schedules(whatif: WhatIf) -> Iterator[Block]:
-    if whatif.schedules:
-        yield paragraph("A step of these stages, passes only:", is_apart=True)
-        rows = [
-            (order.order, _time(order.step_ns), _time(order.naive_ns)) for order in whatif.schedules
-        ]
-        first = "passes in the order"
-        yield table((first, "take", "without slowdown beside communication"), rows, text=(first,))
 
 
 def _time(time_ns: int | None) -> str:

@@ -162,8 +162,6 @@ def test_without_event_records_no_order_is_told(tmp_path: Path) -> None:
     assert order.how_to_collect == "--cuda-event-trace=true"
     assert "when sends were ready" in (asked.unknown_sends or "")
     assert asked.blocked_sends == ()
-    # What passes take, and how long data move, is known without them.
-    assert {one.order for one in asked.schedules} == {"gpipe", "1f1b", "interleaved"}
 
 
 def test_two_values_at_once_are_told(replayed: Replayed) -> None:

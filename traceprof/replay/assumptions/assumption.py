@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.pipelines import StepChange
     from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.assumptions.table import Entry
     from traceprof.replay.graph.process_graph import Process
@@ -86,7 +85,7 @@ class Assumption(Record, frozen=True):
     @property
     def only_removes(self) -> bool:
         """Whether it only removes time, so that no step gets longer."""
-        return all(atom.entry.is_bound for atom in self.atoms) and not self.is_modelled
+        return all(atom.entry.is_bound for atom in self.atoms)
 
     @property
     def limits_gpu(self) -> bool:
@@ -127,25 +126,6 @@ class Assumption(Record, frozen=True):
     def changes_run(self) -> bool:
         """Whether edges between ranks change."""
         return any(atom.entry.run_change is not None for atom in self.atoms)
-
-    @property
-    def is_modelled(self) -> bool:
-        """Whether a model gives the change of a step."""
-        return any(atom.entry.step_change is not None for atom in self.atoms)
-
-    def step_change(self, analysis: OpenAnalysis, graph: RunGraph) -> StepChange | CannotChange:
-        """Return a step's change by a model, or why the model does not answer.
-
-        Args:
-            analysis: of the run.
-            graph: of the run, weighed as measured.
-        """
-        atom, *others = self.atoms
-        if others or atom.entry.step_change is None:
-            return CannotChange(
-                "an answer from a model of the passes cannot be combined with other assumptions"
-            )
-        return atom.entry.step_change(analysis, graph, *atom.value)
 
     @property
     def others(self) -> tuple[Assumption, ...]:

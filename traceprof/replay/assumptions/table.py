@@ -41,7 +41,6 @@ from traceprof.replay.assumptions.one_process import (
     without_serialization,
     without_stalls,
 )
-from traceprof.replay.assumptions.pipelines import with_more_micro_batches, with_schedule
 from traceprof.replay.assumptions.run_change import without_stragglers
 from traceprof.replay.assumptions.sends import order_of_readiness
 from traceprof.structs import Record
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.pipelines import StepChange
     from traceprof.replay.assumptions.run_change import CannotChange, RunChange
     from traceprof.replay.graph.weights import Durations
 
@@ -64,18 +62,6 @@ def speed_up(text: str) -> tuple[float]:
         UsageError: it is not a factor, or 0.
     """
     return (_factor(text, "link=2x", is_zero_allowed=False),)
-
-
-def multiple(text: str) -> tuple[float]:
-    """Read the factor of `micro-batches=2x`, which is above 1.
-
-    Raises:
-        UsageError: it is not a factor, or 1 or less.
-    """
-    factor = _factor(text, "micro-batches=2x", is_zero_allowed=False)
-    if factor <= 1:
-        raise UsageError(f"cannot assume {text}", "there would be no more", "give a factor above 1")
-    return (factor,)
 
 
 def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
@@ -151,9 +137,6 @@ class Entry(Record, frozen=True, kw_only=True):
     # called with the analysis, the graph and the value; returns what changes between ranks. None
     # if nothing does
     run_change: Callable[..., RunChange | CannotChange] | None = None
-    # called with the analysis, the graph and the value; returns by what a model says that a step
-    # changes, where no change of the graph does. None for most
-    step_change: Callable[..., StepChange | CannotChange] | None = None
     # reads the value of a text, as a tuple of arguments for the functions above. None where only
     # `form` can be written
     value: Callable[[str], tuple[Any, ...]] | None = None
@@ -310,33 +293,6 @@ ASSUMPTIONS = (
         is_bound=True,
         refusal=without_stages,
         condition="layers are assumed to divide evenly, and passes keep their order",
-    ),
-    Entry(
-        form="micro-batches=2x",
-        meaning="a pipeline divides the batch into more micro-batches, by this factor",
-        details="Passes and messages become shorter by the same factor. A recording does not"
-        " show how a kernel's time depends on its size: smaller kernels are hardly ever"
-        " faster for the same work. The answer comes from a model of the passes in the"
-        " order that ran, as with `schedule=`.",
-        step_change=with_more_micro_batches,
-        value=multiple,
-        is_bound=True,
-        condition="kernels and messages are assumed to become shorter by the same factor",
-    ),
-    *(
-        Entry(
-            form=f"schedule={name}",
-            meaning=f"the passes of a pipeline are in the order of {title}",
-            details="See [pipelines](#pipelines).",
-            step_change=partial(with_schedule, name=name),
-            condition="passes and messages are assumed to last as long as before",
-            is_default=False,
-        )
-        for name, title in (
-            ("gpipe", "GPipe: all forwards, then all backwards"),
-            ("1f1b", "1F1B: one forward and one backward in turn"),
-            ("interleaved", "interleaved 1F1B: each stage has two halves, and sends twice as much"),
-        )
     ),
     Entry(
         form="no-host-stall",
