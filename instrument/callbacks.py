@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from instrument import switch
 from instrument.training import annotate, step
+from instrument.watching import watch
 
 
 class ReportedTraining:
-    """The ranges of one training, which nest: inner ones are closed first."""
+    """The ranges of one training, which nest: inner ones are closed first.
 
-    def __init__(self) -> None:
+    With options of `instrument.watch` it watches the ranks from the training's begin to its end.
+    """
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        self._options = options
         self._open: dict[str, annotate] = {}
         self._num_optimizer_steps = 0
 
@@ -16,6 +24,8 @@ class ReportedTraining:
         """Begin a training; a resumed one has made this many optimizer steps before."""
         self.end()
         self._num_optimizer_steps = num_optimizer_steps
+        if self._options:
+            watch(**self._options)
 
     def epoch_begins(self, number: int) -> None:
         """Open `epoch N`."""
@@ -54,6 +64,8 @@ class ReportedTraining:
         """Close all ranges: the training is over, or has failed within a step."""
         while self._open:
             self._open.popitem()[1].__exit__(BaseException)
+        if self._options:
+            switch.end_watch()
 
     def _enter(self, kind: str, opened: annotate) -> None:
         self._open[kind] = opened

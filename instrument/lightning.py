@@ -1,7 +1,8 @@
 """`instrument.lightning.Callback`: names steps, epochs and validations of a Lightning trainer.
 
 `Trainer(callbacks=[instrument.lightning.Callback()])`. Without it steps are detected from optimizer
-steps. Lightning, or pytorch_lightning, is imported on first use of the class.
+steps. With arguments, those of `instrument.watch`, it watches the ranks of each training.
+Lightning, or pytorch_lightning, is imported on first use of the class.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from instrument.callbacks import ReportedTraining
 class _Hooks:
     """Methods that Lightning calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, **watch: Any) -> None:  # noqa: ANN401  (options of `instrument.watch`)
         super().__init__()
-        self._training = ReportedTraining()
+        self._training = ReportedTraining(watch)
 
     def on_train_start(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
         self._training.begin(trainer.global_step)

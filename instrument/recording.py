@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 WATCH = "TRACEPROF_WATCH"
 """Environment variable: the number of steps after which ranks are compared while they train."""
+WATCH_TO = "TRACEPROF_WATCH_TO"
+"""Environment variable: the file to which these comparisons go, if any."""
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -100,6 +102,8 @@ def record_as_requested() -> None:
         if tool == "torch":
             folder, has_shapes = Path(os.environ.get(FOLDER, ".")), os.environ.get(SHAPES) == "1"
             _record_with_torch(folder.absolute(), chosen or Steps(), has_shapes=has_shapes)
+            if every := os.environ.get(WATCH):
+                _watch_ranks(every)
             return
         is_recorded = nvtx_ranges.is_recording()
         if every := os.environ.get(WATCH):
@@ -128,7 +132,7 @@ def _watch_ranks(every: str) -> None:
     from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (rarely asked for)
 
     try:
-        watch_ranks(int(every))
+        watch_ranks(int(every), os.environ.get(WATCH_TO) or None)
     except Exception as error:  # noqa: BLE001  (ranges and a recording do not depend on it)
         _log.warning("nothing is watched, %s=%s: %s", WATCH, every, error)
 

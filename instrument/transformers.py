@@ -1,7 +1,8 @@
 """`instrument.transformers.Callback`: names the steps and epochs of a Hugging Face Trainer.
 
 `Trainer(..., callbacks=[instrument.transformers.Callback()])`. Without it steps are detected
-from optimizer steps. transformers is imported on first use of the class.
+from optimizer steps. With arguments, those of `instrument.watch`, it watches the ranks of each
+training. transformers is imported on first use of the class.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from instrument.callbacks import ReportedTraining
 class _Hooks:
     """Methods that the Trainer calls; its step is an optimizer step, of one or more batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, **watch: Any) -> None:  # noqa: ANN401  (options of `instrument.watch`)
         super().__init__()
-        self._training = ReportedTraining()
+        self._training = ReportedTraining(watch)
 
     def on_train_begin(self, args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401
         self._training.begin(state.global_step)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instrument import switch
 from instrument.core import nvtx_ranges
+from instrument.core.baseline import rank_number
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -210,7 +211,9 @@ class StepTimer:
         thread = self._thread
         waits, thread.waits = thread.waits, []
         loader_ns, thread.loader_ns = thread.loader_ns, 0
-        if os.getpid() != self._pid:  # a forked process has no thread to report to
+        if self._num_steps == 0:  # launchers fork ranks
+            self._pid = os.getpid()
+        elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
             return
         if self._num_steps == 0:
             self._clock, waits, self._sent = self._new_clock(), [], None
@@ -327,6 +330,7 @@ class Reporter:
         self._every = every
         self._path = path
         self._callback = callback
+        self._has_complained = False
         self._windows: SimpleQueue[_Window | None] = SimpleQueue()
         self._verdicts = Verdicts(every)
         self._number = next(_numbers)  # the same on all ranks, which watch equally often
@@ -336,6 +340,22 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._clones: tuple[Any, Any] = (None, None)
         self.timer: StepTimer | None = None
+
+    def try_path(self) -> None:
+        """Say at once if no line can be written."""
+        self._append("")
+
+    def _append(self, text: str) -> None:
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            if not self._has_complained:
+                self._has_complained = True
+                _log.warning("no lines of the watch in %s: %s", self._path, error.strerror or error)
 
     def full(self, number: int, steps: list[_Step]) -> None:
         """Take a window of the training's thread, without waiting for anything."""
@@ -430,9 +450,7 @@ class Reporter:
             "slow": {str(rank): step for rank, step in self._verdicts.since.items()},
             "said": lines,
         }
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(table) + "\n")
+        self._append(json.dumps(table) + "\n")
         if self._callback is not None:
             try:
                 self._callback(table)
@@ -469,16 +487,17 @@ def watch(
     if not _has_ranks():
         _log.warning("nothing is watched: there is no torch.distributed")
         return
-    if nvtx_ranges.is_recording():
-        _log.warning("nothing is watched: the process is recorded, which takes the same ranges")
+    if switch.follows_profiler():
+        _log.warning("nothing is watched: a torch.profiler records, which takes the same ranges")
         return
     reporter = Reporter(every, None if path is None else Path(path).absolute(), callback)
+    if rank_number() == 0:
+        reporter.try_path()
     timer = reporter.timer = StepTimer(every, _clock, reporter.full)
     switch.disable()
-    restore = nvtx_ranges.use(
-        nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text),
-        kinds=True,
-    )
+    ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
+    is_recorded = nvtx_ranges.is_recording()
+    restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, kinds=True)
     _undo[:] = [reporter.stop, restore]
     switch.after_disabling(_end)
     switch.enable()

@@ -225,6 +225,44 @@ def use(
     return lambda: names.update(old)
 
 
+_idle: tuple[Any, Any] = (_nothing, _nothing)
+"""What `push` and `start` are while ranges pause."""
+
+
+def observe(observer: Functions) -> Callable[[], None]:
+    """Give the texts of ranges to these functions, too, beside the recorder, and while it pauses.
+
+    Returns a function that takes this back. To be called before any range is prepared.
+    """
+    names = globals()
+    recorder, labelled, before = _functions, message, _idle
+    if recorder is None:
+        raise RuntimeError("there is no recorder to be beside of")
+
+    def both(ours: Callable[[Any], object], theirs: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(text: str) -> Any:  # noqa: ANN401
+            ours(text)
+            return theirs(labelled(text))
+
+        return call
+
+    def pop() -> object:
+        observer.pop()
+        return recorder.pop()
+
+    def use_these(functions: Functions, idle: tuple[Any, Any], **others: object) -> None:
+        is_paused = push is _idle[0]
+        names.update(others, _functions=functions, pop=functions.pop, _idle=idle)
+        (pause if is_paused else resume)()
+
+    old = {"message": labelled, "prepare": prepare}
+    functions = recorder._replace(
+        push=both(observer.push, recorder.push), pop=pop, start=both(observer.start, recorder.start)
+    )
+    use_these(functions, (observer.push, observer.start), message=joined, prepare=str)
+    return lambda: use_these(recorder, before, **old)
+
+
 def annotate_no_longer() -> None:
     """Open no range until `annotate_in_profiler` is called again; open ones close as usual."""
     globals().update(_functions=None, push=_nothing, start=_nothing, end_with=None)
@@ -233,7 +271,7 @@ def annotate_no_longer() -> None:
 def pause() -> None:
     """Open no range until `resume`; open ranges close as usual."""
     if _functions is not None:
-        globals().update(push=_nothing, start=_nothing)
+        globals().update(push=_idle[0], start=_idle[1])
 
 
 def resume() -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import instrument
+from instrument.core import nvtx_ranges
+from instrument.watching import Reporter
 from tests.support.recording import pushed
 
 
@@ -95,6 +97,32 @@ def test_transformers_names_steps_and_epochs(recorded: list[str]) -> None:
         *("push epoch 0", "push step 0", "pop", "pop"),
         *("push epoch 1", "push step 1", "pop", "pop"),
     ]
+
+
+@pytest.mark.parametrize("name", ["lightning", "transformers"])
+def test_callbacks_watch_from_the_begin_of_the_training_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tables: list[Any] = []
+    callback: Any = getattr(instrument, name).Callback(every=2, callback=tables.append)
+    # One rank's times, without its thread.
+    monkeypatch.setattr(Reporter, "full", lambda _, *window: tables.append(window))
+    assert not instrument.is_enabled()
+    for _ in range(2):  # trainings
+        if name == "lightning":
+            fit(callback, num_batches=2, accumulated=1)
+        else:
+            state = SimpleNamespace(global_step=0, epoch=0.0)
+            callback.on_train_begin(None, state)
+            for _ in range(4):
+                callback.on_step_begin(None, state)
+                callback.on_step_end(None, state)
+            callback.on_train_end(None, state)
+        assert [number for number, _ in tables] == [2, 4]
+        assert [len(steps) for _, steps in tables] == [1, 2]  # the first one chooses the clock
+        tables.clear()
+        assert not instrument.is_enabled()
+        assert not nvtx_ranges.is_recording()
 
 
 @pytest.mark.parametrize("name", ["lightning", "transformers"])

@@ -321,12 +321,59 @@ def test_a_value_that_is_no_number_of_steps(
     instrument.disable()
 
 
-def test_under_a_recorder_nothing_is_watched(
-    recorded: list[str], caplog: pytest.LogCaptureFixture
+def test_while_a_profiler_of_the_script_records_no_watch_begins(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(switch, "follows_profiler", lambda: True)
     instrument.watch()
     assert "nothing is watched" in caplog.text
     assert not instrument.is_enabled()
+
+
+def test_a_watch_beside_a_recorder_sees_what_the_recorder_leaves_out() -> None:
+    seen: dict[str, list[object]] = {"recorder": [], "watch": []}
+
+    def functions(name: str) -> nvtx_ranges.Functions:
+        take: Any = seen[name].append
+        return nvtx_ranges.Functions(
+            take, lambda: take("pop"), take, bool, lambda text, number: (text, number)
+        )
+
+    restored = nvtx_ranges.push
+    with_recorder = nvtx_ranges.use(functions("recorder"))
+    nvtx_ranges.pause()
+    end_watch = nvtx_ranges.observe(functions("watch"))
+    nvtx_ranges.push(nvtx_ranges.prepare("forward"))
+    nvtx_ranges.start_into([], nvtx_ranges.message("bucket"))
+    assert seen == {"recorder": [], "watch": ["forward", "bucket"]}
+    nvtx_ranges.resume()
+    nvtx_ranges.push(nvtx_ranges.message("all_reduce seq=", 7))
+    nvtx_ranges.pop()
+    assert seen["recorder"] == ["all_reduce seq=7", "pop"]
+    assert seen["watch"] == ["forward", "bucket", "all_reduce seq=7", "pop"]
+    end_watch()
+    nvtx_ranges.push("backward")
+    nvtx_ranges.pause()
+    nvtx_ranges.push("backward")
+    assert seen["recorder"][2:] == ["backward"]
+    assert len(seen["watch"]) == 4
+    with_recorder()
+    assert nvtx_ranges.push is restored
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_lines_that_cannot_be_written_are_said_at_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_first: bool,
+) -> None:
+    monkeypatch.setenv("RANK", "0" if is_first else "1")
+    (tmp_path / "file").touch()
+    instrument.watch(path=tmp_path / "file" / "watch.jsonl")
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * is_first
+    assert not is_first or f"no lines of the watch in {tmp_path}/file" in caplog.text
+    instrument.disable()
 
 
 def test_a_recorder_takes_the_ranges() -> None:

@@ -127,18 +127,34 @@ def test_steps_before_the_recording_are_timed_without_it(tmp_path: Path) -> None
     timed = [one for report in analysis(tmp_path)["reports"] for one in report["timed"]]
     assert [one["rank"] for one in timed] == [0, 1]
     assert {(len(one["unrecorded_ns"]), len(one["recorded_ns"])) for one in timed} == {(6, 3)}
-    options = ("--no-baseline", "--with", "torch", "--steps", "10:13")
-    _, err = ended(tmp_path, started(tmp_path, *options, *training))
+    options = ("--no-baseline", "--watch", "4", "--with", "torch", "--steps", "10:13")
+    longer = ("--", sys.executable, str(PROGRAM), "30", "0")
+    _, err = ended(tmp_path, started(tmp_path, *options, *longer))
+    tables = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
+    # Before the recording, in it and after it; a forked process may end before its last line.
+    assert [table["step"] for table in tables][:4] == [4, 8, 12, 16]
+    assert all(rank["wait_ns"] > 0 for table in tables for rank in table["ranks"])
     assert "recording made" not in err
     assert not list(tmp_path.glob("*.baseline.json"))
 
 
 @pytest.mark.usefixtures("nsys")
 def test_dry_run_prints_commands(tmp_path: Path) -> None:
-    words = ["record", "--dry-run", "--steps", "10:20", "-o", str(tmp_path / "out"), "--"]
+    words = [
+        "record",
+        "--dry-run",
+        "--steps",
+        "10:20",
+        "--watch",
+        "50",
+        "-o",
+        str(tmp_path / "out"),
+        "--",
+    ]
     command = [sys.executable, "-m", "traceprof", *words, "torchrun", "train.py"]
     lines = output_of(*command, env=environment()).splitlines()
     (line,) = [line for line in lines if line.startswith("nsys profile ")]
     assert line.endswith("torchrun -m instrument --steps 10:20 train.py")
     assert f"--output={tmp_path}/out/%h" in line
+    assert f"TRACEPROF_WATCH=50,TRACEPROF_WATCH_TO={tmp_path}/out/watch.jsonl" in line
     assert not (tmp_path / "out").exists()

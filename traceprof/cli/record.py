@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     help="Do not time the steps before --steps, up to 20, to say what recording cost.",
 )
 @click.option(
+    "--watch",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Compare the ranks after every N steps of the whole run, too, and log which one becomes"
+    " slow; each comparison is a line in DIR/watch.jsonl.",
+)
+@click.option(
     "--dry-run",
     "is_dry",
     is_flag=True,
@@ -60,6 +67,7 @@ def command(
     steps: str | None,
     tool: str | None,
     no_baseline: bool,
+    watch: int | None,
     is_dry: bool,
     words: tuple[str, ...],
 ) -> int:
@@ -83,7 +91,14 @@ def command(
 
     check_files(folder)
     plan = make_plan(
-        words, Path(folder), os.environ, steps=steps, tool=tool, asks=True, baseline=not no_baseline
+        words,
+        Path(folder),
+        os.environ,
+        steps=steps,
+        tool=tool,
+        asks=True,
+        baseline=not no_baseline,
+        watch=watch,
     )
     if not is_dry and shutil.which(words[0]) is None:
         raise UsageError(f"cannot run {words[0]}", NO_PROGRAM, "check the command")

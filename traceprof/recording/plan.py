@@ -193,6 +193,7 @@ def make_plan(
     tool: str | None = None,
     asks: bool = False,
     baseline: bool = True,
+    watch: int | None = None,
 ) -> Plan:
     """Plan a recording.
 
@@ -204,6 +205,7 @@ def make_plan(
         tool: `nsys` or `torch`; None for nsys if it is installed.
         asks: whether to ask the Python of the training what it has.
         baseline: whether to time steps before the recorded ones.
+        watch: the number of steps after which ranks are compared while they train; None for never.
 
     Raises:
         MissingToolError: nsys is requested and not installed.
@@ -229,6 +231,9 @@ def make_plan(
     elif asks and command.script is not None:
         notes.append("the Python of the training runs elsewhere, and was not asked what it has")
     variables = _variables(steps, folder if baseline else None)
+    if watch is not None:
+        variables["TRACEPROF_WATCH"] = str(watch)
+        variables["TRACEPROF_WATCH_TO"] = str(folder.absolute() / "watch.jsonl")
     if nsys is None:
         plan = _torch_plan(command, folder, job, steps, notes, variables)
     else:
@@ -346,6 +351,8 @@ _VARIABLES = {
     "TRACEPROF_INSTRUMENT": "instruments the processes that the script starts",
     "TRACEPROF_RECORD_STEPS": "the steps that these processes record",
     "TRACEPROF_BASELINE_TO": "the folder for the lengths of steps before them, not recorded",
+    "TRACEPROF_WATCH": "compares the ranks after so many steps each, while they train",
+    "TRACEPROF_WATCH_TO": "the file to which these comparisons go",
     "TRACEPROF_RECORD_WITH": "the tool that they record with",
     "TRACEPROF_RECORD_TO": "the folder of their traces",
 }
