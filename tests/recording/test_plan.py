@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_counters_by_version(manual: str, expected: list[str]) -> None:
     assert [text for text in texts(manual) if "metrics" in text] == expected
     assert ("--cuda-event-trace=true" in texts(manual)) == (manual is NEW)
     assert ("--cuda-graph-trace=node" in texts(manual)) == (manual is not ANCIENT)
+
+
+@pytest.mark.parametrize("manual", [OLD, NEW, ANCIENT])
+def test_graphs_as_a_whole(manual: str) -> None:
+    flags = chosen(manual, whole_graphs=True)
+    graphs = [flag.text for flag in flags.flags if "graph" in flag.text]
+    assert graphs == ([] if manual is ANCIENT else ["--cuda-graph-trace=graph"])
+    assert any("CUDA graphs" in left.what for left in flags.left_out) == bool(graphs)
+
+
+def test_torch_profiler_records_no_graph_as_a_whole(tmp_path: Path) -> None:
+    plan = make_plan(TRAIN, tmp_path, {}, tool=TORCH, whole_graphs=True)
+    assert "torch.profiler records each kernel of a graph" in "".join(plan.notes)
+
+
+def test_steps_are_timed_where_some_are_chosen(tmp_path: Path) -> None:
+    def folder_of(**how: Any) -> str | None:
+        plan = make_plan(TRAIN, tmp_path, {}, tool=TORCH, **how)
+        return plan.variables.get("TRACEPROF_BASELINE_TO")
+
+    assert folder_of(steps="10:20") == str(tmp_path)
+    assert folder_of() is None
+    assert folder_of(steps="10:20", baseline=False) is None
 
 
 def test_counters_are_recorded_once_a_machine() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
+from traceprof.run.opening import ONE_BY_ONE
 from traceprof.run.recording_cost import TimedSteps, longest, timed_beside
 
 QUICK, SLOW = [100_000, 102_000, 98_000, 100_000], [110_000, 112_000, 108_000, 110_000]
@@ -78,3 +80,24 @@ def test_an_analysis_says_it(reports: list[Path]) -> None:
     (timed,) = document(analysis.result).reports[0].timed
     assert notes == [TimedSteps(0, tuple(QUICK), tuple(SLOW)).sentence()]
     assert (timed.unrecorded_ns, timed.recorded_ns) == (QUICK, SLOW)
+
+
+@pytest.mark.parametrize(("num_nodes", "is_said"), [(40, True), (2, False)])
+def test_nodes_of_graphs_take_the_recorder_time(
+    tmp_path: Path, num_nodes: int, is_said: bool
+) -> None:
+    builder = TraceBuilder().kernel(0, 100_000)
+    for replay in range(1, 4):
+        start = replay * 300_000
+        correlation = 1000 + replay
+        builder.api("cudaGraphLaunch_v10000", start, start + 10, correlation=correlation)
+        for node in range(num_nodes):
+            begin = start + 100 + node * 2000
+            builder.kernel(begin, begin + 1000, correlation=correlation, launch=False)
+    builder.kernel(1_500_000, 1_600_000)
+    analysis = analyze(builder.write(tmp_path / "a.sqlite"))
+    notes = [note for _, note in analysis.notes if ONE_BY_ONE in note]
+    assert bool(notes) == is_said
+    if is_said:  # of 1.6 ms
+        assert notes[0].startswith("120 kernels of CUDA graphs were recorded one by one; at 0.8 µs")
+        assert "may hold 96 µs of the recorder's work (6.0 % of the recorded time)" in notes[0]

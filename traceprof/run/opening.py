@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from traceprof.errors import TraceFormatError
@@ -13,6 +14,7 @@ from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
 from traceprof.run.completeness import launches_in_vain
 from traceprof.run.cpu_rank import is_rank
+from traceprof.run.guard import optional
 from traceprof.run.host_clock import aligned
 from traceprof.run.machines import NO_LINKS, known_links
 from traceprof.run.rank import CpuRank, Rank, Window
@@ -23,7 +25,8 @@ from traceprof.run.step_ranges import NO_TRAINING_RANGES, find_training_ranges
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary, last_open_call
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part
-from traceprof.units import counted, duration, ranks_text
+from traceprof.trace.model.trace import NSIGHT_FORMAT
+from traceprof.units import counted, duration, percent, ranks_text
 
 if TYPE_CHECKING:
     import re
@@ -166,7 +169,12 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         product_version=trace.product_version,
         schema_version=trace.schema_version,
         how_to_collect=trace.how_to_collect,
-        notes=(*trace.notes, *_on_nested_steps(ranks), *on_moved_times(ranks)),
+        notes=(
+            *trace.notes,
+            *_on_nested_steps(ranks),
+            *on_moved_times(ranks),
+            *filter(None, [_on_graph_nodes(ranks)]),
+        ),
         contents=() if ranks else tuple(trace.contents()),
         identity=identify(trace, cpu_work),
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
@@ -202,6 +210,48 @@ def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
             f"ranges with names of steps inside of others, or around all others, are no steps"
             f" ({num_nested} in one process): --step-pattern chooses other names"
         )
+
+
+_NODE_NS = 800
+"""Of the recorder for a kernel of a CUDA graph: 8,153 of them made a gap of 6 ms in each step."""
+ONE_BY_ONE = "kernels of CUDA graphs were recorded one by one"
+_MIN_SHARE = 0.02
+"""Of the training, from which on that is said."""
+
+
+@optional("graph-nodes", otherwise=lambda _: None)
+def _on_graph_nodes(ranks: Sequence[Rank]) -> str | None:
+    """Return what Nsight's records of single kernels of graphs may have cost, where it is most.
+
+    Its work for them is done while the GPU waits, in the gaps after graphs.
+    """
+    found = []
+    for rank in ranks:
+        trace = rank.trace
+        if (
+            trace.format != NSIGHT_FORMAT
+            or rank.device is None
+            or not trace.calls_any("GraphLaunch")
+        ):
+            continue
+        calls = rank.calls  # before their turn, of such a program only
+        if calls is None:
+            continue
+        names = [key for key, name in trace.api_names.items() if "GraphLaunch" in name]
+        call = rank.launched_by[0]
+        num_nodes = int(np.count_nonzero(calls.packed_name.isin(names)[call[call >= 0]]))
+        cost_ns, length_ns = num_nodes * _NODE_NS, rank.window.length_ns
+        if num_nodes and cost_ns >= _MIN_SHARE * length_ns:
+            found.append((cost_ns / max(length_ns, 1), num_nodes))
+    if not found:
+        return None
+    share, num_nodes = max(found)
+    where = " on one rank" if len(ranks) > 1 else ""
+    return (
+        f"{num_nodes} {ONE_BY_ONE}{where}; at {_NODE_NS / 1000:g} µs each, as a user measured, gaps"
+        f" after graphs may hold {duration(num_nodes * _NODE_NS)} of the recorder's work"
+        f" ({percent(share)} of the recorded time): record --graphs whole shows the step without it"
+    )
 
 
 def on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
