@@ -15,15 +15,7 @@ from traceprof import intervals
 from traceprof.host.evidence_names import LOADER_STAGE
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
-from traceprof.replay.graph.longest_path import (
-    ROOT,
-    GraphEdges,
-    WeightSets,
-    difference,
-    different,
-    or_known,
-    packed,
-)
+from traceprof.replay.graph.longest_path import ROOT, GraphEdges, WeightSets, difference, or_known
 from traceprof.replay.graph.matched import Matched
 from traceprof.replay.graph.process_graph import edges_of, in_segments, observe
 from traceprof.replay.graph.steps import begun_together, rank_steps_of, step_operations
@@ -430,15 +422,12 @@ def weighed(
     """
     sets: list[Durations] = []
     measured = as_measured(process)
-    weigher = Weigher(process, measured)
-    full = [weigher.of(part) for part in edges]
-    begins = np.cumsum([0, *map(len, full)]).tolist()
+    full = Weigher(process, measured).of(edges)
     factors = [measured.transfer[operations] for operations in matched]
     others: list[Difference] = []
     scales: list[list[Difference]] = [[] for _ in matched]
     assumed, assumption, share = measured, None, 0.0
     hosts = {share: measured}
-    latest, weights = weigher, full
     known: dict[tuple[object, ...], Difference] = {}
     for variant in variants:
         if variant.assumption is not assumption or variant.quick_host != share:
@@ -450,27 +439,14 @@ def weighed(
         sets.append(durations)
         key = durations.of_edges
         if key not in known:
-            # Most assumptions only remove waits: what takes as long as before is not weighed again.
-            if weigher.takes_as_long(durations):
-                latest, weights = weigher, full
-            elif not latest.takes_as_long(durations):
-                latest = Weigher(process, durations)
-                weights = [latest.of(part) for part in edges]
-            columns = latest.switched(durations, edges, weights)
-            changes = [
-                (edge + np.int32(begin), weight)
-                for begin, before, column in zip(begins[:-1], full, columns, strict=True)
-                if column is not before
-                for edge, weight in (different(before, column),)
-            ]
-            change = packed(*map(np.concatenate, zip(*changes, strict=True))) if changes else b""
-            known[key] = or_known((change,), others)
+            change = difference(full, Weigher(process, durations).of(edges))
+            known[key] = or_known(change, others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])
             scale.append(or_known(of_variant, scale))
     return (
-        WeightSets(np.concatenate(full), tuple(others)),
+        WeightSets(full, tuple(others)),
         [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
         remaining.under(process, measured, sets),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
@@ -182,34 +181,6 @@ def as_measured(process: Process) -> Durations:
     )
 
 
-_BY_SWITCHES = {
-    EdgeKind.SYNCHRONIZATION,
-    EdgeKind.FULL_QUEUE,
-    EdgeKind.STREAM_ORDER,
-    EdgeKind.EVENT,
-    EdgeKind.INDEPENDENT_BEGIN,
-    EdgeKind.INDEPENDENT_END,
-    EdgeKind.INDEPENDENT_ORDER,
-    EdgeKind.INDEPENDENT_UNKNOWN,
-    EdgeKind.STREAM_END,
-    EdgeKind.SILENCE,
-    EdgeKind.HIDDEN_WAIT,
-    EdgeKind.HAND_OVER,
-    EdgeKind.NOT_HANDED_OVER,
-    EdgeKind.LOCK,
-    EdgeKind.CALLS,
-}
-"""The edges whose weights depend on more than the durations of actions."""
-_BY_SWITCH = {
-    "possible_waits": {EdgeKind.EVENT},
-    "waits_for_whole_stream": {EdgeKind.STREAM_END},
-    "hidden_waits": {EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT},
-    "frees_hidden_waits": {EdgeKind.HIDDEN_WAIT, EdgeKind.CALLS},
-    "unexplained": set[EdgeKind](),  # it is the same, or there is nothing unexplained
-}
-"""Those that depend on a switch, for the switches that most sets of durations differ in."""
-
-
 class Weigher:
     """Weighs the edges of one process for one set of durations."""
 
@@ -249,49 +220,9 @@ class Weigher:
         self._launch = np.full(len(work), UNCONSTRAINED)
         self._launch[has_call] = since + self._after_launch[has_call]
 
-    def takes_as_long(self, durations: Durations) -> bool:
-        """Whether other durations differ in switches only."""
-        own = self._durations
-        has_unexplained = bool(self._process.latencies.unexplained_ns.any())
-        return (
-            durations.length_ns is own.length_ns
-            and durations.saved_before_call_ns is own.saved_before_call_ns
-            and durations.saved_in_call_ns is own.saved_in_call_ns
-            and durations.latency == own.latency
-            and durations.is_removed is own.is_removed
-            and durations.held_out == own.held_out
-            and (durations.unexplained == own.unexplained or not has_unexplained)
-        )
-
-    def switched(
-        self, durations: Durations, edges: Sequence[Edges], weights: Sequence[Float64]
-    ) -> list[Float64]:
-        """Return the weights of edges with durations that take as long as these, float64[n] each.
-
-        Args:
-            durations: for which `takes_as_long`.
-            edges: of this process.
-            weights: of the same edges with these.
-        """
-        other, new_weights = copy(self), list(weights)
-        other._durations = durations  # noqa: SLF001  (of the same class)
-        kinds = set[EdgeKind]().union(
-            *(
-                _BY_SWITCH.get(name, _BY_SWITCHES)
-                for name in durations.__struct_fields__
-                if getattr(durations, name) is not getattr(self._durations, name)
-            )
-        )
-        for place, (part, known) in enumerate(zip(edges, weights, strict=True)):
-            if part.kind in kinds and len(part.at):
-                switched = other.of(part)
-                if (switched != known).any():
-                    new_weights[place] = switched
-        return new_weights
-
-    def of(self, edges: Edges) -> Float64:
-        """Return the weights of edges of this process, float64[n]."""
-        return self._WAYS[edges.kind](self, edges)
+    def of(self, edges: Sequence[Edges]) -> Float64:
+        """Return the weights of edges of this process, one after the other, float64[n]."""
+        return np.concatenate([self._WAYS[part.kind](self, part) for part in edges])
 
     def _captured(self, edges: Edges) -> Float64:
         process, at = self._process, edges.at
