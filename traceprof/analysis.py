@@ -352,7 +352,7 @@ def _concluded(
         with collected_failures() as failures:
             verdict = _by_passes(_replayed(verdict, replay), measured)
         verdict = verdict.with_failures(failures)
-    return RunResult(measured, verdict)
+    return RunResult(measured, verdict.listed(options.only, options.skip))
 
 
 def _not_replayed(verdict: Verdict, _: object) -> Verdict:

@@ -104,7 +104,7 @@ _OPTIONS = (
         " (`traceprof explain` lists them; the begin of an id will do).",
     ),
     click.option(
-        "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not judge these findings."
+        "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not list these findings."
     ),
     click.option(
         "--step-pattern",

@@ -36,8 +36,9 @@ class Options:
     """Options of an analysis.
 
     Attributes:
-        only: finding ids to judge; all if empty.
-        skip: finding ids not to judge.
+        only: finding ids to judge; all if empty. Only what these need is measured, so that there is
+            no verdict on the run, which needs all.
+        skip: finding ids not to list; the verdict on the run stays that of all findings.
         steps: steps A up to but not including B; None leaves a side open.
         time_range: nanoseconds on the report's own clock; None leaves a side open.
         step_pattern: regular expression of the user's own step ranges.

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
-from tests.support.traces import SAMPLES, analysis_of
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.three_lines import MAX_WORDS, small_fixes, three_lines
 from traceprof.analyses.verdict.yields import expected_ns
-from traceprof.analysis import analyze_reports
+from traceprof.analysis import Options, analyze_reports
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
 
@@ -146,6 +146,33 @@ def test_samples_keep_the_order(sample: Path) -> None:
 def test_real_traces_keep_the_order(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         _check(analysis.result)
+
+
+@pytest.mark.parametrize("name", ["host-stall", "host-sync", "exposed-waiting"])
+def test_a_filter_changes_no_verdict(name: str) -> None:
+    """What is skipped is not listed; `only` measures too little for a verdict on the run."""
+    path = SAMPLE_FOLDER / f"{name}.sqlite"
+    whole = analyze_reports([path])
+    said = three_lines(whole)
+    first = whole.findings[0].id
+    options = (
+        Options(skip=[first]),
+        Options(skip=[finding.id for finding in whole.findings]),
+        Options(only=["few-blocks"], measures_all=True),
+        Options(only=[first], measures_all=True),
+    )
+    for some in options:
+        listed = analyze_reports([path], options=some)
+        assert three_lines(listed) == said is not None
+        assert listed.headline == whole.headline
+        assert listed.findings == tuple(
+            finding
+            for finding in whole.findings
+            if finding.id not in some.skip and (not some.only or finding.id in some.only)
+        )
+        hidden = {gap.id for gap in listed.not_applicable} & {*some.skip}
+        assert not hidden
+    assert three_lines(analyze_reports([path], options=Options(only=[first]))) is None
 
 
 def _check(result: RunResult) -> None:

@@ -35,10 +35,13 @@ def judge(
 ) -> Verdict:
     """Return the findings of a run, and what cannot be judged.
 
+    Where everything was measured, all findings are judged, whatever is asked for: a filter changes
+    no verdict. `Verdict.listed` leaves out the others.
+
     Args:
         measured: the measurements of the run.
-        only: the findings to judge; all where empty.
-        skip: the findings not to judge.
+        only: the findings to judge if only theirs were measured.
+        skip: those of them not to judge.
     """
     with collected_failures() as failures:
         verdict = _verdict(measured, {*only}, {*skip})
@@ -61,7 +64,7 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     }
 
     def is_wanted(claim: Finding | NotApplicable) -> bool:
-        return claim.id not in skip and (not only or claim.id in only)
+        return wanted is None or (claim.id not in skip and claim.id in only)
 
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)

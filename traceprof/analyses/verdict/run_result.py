@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
 from traceprof.analyses.measurements.measured import MeasuredRun
+from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.shape.results import Results
 from traceprof.analyses.steps.step_means import PARTS, in_whole_ns, mean_step
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult
@@ -53,6 +54,18 @@ class Verdict(Record, frozen=True):
     attributions: tuple[Attribution, ...] = ()
     # what to assume so that findings are gone, by id, of those where something fits
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def listed(self, only: Collection[str], skip: Collection[str]) -> Verdict:
+        """Return the verdict with the findings that were asked for.
+
+        Headline and attributions stay those of all. `only`: ids, all where empty; `skip`: ids.
+        """
+        hidden = {*skip} | ({*FINDING_IDS} - {*only} if only else set())
+        return replace(
+            self,
+            findings=tuple(finding for finding in self.findings if finding.id not in hidden),
+            not_applicable=tuple(gap for gap in self.not_applicable if gap.id not in hidden),
+        )
 
     def with_failures(self, failures: Iterable[NotApplicable]) -> Verdict:
         """Return the verdict that says, too, what is missing since optional parts failed."""

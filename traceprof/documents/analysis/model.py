@@ -260,7 +260,7 @@ class Headline(Savings, frozen=True, kw_only=True):
     verdict: Annotated[
         ThreeLines | None,
         "What is wrong, what to do, what it brings, and how far to trust it. Null if nothing was"
-        " judged, or only the findings that were asked for.",
+        " judged, or if `--only` left out measurements that it needs; `--skip` does not change it.",
     ] = None
 
 
