@@ -28,7 +28,7 @@ from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, share, worst_of
 from traceprof.reports.claims import gain_text, no_cost
 from traceprof.reports.time_text import about_steps, judged_share
-from traceprof.run.period_steps import about_periods
+from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analysis import analyze
 from traceprof.execution.options import Options
-from traceprof.run import period_steps
+from traceprof.run import periods
 from traceprof.run.opening import open_report
-from traceprof.run.period_steps import GRAPH, Period, about_periods
-from traceprof.run.periods import _are_near
+from traceprof.run.periods import GRAPH, Period, _are_near, about_periods
 from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.step_ranges import NO_TRAINING_RANGES, StepsSource
@@ -162,7 +161,7 @@ def test_of_very_many_those_in_the_middle_are_steps(
         span = int(rank.steps.start_ns[0]), int(rank.steps.end_ns[-1])
         all_steps = rank.steps
     assert not [note for _, note in analyze(path).notes if "return" in note]
-    monkeypatch.setattr(period_steps, "MAX_PERIODS", 12)
+    monkeypatch.setattr(periods, "MAX_PERIODS", 12)
     with ranks_of(path) as (rank,):
         steps, training = known(rank.steps), training_of(rank)
         assert np.bincount(steps.phases).tolist() == [6, 5]  # of 40 and 30

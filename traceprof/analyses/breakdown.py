@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.period_steps import Period
+    from traceprof.run.periods import Period
     from traceprof.run.rank import Rank, Spans
     from traceprof.run.windows import Training
 

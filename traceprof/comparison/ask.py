@@ -24,7 +24,7 @@ from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
 from traceprof.execution.options import checked, listed, num_jobs
-from traceprof.run.period_steps import about_periods
+from traceprof.run.periods import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
 

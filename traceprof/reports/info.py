@@ -12,7 +12,7 @@ from traceprof import labels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import TraceFormatError, one_line
 from traceprof.run.opening import cpu_rank_notes, on_moved_times
-from traceprof.run.period_steps import from_to
+from traceprof.run.periods import from_to
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.parts import Part
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.run.opening import Rank, Run
-    from traceprof.run.period_steps import PeriodSteps
+    from traceprof.run.periods import PeriodSteps
     from traceprof.run.step_ranges import StepRanges
     from traceprof.trace.model.trace import Trace
 

@@ -14,7 +14,7 @@ from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
 from traceprof.run.completeness import is_doubtful
-from traceprof.run.period_steps import about_periods
+from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:

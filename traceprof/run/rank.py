@@ -23,7 +23,7 @@ from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.machines import NO_LINKS, KnownLinks
-from traceprof.run.period_steps import PeriodSteps, period_steps
+from traceprof.run.periods import PeriodSteps, period_steps
 from traceprof.run.program import MainSpan, Program, first_launch, main_span, program_of
 from traceprof.run.step_ranges import (
     NO_TRAINING_RANGES,

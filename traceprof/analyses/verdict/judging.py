@@ -17,7 +17,7 @@ from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import notes_of
-from traceprof.run.period_steps import about_part
+from traceprof.run.periods import about_part
 from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
 

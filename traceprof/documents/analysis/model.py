@@ -36,7 +36,7 @@ from traceprof.ranks.matching import Unmatched
 from traceprof.run import windows
 from traceprof.run.completeness import Losses
 from traceprof.run.concurrency import KindBeside
-from traceprof.run.period_steps import Period
+from traceprof.run.periods import Period
 from traceprof.run.session_clocks import MachineClock
 from traceprof.run.step_ranges import StepsSource
 from traceprof.trace.model.trace import FORMATS
