@@ -112,7 +112,7 @@ PAIRS = (
         "pairs/a100_loader_0_baseline",
         "pairs/a100_loader_1_8workers",
         _NERSC,
-        "A100: eight processes load data instead of none",
+        "A100: eight processes load data instead of two",
         ("gpu-idle",),
         ("no-data-loading",),
         509.7,

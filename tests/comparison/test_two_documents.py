@@ -230,3 +230,24 @@ def test_the_step_without_the_recorder(num_recordings: int) -> None:
 def test_steps_that_one_side_did_not_time() -> None:
     assert compare(timed_document([1000] * 4), document_of(DDP)).step.unrecorded is None
     assert compare(document_of(DDP), timed_document([1000] * 4)).step.unrecorded is None
+
+
+def test_workers_and_graphs_are_candidates_for_the_cause() -> None:
+    document = document_of(DDP)
+
+    def side(num_workers: int | None, num_graphs: int) -> list[Document]:
+        ranks = [msgspec.structs.replace(rank, num_workers=num_workers) for rank in document.ranks]
+        lacking = [
+            msgspec.structs.replace(one, num_graphs=num_graphs) for one in document.completeness
+        ]
+        return [msgspec.structs.replace(document, ranks=ranks, completeness=lacking)]
+
+    def found(before: list[Document], after: list[Document]) -> set[tuple[str, str, str]]:
+        differences = comparable(before, after).differences
+        return {(one.what, one.before, one.after) for one in differences}
+
+    assert found(side(2, 0), side(8, 30)) == {
+        ("loader workers seen of a rank", "2", "8"),
+        ("CUDA graphs", "not used", "used"),
+    }
+    assert found(side(None, 4), side(8, 30)) == set()

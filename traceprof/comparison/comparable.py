@@ -60,6 +60,9 @@ def comparable(
     differences += _environment(before, after)
     for what, say in _PROGRAM.items():
         compare(what, (say(before), say(after)))
+    workers = _workers(before), _workers(after)
+    if _UNKNOWN not in workers:
+        compare("loader workers seen of a rank", workers)
     compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
     compare("ranks", (_ranks(before), _ranks(after)), "world-size", "different numbers of ranks")
     compare("steps", (_steps(before), _steps(after)), "steps", "steps were found in different ways")
@@ -240,11 +243,24 @@ def _compiled(captures: Sequence[Document]) -> str:
     return "used" if is_used else "not used"
 
 
+def _graphs(captures: Sequence[Document]) -> str:
+    num = sum(lacking.num_graphs for capture in captures for lacking in capture.completeness)
+    return "used" if num else "not used"
+
+
+def _workers(captures: Sequence[Document]) -> str:
+    """Return how many loader workers a rank had, where all recordings tell."""
+    numbers = [rank.num_workers for capture in captures for rank in capture.ranks]
+    known = [number for number in numbers if number is not None]
+    return _listed(map(str, known)) if known and len(known) == len(numbers) else _UNKNOWN
+
+
 _MIN_USED = 0.05  # of the time of kernels
 _PRODUCTS = ("matmul", "attention", "convolution")
 _OF_PLACE = re.compile(r"VISIBLE_DEVICES|_(HOME|PATH|ROOT|DIR)\b|HOST|PORT")
 _PROGRAM: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "precision of products": _precisions,
     "kernels of torch.compile": _compiled,
+    "CUDA graphs": _graphs,
 }
-"""What the kernels say of the program: how its products calculate, and whether it is compiled."""
+"""What the records say of the program: how it calculates, is compiled and launches."""

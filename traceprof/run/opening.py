@@ -191,8 +191,25 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         launches_in_vain={
             trace.pid(process): count for process, count in launches_in_vain(trace).items()
         },
+        num_workers=_num_workers(trace, ranks),
         timed=timed_beside(trace.path),
     )
+
+
+@optional("workers", otherwise=lambda *_: {})
+def _num_workers(trace: Trace, ranks: Sequence[Rank]) -> dict[int, int]:
+    """Return how many workers of a data loader were seen of each process with GPU work."""
+    if not trace.holds(Part.THREAD_SWITCHES):
+        return {}
+    return {
+        rank.process: int(np.count_nonzero(ran_ns > _MIN_RAN * rank.window.length_ns))
+        for rank in ranks
+        if rank.device is not None
+        for ran_ns in [trace.workers_ran(rank.process, rank.window.start_ns, rank.window.end_ns)]
+    }
+
+
+_MIN_RAN = 0.01  # of the training, on a CPU
 
 
 def _is_recorded(trace: Trace, part: Part) -> bool:

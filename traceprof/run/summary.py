@@ -151,6 +151,8 @@ class ReportSummary(Record, frozen=True):
     gpus: tuple[str, ...] = ()  # the names of the GPUs that its processes see
     # how many launches a process made that has no operation, by pid, where others have some
     launches_in_vain: Mapping[int, int] = field(default_factory=dict)
+    # how many workers of a data loader each process with GPU work had, where that is known
+    num_workers: Mapping[int, int] = field(default_factory=dict)
     # steps that were timed without the recorder and under it, by rank; empty if none were
     timed: tuple[TimedSteps, ...] = ()
 

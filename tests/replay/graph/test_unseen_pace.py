@@ -16,6 +16,7 @@ from tests.support.selection import known, long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.run_graph import run_graph
+from traceprof.run.opening import open_run
 from traceprof.trace.nsight import schema
 from traceprof.trace.open import open_trace
 
@@ -171,7 +172,8 @@ def test_workers_are_processes_of_the_same_name_without_a_gpu(tmp_path: Path) ->
         )
     ]  # fmt: skip
     switched_ms = {
-        training: (0,), worker: (-1, 3, 5, 9, 20), feeder: (4, 6), shell: (0, 30), loader: (6, 7)
+        training: (0,), worker: (-1, 3, 5, 9, 20), feeder: (4, 6), shell: (0, 30),
+        loader: (6, 7, 40, 50),
     }  # fmt: skip
     machine.rows[schema.SWITCHES] = [
         {"cpu": 1, "globalTid": thread, "start": ms * 1_000_000, "isSchedIn": int(place % 2 == 0)}
@@ -183,9 +185,14 @@ def test_workers_are_processes_of_the_same_name_without_a_gpu(tmp_path: Path) ->
         ran_ns = trace.workers_ran(process, 0, 8_000_000)
         assert sorted(ran_ns.tolist()) == [1_000_000, 6_000_000]
         assert trace.workers_ran(process, 10_000_000, 30_000_000).tolist() == [0, 0]
+        # From 23 to 106 ms, the training, only the loader ran.
+        assert [dict(report.num_workers) for report in open_run([trace]).reports] == [{process: 1}]
     del machine.rows[schema.THREAD_NAMES]
     with closing(open_trace(machine.write(tmp_path / "nameless.sqlite"))) as trace:
         assert len(trace.workers_ran(process, 0, 8_000_000)) == 0
+    del machine.rows[schema.SWITCHES]
+    with closing(open_trace(machine.write(tmp_path / "unseen.sqlite"))) as trace:
+        assert [dict(report.num_workers) for report in open_run([trace]).reports] == [{}]
 
 
 def test_workers_of_a_real_loader_by_a_plain_loop(traces: Path) -> None:

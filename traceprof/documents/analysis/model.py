@@ -508,6 +508,11 @@ class Rank(Struct, forbid_unknown_fields=True):
         int | None, "The CUDA ordinal as the process sees it; null for a process without GPU work."
     ]
     gpu: str | None
+    num_workers: Annotated[
+        Count | None,
+        "Number of named processes of its kind that computed and had no GPU work: a data loader's"
+        " workers; null without records of thread switches.",
+    ] = None
 
 
 class RunRank(Struct, forbid_unknown_fields=True):

@@ -106,7 +106,12 @@ def _environment(session: Session) -> dict[str, str]:
 def _ranks(result: RunResult) -> Iterator[model.Rank]:
     for rank in result.run.ranks:
         yield model.Rank(
-            rank=rank.rank, report=rank.report, pid=rank.pid, device=rank.device, gpu=rank.gpu
+            rank=rank.rank,
+            report=rank.report,
+            pid=rank.pid,
+            device=rank.device,
+            gpu=rank.gpu,
+            num_workers=result.run.reports[rank.report].num_workers.get(rank.process),
         )
 
 
