@@ -23,6 +23,7 @@ from tests.support.planted import PROGRAMS, healthy
 from tests.support.selection import few_and_many, known, long_after
 from tests.support.traces import closed_analysis
 from traceprof.analyses.host_stall import has_quota, shared_cores, tick_of
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores
@@ -183,6 +184,16 @@ def test_what_doctor_left_beside_a_report(
     (finding,) = judged(path)
     assert finding.metrics["held_up_by"] == reason
     assert said in finding.title
+
+
+def test_ranks_that_share_few_cores_are_the_verdict(tmp_path: Path) -> None:
+    """All eight stall, two run at once: none of them is slow, the cores are."""
+    path = recorded(PROGRAMS["few cores"](np.random.default_rng(0)), tmp_path / "run.sqlite")
+    analysis = closed_analysis(path)
+    assert sorted(one.rank for one in analysis.findings if one.id == ID) == [*range(8)]
+    verdict = known(three_lines(analysis.result))
+    assert verdict.problem.startswith("Too few cores for the hosts of 8 ranks: ")
+    assert "more cores" in known(verdict.action)
 
 
 def test_a_thread_that_launches_nothing_of_a_rank_does_not_count(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The drawing of a pipeline shows what was measured."""
 
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
@@ -11,9 +13,12 @@ from dashboards.pages import ranks
 from tests.support.dashboard import named
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses import pipeline_bubble
+from traceprof.analysis import analyze
+from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.reports import html
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
 
+PASSES = {"forward": FORWARD, "backward": BACKWARD}
 _SAMPLE = SAMPLE.with_stem("pipeline-bubble")
 
 
@@ -40,6 +45,28 @@ def test_a_step_shows_every_pass_and_what_lies_between() -> None:
 def test_the_page_draws_pipelines_only(sample: str, is_drawn: bool) -> None:
     with analysis_of(SAMPLE.with_stem(sample)) as analysis:
         assert ("<h2>Pipeline</h2>" in html.render(analysis.result)) == is_drawn
+
+
+def test_a_production_job_is_drawn(traces: Path) -> None:
+    """Two pipelines of four stages side by side, without event records or ranges of its own."""
+    with closing(analyze(traces / "kineto" / "bytedance_st")) as analysis:
+        found = pipeline_bubble.run(analysis.result.measured).pipelines
+        drawings = pipeline_drawings(analysis.measured)
+        pictures = named(ranks.layout(analysis, Address()), "Img")
+        assert html.render(analysis.result).count("As it ran") == len(found)
+    assert len(found) == len(drawings) == len(pictures) == 2
+    assert all("in step 8" in drawing.caption for drawing in drawings)
+    for pipeline, drawing in zip(found, drawings, strict=True):
+        assert [stage.member % 2 for stage in pipeline.stages] == [pipeline.stages[0].member] * 4
+        times = 2  # as it ran, and ideally
+        for kind in ("forward", "backward"):
+            of_step = [
+                int(((stage.kind == PASSES[kind]) & (stage.step == 8)).sum())
+                for stage in pipeline.stages
+            ]
+            drawn = [box for box in drawing.boxes if box.kind == kind]
+            assert len(drawn) == times * sum(of_step) > 0
+        assert {"warm_up", "imbalance"} <= {box.kind for box in drawing.boxes}
 
 
 @pytest.mark.parametrize(("sample", "is_drawn"), [("pipeline-bubble", True), ("training", False)])

@@ -148,7 +148,7 @@ def test_real_traces_keep_the_order(real_trace: Path) -> None:
         _check(analysis.result)
 
 
-@pytest.mark.parametrize("name", ["host-stall", "host-sync", "exposed-waiting"])
+@pytest.mark.parametrize("name", ["host-stall", "exposed-waiting", "warm-up"])
 def test_a_filter_changes_no_verdict(name: str) -> None:
     """What is skipped is not listed; `only` measures too little for a verdict on the run."""
     path = SAMPLE_FOLDER / f"{name}.sqlite"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
+from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.steps.step_means import counted_steps
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
@@ -118,7 +119,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
-        healthy = _healthy(headline, causes, kind, analysis.findings)
+        healthy = _healthy(headline, causes, kind)
         return ThreeLines(healthy, None, None, trust)
     problem = _problem(causes[0], analysis, kind)
     gain, more = _gain(causes[0], analysis, headline)
@@ -152,12 +153,10 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
     return [f"The recording is incomplete: {lacks}. {lost}."]
 
 
-def _healthy(
-    headline: Headline, causes: tuple[Finding, ...], kind: str, findings: Sequence[Finding]
-) -> str:
+def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
     part = _mean(headline.breakdown)
     computes = f"compute takes {percent(share(part.compute_ns, part.window_ns))} of the {kind}"
-    worst = max(findings, key=lambda finding: finding.impact_fraction, default=None)
+    worst = max(headline.worst, key=lambda finding: finding.impact_fraction, default=None)
     if not causes and worst is not None and worst.severity > Severity.INFO:
         costs = percent(worst.impact_fraction)
         return f"Nothing can be gained from {worst.id}, {costs} of the {kind}: {computes}."
@@ -228,6 +227,7 @@ _SENTENCES = {
     "changing": "Ranks compute unequally long, another one longest each time: {cost}.",
     "longest-stage": "Stage {stage} of the pipeline computes longest; the others wait: {cost}.",
     "attention": "Attention that is not one kernel, and other unfused kernels, cost {cost}.",
+    "few-cores": "Too few cores for the hosts of {ranks}: calls that are held up take {cost}.",
     "other": "{title}: {cost}.",
     "claim": "{cost}{on_rank} goes to {claim}.",
 }
@@ -244,12 +244,15 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     stage = finding.metrics.get("longest_stage")
     if finding.id == "pipeline-bubble" and stage is not None:
         form = "longest-stage"
+    if finding.metrics.get("held_up_by") == FEW_CORES:
+        form = "few-cores"
     return _SENTENCES[form].format(
         cost=f"{percent(share_of_step(finding, analysis.breakdown))} of the {kind}",
         rank=finding.rank,
         of_rank=f" of rank {finding.rank}" if several else "",
         on_rank=f" on rank {finding.rank}" if several else "",
         stage=stage,
+        ranks=counted(int(finding.metrics.get("num_ranks") or 1), "rank"),
         peers=_peers(finding),
         idle=_IDLE.get(cause, _IDLE["unknown"]),
         exposed=_EXPOSED.get(cause, _EXPOSED["unknown"]),
