@@ -32,7 +32,7 @@ def finding(path: Path, id_: str) -> Finding:
     return next(one for one in analysis.result.findings if one.id == id_)
 
 
-def idle_in(name: str, folder: Path) -> Finding:
+def idle_in(name: str, folder: Path, runs: str = TORCH) -> Finding:
     """Return the idle time of a program of PyTorch whose host is in a range between kernels."""
     events = []
     for number in range(8):
@@ -41,7 +41,7 @@ def idle_in(name: str, folder: Path) -> Finding:
             annotation(f"ProfilerStep#{number}", begin - 10, begin + 9_900),
             annotation(name, begin + 1_000, begin + 9_000),
             call(begin, begin + 5, number=number + 1),
-            kernel(begin + 10, begin + 500, name=TORCH, number=number + 1),
+            kernel(begin + 10, begin + 500, name=runs, number=number + 1),
         ]
     return finding(write(folder / "trace.json", events), "gpu-idle")
 
@@ -53,6 +53,13 @@ def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
     assert found.advice[0] == BY_PLACE[kind][0]
     assert found.place == RANGES[kind]
     assert RANGES[kind] in found.title
+
+
+def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None:
+    fused = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()"
+    found = idle_in(RANGES[PlaceKind.OPTIMIZER], tmp_path, fused)
+    assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
+    assert not any("fused=True" in line for line in found.advice)
 
 
 @pytest.mark.parametrize("loader", BY_LOADER)

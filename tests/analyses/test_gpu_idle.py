@@ -167,20 +167,7 @@ def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
         builder.memcpy(start, start + US, "unified DtoH", launch=False, stream=0)
     finding = one(judged(tmp_path, builder))
     assert "the host ran code of its own between accesses to unified memory" in finding.title
-    assert finding.advice[0].startswith("The host reads what the GPU wrote page by page")
-
-
-@pytest.mark.parametrize("is_fused", [False, True])
-def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path, *, is_fused: bool) -> None:
-    builder, adam = TraceBuilder(), f"{TORCH}<FusedAdamMathFunctor<float>>"
-    for number in range(10):
-        start = number * 40 * US
-        name = adam if is_fused and number == 9 else TORCH
-        launch = (start - 28 * US, start - 2 * US)
-        builder.kernel(start, start + 10 * US, name, launch=launch)
-    finding = one(judged(tmp_path, builder))
-    (fewer,) = (text for text in finding.advice if text.startswith("Launch fewer"))
-    assert ("fused=True" in fewer) is not is_fused
+    assert finding.advice[0].startswith("Move the pages before the host reads them")
 
 
 def test_only_turnaround_is_info(tmp_path: Path) -> None:
@@ -244,6 +231,27 @@ def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:
     finding = one(judged(tmp_path, builder.kernel(9 * MS, 10 * MS)))
     assert "something that the report does not show" in finding.title
     assert "--cpuctxsw=process-tree" in finding.advice[-1]
+
+
+def test_what_tells_the_largest_unknown_part_comes_before_what_to_do(tmp_path: Path) -> None:
+    """10 ms of silence before each kernel, then 6 ms of launching."""
+    builder = TraceBuilder()
+    for number in range(8):
+        begin = number * 20 * MS
+        launches = ((begin + at * US, begin + (at + 390) * US) for at in range(10_000, 16_000, 400))
+        for launch in launches:
+            builder.api("cudaEventQuery_v3020", *launch)
+        builder.kernel(
+            begin + 16 * MS, begin + 20 * MS, launch=(begin + 15_990 * US, begin + 16 * MS)
+        )
+    result = judged(tmp_path, builder)
+    finding = one(result)
+    unknown, launching = (
+        result.by_cause[cause] for cause in (IdleCause.UNKNOWN, IdleCause.LAUNCH_BOUND)
+    )
+    assert unknown > launching > 0
+    assert "--cpuctxsw=process-tree" in finding.advice[0]
+    assert "CUDA graph" in finding.advice[1]
 
 
 def test_work_in_the_queue_says_which_flag_tells(tmp_path: Path) -> None:

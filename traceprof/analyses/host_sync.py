@@ -380,8 +380,8 @@ _READ_LATER = (
     " after it, and cudaEventSynchronize when the value is needed"
 )
 _STREAM_ORDER = (
-    "Kernels of one stream run in order without waiting on the host; streams wait for each other by"
-    " cudaEventRecord and cudaStreamWaitEvent: cudaDeviceSynchronize between kernels can go"
+    "Take synchronizing calls between kernels out: kernels of one stream run in order without them,"
+    " and streams wait for each other by cudaEventRecord and cudaStreamWaitEvent"
 )
 _DIRECTIVES = (
     "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"

@@ -317,18 +317,17 @@ _ADVICE = (
         " kernels that fill the queue, or from a thread of its own"
     ),
     (
-        "Launch less: torch.compile (PyTorch 2.0, mode='reduce-overhead' for CUDA graphs),"
-        " torch.cuda.graph (1.10) and fused or foreach optimizers (fused=True) replace hundreds of"
-        " launches by a few"
+        "Launch less: CUDA graphs (torch.compile(mode='reduce-overhead'), PyTorch 2.0;"
+        " cudaStreamBeginCapture, cudaGraphLaunch) replace hundreds of launches by one"
     ),
     (
         "Shorten what holds the queue: if it is communication that waits for a peer, start the"
         " peer's part earlier or send in smaller pieces"
     ),
     (
-        "Keep the host from running so far ahead: one"
-        " torch.cuda.Event.synchronize() of the previous step at the start of"
-        " each step limits the queue to two steps"
+        "Keep the host from running so far ahead: one cudaEventSynchronize"
+        " (torch.cuda.Event.synchronize()) of the previous step at the start of each step limits"
+        " the queue to two steps"
     ),
 )
 _HEALTHY_ADVICE = (
@@ -342,7 +341,7 @@ _HEALTHY_ADVICE = (
     ),
     (
         "If other work waits for this thread (data loading, another GPU, a send), launch that"
-        " first, or launch less: torch.compile, CUDA graphs (torch.cuda.graph), fused=True"
+        " first, or launch less by CUDA graphs"
     ),
 )
 

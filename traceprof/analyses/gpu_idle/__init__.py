@@ -478,7 +478,10 @@ def _advice(result: GpuIdleResult) -> list[str]:
         lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
     main = [*filter(None, [result.other_in_step]), *result.main_causes]
     setup = result.details.get(IdleCause.SETUP, ())
-    lines += advice(
+    unknown: list[str] = []
+    if IdleCause.UNKNOWN in main and result.why_unknown is None:
+        unknown = unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)
+    known = advice(
         main,
         setup=setup[0].name if setup else "",
         is_pytorch=result.is_pytorch,
@@ -492,9 +495,8 @@ def _advice(result: GpuIdleResult) -> list[str]:
         longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
         has_fused_optimizer=result.has_fused_optimizer,
     )
-    if IdleCause.UNKNOWN in main and result.why_unknown is None:
-        lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)
-    return lines
+    is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
+    return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]
 
 
 PAGE = {

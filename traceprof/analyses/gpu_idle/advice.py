@@ -80,9 +80,9 @@ _BECAUSE = {
 _OF_PAGES = "the host ran code of its own between accesses to unified memory"
 _PAGES = (
     (
-        "The host reads what the GPU wrote page by page, and each page moves when it is read:"
-        " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream) moves all of them before;"
-        " or let a kernel do what the host reads them for"
+        "Move the pages before the host reads them, all at once and not one by one:"
+        " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream); or let a kernel do what"
+        " the host reads them for"
     ),
 )
 _PROFILER = (
@@ -103,7 +103,6 @@ _DALI = (
         " or store preprocessed samples on local disks"
     ),
 )
-_FUSE_OPTIMIZER = " fused=True (Adam, AdamW: 2.0; SGD: 2.3) updates all parameters at once,"
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
         (
@@ -111,8 +110,8 @@ _PYTORCH: Advice = {
             " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
         ),
         (
-            f"Launch fewer, larger kernels: torch.compile fuses them,{_FUSE_OPTIMIZER} and a larger"
-            " batch gives each more to do"
+            "Launch fewer, larger kernels: torch.compile fuses them, and a larger batch gives each"
+            " more to do"
         ),
     ),
     IdleCause.SYNC: (
@@ -279,20 +278,17 @@ _BOTH_NEEDED = (
     " get ahead. Removing one alone may gain little, both together more"
 )
 _SILENT = (
-    "The report does not show what the host did in the unknown time."
-    " Records of when its threads were on a CPU show whether they worked or"
-    " slept: {}"
+    "Record when the host's threads were on a CPU, which shows whether they worked or slept in the"
+    " unknown time: {}"
 )
 _QUEUED = (
-    "What ended these gaps had been launched before: look on the timeline for what it waited for:"
-    " an event of another stream, a copy, another rank{}"
+    "Look on the timeline for what the operations after these gaps waited for, since they had been"
+    " launched before: an event of another stream, a copy, another rank{}"
 )
 _UNLAUNCHED = (
-    "The call that launched the operation after some gaps is not in the"
-    " report, or is recorded after the operation began: the capture may"
-    " have begun later, the operation may be a migration of unified memory"
-    " pages (caused by page faults, not by a call), or the clocks of host"
-    " and GPU disagree"
+    "Look on the timeline at the operations after these gaps: the calls that launched them are not"
+    " in the report, or begin later. The capture may have begun after them, pages of unified memory"
+    " may have moved by page faults, or the clocks of host and GPU disagree"
 )
 
 
@@ -338,7 +334,7 @@ def advice(
         has_fused_optimizer: whether the optimizer updates all parameters at once already.
     """
     lines = [
-        line.replace(_FUSE_OPTIMIZER, "") if has_fused_optimizer else line
+        line
         for cause in causes
         for line in (
             (_NO_MALLOC,)
@@ -353,7 +349,8 @@ def advice(
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
             else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
-        if has_pageable or line != _OVERLAP_COPY
+        if (has_pageable or line != _OVERLAP_COPY)
+        and not (has_fused_optimizer and line in BY_PLACE[PlaceKind.OPTIMIZER])
     ]
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)

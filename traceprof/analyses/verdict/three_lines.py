@@ -48,6 +48,7 @@ _IDLE = {
     "queued": "work in its queue waits for other work",
     "turnaround": "it takes time between operations, even those launched in time",
     "unknown": "the report does not show why",
+    "pages": "the host works on pages of unified memory that move one by one",
 }
 _EXPOSED = {
     "waiting": "it waits for other ranks",
@@ -241,6 +242,8 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     form = "attention" if is_attention else finding.id if finding.id in _SENTENCES else other
     if form == "uneven-kernels" and finding.metrics.get("is_constant") is False:
         form = "changing"
+    if finding.id == "gpu-idle" and cause == "host_code" and "unified memory" in finding.title:
+        cause = "pages"
     stage = finding.metrics.get("longest_stage")
     if finding.id == "pipeline-bubble" and stage is not None:
         form = "longest-stage"
