@@ -167,12 +167,17 @@ def test_one_recording_given_twice_is_refused(tmp_path: Path, *, is_changed: boo
         analyze(tmp_path / "a.sqlite", tmp_path / "b.sqlite")
 
 
-def test_recordings_with_the_same_ends_are_not_one(tmp_path: Path) -> None:
-    """As of containers of one host, whose process ids are alike."""
-    paths = [
-        TraceBuilder().kernel(0, 90).kernel(100, end).kernel(200, 290).write(tmp_path / name)
-        for name, end in (("a.sqlite", 150), ("b.sqlite", 151))
-    ]
+@pytest.mark.parametrize("middle", [[(100, 151)], [(101, 151)]])
+def test_recordings_with_the_same_ends_are_not_one(
+    tmp_path: Path, middle: list[tuple[int, int]]
+) -> None:
+    """As of containers of one host, whose process ids are alike; also where all sums are equal."""
+    paths = []
+    for name, spans in (("a.sqlite", [(100, 150)]), ("b.sqlite", middle)):
+        builder = TraceBuilder()
+        for start, end in [(0, 90), *spans, (200, 290)]:
+            builder.kernel(start, end)
+        paths.append(builder.write(tmp_path / name))
     assert len(analyze(*paths).run.ranks) == 2
 
 

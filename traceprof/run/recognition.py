@@ -7,6 +7,7 @@ were captured at the same time and ran the same program.
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,8 @@ class ReportIdentity(Record, frozen=True):
     end_ns: int  # the end of the last
     communicators: AbstractSet[str]  # ids of NCCL communicators of several ranks
     world_size: int | None = None  # the number of processes of the run, None if unknown
-    # pid, device (None for a rank without one), start, end and number of operations of each rank:
-    # of two recordings they differ
+    # pid, device (None for a rank without one), start, end and a checksum of the operations' times
+    # of each rank: of two recordings they differ
     work: AbstractSet[tuple[int, int | None, int, int, int]] = frozenset()
 
 
@@ -100,7 +101,10 @@ def program(command_line: Sequence[str]) -> str | None:
 
 def _gpu_work(trace: Trace) -> Iterator[tuple[int, int | None, int, int, int]]:
     for key, operations in trace.operations.items():
-        yield trace.pid(key.process), key.device, *operations.span_ns, len(operations)
+        checksum = 0
+        for group in operations.groups:
+            checksum = zlib.crc32(group.end_ns.data, zlib.crc32(group.start_ns.data, checksum))
+        yield trace.pid(key.process), key.device, *operations.span_ns, checksum
         operations.release()
 
 

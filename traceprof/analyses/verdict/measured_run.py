@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
@@ -22,10 +21,9 @@ from traceprof.run.summary import FailedReport, all_failed
 from traceprof.run.windows import check_is_captured, no_such_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.analyses.breakdown import Measures
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
     from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements.measured import Wanted
@@ -40,32 +38,28 @@ if TYPE_CHECKING:
 _RECORDED_SOURCES = (*SOURCES_OF_RANKS, "environment")  # which a copy has, too
 
 
-def check_are_different(run: RunSummary, times: Sequence[Hashable]) -> None:
+def check_are_different(run: RunSummary) -> None:
     """Check that no recording, and no rank of a run, was given twice.
 
     Containers of one host share process ids, and runs begin alike: the times of their operations
     tell them apart.
 
-    Args:
-        run: of all reports.
-        times: by report, how long its ranks compute, communicate and copy, in ns.
-
     Raises:
         UsageError: one was; it names both reports.
     """
     first: dict[object, ReportSummary] = {}
-    for report, of_report in zip(run.reports, times, strict=True):
+    for report in run.reports:
         identity = report.identity
         if not identity.work:
             continue
         session = identity.session
         claims = tuple(report.rank_numbers.get(source) for source in _RECORDED_SOURCES)
-        facts = session.host, session.start_utc_ns, identity.work, claims, of_report
+        facts = session.host, session.start_utc_ns, identity.work, claims
         other = first.setdefault(facts, report)
         if other is not report:
             raise UsageError(
                 f"{other.path} and {report.path} are the same recording",
-                "their operations begin, end and take the same time to the nanosecond",
+                "their operations begin and end at the same nanoseconds",
                 "give each recording once",
             )
     if run.rank_source in SOURCES_OF_RANKS:
@@ -131,17 +125,6 @@ def measured_run(
     return replace(run, failures=tuple(dict.fromkeys([*run.failures, *failures])))
 
 
-def _times(report: MeasuredReport) -> tuple[Measures, ...]:
-    """Return how long the ranks of a report compute, communicate and copy."""
-    return tuple(
-        result.whole
-        for rank in report.ranks
-        if rank.measurements is not None
-        for result in rank.measurements.results.values()
-        if isinstance(result, BreakdownResult)
-    )
-
-
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
     ranks = [rank for report in reports for rank in report.ranks]
     if all(rank.measurements is None for rank in ranks):
@@ -162,7 +145,7 @@ def _together(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
-    check_are_different(run, [_times(report) for report in reports])
+    check_are_different(run)
     measured = [by_place[info.place].with_rank(info.rank, info.report) for info in run.ranks]
     ranks = {
         info.rank: of_rank.measurements
