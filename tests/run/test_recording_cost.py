@@ -62,7 +62,7 @@ def test_the_change_and_how_uncertain_it_is() -> None:
     assert error == pytest.approx(2 * 1632.99 * (2 / 4) ** 0.5 / 100_000, rel=1e-4)
     assert timed.sentence() == (
         "recording made a step 10.0 % longer (±2.3 %): 4 steps before it took 100 µs in the mean"
-        " (100 µs in the median), 4 recorded ones 110 µs on rank 2"
+        " (100 µs in the median), 4 recorded ones 110 µs (110 µs) on rank 2"
     )
     same = TimedSteps(None, tuple(QUICK), tuple(reversed(QUICK)))
     assert same.sentence().startswith(

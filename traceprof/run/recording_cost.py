@@ -45,16 +45,19 @@ class TimedSteps(Record, frozen=True):
     def sentence(self) -> str:
         """Return what recording cost a step."""
         change, error = self.change
-        means = [duration(round(np.mean(side))) for side in (self.unrecorded_ns, self.recorded_ns)]
-        median = duration(round(float(np.median(self.unrecorded_ns))))
+        before, recorded = (
+            (duration(round(float(np.mean(side)))), duration(round(float(np.median(side)))))
+            for side in (self.unrecorded_ns, self.recorded_ns)
+        )
         said = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'shorter'}"
         if abs(change) <= error:
             said = "neither longer nor shorter, as far as steps vary"
         rank = "" if self.rank is None else f" on rank {self.rank}"
         return (
             f"recording made a step {said} (±{100 * error:.1f} %):"
-            f" {counted(len(self.unrecorded_ns), 'step')} before it took {means[0]} in the mean"
-            f" ({median} in the median), {len(self.recorded_ns)} recorded ones {means[1]}{rank}"
+            f" {counted(len(self.unrecorded_ns), 'step')} before it took {before[0]} in the mean"
+            f" ({before[1]} in the median), {len(self.recorded_ns)} recorded ones {recorded[0]}"
+            f" ({recorded[1]}){rank}"
         )
 
 
