@@ -40,6 +40,8 @@ _CHANCE = 0.05  # of other silences are as long as if they ended shortly after: 
 _DRAWS, _SEED = 100, 1
 _MAX_DRAWN = 500  # gaps of a place; more say no more
 _MAX_POSSIBLE = 2_000  # of a process: the longest ones
+_MIN_ENDS, _MOST, _SHORTLY = 3, 0.5, 0.15  # silences; of the time; of a silence
+_MANY_LAUNCHES = 3  # for each silence
 _LITTLE = 1e-3  # of the time: what the rest makes together is left out
 
 
@@ -74,7 +76,7 @@ class _Gaps(Record, frozen=True):
     # int64[g] each, the place by more and by less: by calls and kernels, by calls, by thread
     sites: tuple[Int64, Int64, Int64]
 
-    def chosen(self, rows: Mask) -> _Gaps:
+    def chosen(self, rows: Mask | Int64) -> _Gaps:
         """Return some of them."""
         coarse, middle, fine = (of_all[rows] for of_all in self.sites)
         return _Gaps(
@@ -93,6 +95,8 @@ def hidden_host_waits(
     work: GpuWork,
     handed_over: Int64,
     shift_ns: int = 0,
+    *,
+    waits_seen: bool = True,
 ) -> HiddenWaits:
     """Return which silences of the threads of a process may hide waits for the GPU.
 
@@ -104,12 +108,18 @@ def hidden_host_waits(
     whose silences end before the operation is over, or are no longer where it takes longer, does
     not wait. What is left may or may not.
 
+    A program of which no wait was recorded, and that nevertheless falls silent for most of the time
+    until shortly after its work is over, each time, waits however few its silences are: one that
+    does not wait runs ahead, or stops for what it does itself. (Silent after each launch, it may
+    just be slow.)
+
     Args:
         ranks: of the process, each with its index among those of the run.
         calls: of the process.
         work: its operations.
         handed_over: int64[n], calls that are known to have waited for another thread's.
         shift_ns: what was added to times of the report.
+        waits_seen: whether any wait of the process is in the report.
     """
     gaps = _gaps(ranks, calls, work)
     is_known = is_in(gaps.call, handed_over) | _explained(ranks[0][1], calls, gaps, shift_ns)
@@ -136,7 +146,23 @@ def hidden_host_waits(
     possible = (waited > _MIN_WAITED_NS) & (waited <= gaps.length_ns) & (operation >= 0)
     rows = _longest(np.flatnonzero(possible), waited, calls)
     is_seen = verdict[site[rows]] == _WAITS
+    are_few = _MANY_LAUNCHES * len(rows) <= np.count_nonzero(work.call >= 0)
+    if not waits_seen and are_few and _end_with_work(gaps.chosen(rows), waited[rows]):
+        is_seen[:] = True
     return HiddenWaits(gaps.call[rows], operation[rows], waited[rows], is_seen)
+
+
+def _end_with_work(gaps: _Gaps, waited: Int64) -> bool:
+    """Return whether silences end shortly after the work that they may wait for, nearly always.
+
+    And fill most of the time from the first to the last.
+    """
+    length, since = gaps.length_ns, gaps.since_ns
+    if len(length) < _MIN_ENDS:
+        return False
+    span_ns = int((since + length).max() - since.min())
+    is_most = intervals.union(since, since + waited).measure_ns > _MOST * span_ns
+    return is_most and bool(np.mean(length - waited <= _SHORTLY * length) >= _BEFORE)
 
 
 def seen_ns(waits: HiddenWaits, calls: HostCalls, limits_ns: tuple[int, int]) -> int:

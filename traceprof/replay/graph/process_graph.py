@@ -151,7 +151,12 @@ def observe(
         stream_waits=between,
         lost_records=lost,
         hidden_waits=hidden_host_waits(
-            ranks, calls, work, np.append(overs.call, loading), shift_ns
+            ranks,
+            calls,
+            work,
+            np.append(overs.call, loading),
+            shift_ns,
+            waits_seen=len(waits.call) > 0,
         ),
     )
 
