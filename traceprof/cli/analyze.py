@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.options import (
@@ -21,12 +22,14 @@ from traceprof.cli.options import (
     reports_argument,
 )
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
+from traceprof.documents.watched import is_watched, read_watched
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
@@ -169,6 +172,8 @@ def command(
             raise UsageError(f"cannot write {output}", why, "choose another name for one of them")
     paths = expand(reports)
     check_output(output, paths)
+    if len(paths) == 1 and is_watched(paths[0]):
+        return _show_watched(paths[0], output_format, output)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     print_failures(analysis.failed)
@@ -184,6 +189,21 @@ def command(
         finding.severity >= Severity(fail_on) for finding in analysis.findings
     ):
         return EXIT_FINDINGS
+    return EXIT_DONE
+
+
+def _show_watched(path: Path, output_format: str, output: str | None) -> int:
+    """Show what `instrument.watch` wrote while a training ran."""
+    from traceprof.reports import watched_text
+
+    if output_format not in {"text", "json"}:
+        what, why = f"cannot write {output_format}", f"{path} holds what instrument.watch wrote"
+        raise UsageError(what, why, "choose --format text or json")
+    watched = read_watched(path)
+    text = watched_text.render(watched)
+    if output_format == "json":
+        text = msgspec.json.format(msgspec.json.encode(watched), indent=1).decode() + "\n"
+    write_output([text], output)
     return EXIT_DONE
 
 

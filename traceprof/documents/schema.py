@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import fields
 
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
-from traceprof.documents import comparison, whatif
+from traceprof.documents import comparison, watched, whatif
 from traceprof.documents.analysis import model
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ DOCUMENTS: Mapping[str, type[msgspec.Struct]] = {
     model.SCHEMA: model.Document,
     comparison.SCHEMA: comparison.Comparison,
     whatif.SCHEMA: whatif.WhatIfDocument,
+    watched.SCHEMA: watched.Watched,
 }
 """The documents by the names of their schemas."""
 _WITH_OPTIONAL = frozenset({"Answer"})  # leaves out what is not known

@@ -1,0 +1,127 @@
+"""`traceprof analyze` of what a watch wrote, beside what the watch itself found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from instrument.watching import Reporter, Times, _Window
+from tests.support.commands import in_process
+from traceprof.documents.schema import texts
+from traceprof.documents.watched import RankTimes, SilentRank, SlowRank, is_watched, read_watched
+from traceprof.errors import TraceFormatError
+from traceprof.reports.watched_text import render
+
+MS = 1_000_000
+SLOW, PEERS = 15 * MS, 10 * MS
+
+
+def written(
+    path: Path,
+    own_ns: Callable[[int, int], int],
+    num_windows: int = 20,
+    silent: Callable[[int], list[int]] = lambda _: [],
+) -> Path:
+    """Write the lines of windows of 100 steps of four ranks, by the watch's own reporter."""
+    reporter = Reporter(100, path, None)
+    for number in range(1, num_windows + 1):
+        missing = silent(number)
+        rows = [
+            Times(rank, 100 * number, 20 * MS, own_ns(rank, number), 8 * MS, MS, 50_000)
+            for rank in range(4)
+            if rank not in missing
+        ]
+        reporter._tell(rows, missing, _Window(100 * number, [], None, 0, 4))
+    return path
+
+
+def third_is_slow(rank: int, number: int) -> int:
+    return SLOW if rank == 2 and 6 <= number <= 12 else PEERS
+
+
+def test_a_slow_rank_from_its_first_step_to_its_last(tmp_path: Path) -> None:
+    found = read_watched(written(tmp_path / "watch.jsonl", third_is_slow))
+    (slow,) = found.slow
+    assert (slow.rank, slow.since_step) == (2, 500)
+    assert slow.until_step == 1200  # as the watch says two windows later
+    assert (slow.own_ns, slow.peers_own_ns, slow.others_wait_ns) == (SLOW, PEERS, SLOW - PEERS)
+    assert found.silent == []
+    assert (found.num_windows, found.first_step, found.last_step) == (20, 100, 2000)
+    mean = (13 * PEERS + 7 * SLOW) // 20
+    assert found.ranks[2] == RankTimes(2, 20 * MS, mean, 8 * MS, MS)
+    text = render(found)
+    assert "Rank 2 computes" in text
+    assert "since step 500, up to step 1200" in text
+    rows = [line.split()[0] for line in text.splitlines() if line.endswith("1 ms")]
+    assert rows == ["2", "0", "1", "3"]
+
+
+def test_slow_up_to_the_last_line(tmp_path: Path) -> None:
+    found = read_watched(written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10))
+    expected = SlowRank(2, 500, None, SLOW, PEERS, SLOW - PEERS)
+    assert found.slow == [expected]
+    assert "Rank 2 computes 1.50 x its peers since step 500 (" in render(found)
+
+
+def test_silent_ranks(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "watch.jsonl",
+        lambda *_: PEERS,
+        silent=lambda number: [3] if number in {5, 6, 19, 20} else [],
+    )
+    found = read_watched(path)
+    assert found.silent == [SilentRank(3, 500, 600), SilentRank(3, 1900, None)]
+    assert found.slow == []
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    found = read_watched(written(tmp_path / "watch.jsonl", lambda *_: PEERS))
+    assert "No rank took longer than its peers" in render(found)
+
+
+def test_a_restart_ends_what_was_slow(tmp_path: Path) -> None:
+    path = written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10)
+    written(path, lambda *_: PEERS)
+    found = read_watched(path)
+    assert [(one.since_step, one.until_step) for one in found.slow] == [(500, 1000)]
+    assert found.num_restarts == 1
+    assert "1 restart between" in render(found)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = written(tmp_path / "watch.jsonl", third_is_slow)
+    with path.open("a") as file:
+        file.write('{"step": 2100, "ra')  # being written
+    document = json.loads(in_process("analyze", path, "--format", "json").out)
+    schema = json.loads(texts()["watched-1.schema.json"])
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["slow"][0]["rank"] == 2
+    assert "Rank 2 computes" in in_process("analyze", path).out
+    refused = in_process("analyze", path, "--format", "html")
+    assert refused.code == 2
+    assert "choose --format text or json" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[:100], "no whole line yet"),
+        (lambda text: text.replace('"own_ns"', '"own"', 1), "none that instrument.watch writes"),
+        (lambda text: text + "{}\n", "none that instrument.watch writes"),
+    ],
+)
+def test_damaged_lines(damage: Callable[[str], str], why: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "watch.jsonl", lambda *_: PEERS)
+    path.write_text(damage(path.read_text()))
+    assert is_watched(path)
+    with pytest.raises(TraceFormatError, match=why):
+        read_watched(path)
+
+
+def test_other_files_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert not is_watched(path)
+    assert not is_watched(tmp_path / "missing")

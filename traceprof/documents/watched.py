@@ -1,0 +1,192 @@
+"""What a watch wrote while a training ran, as the JSON document `traceprof.watched/1`.
+
+`instrument.watch` writes a line of JSON for each window of steps (docs/watch.md). Here a rank that
+was slow, or silent, in windows one after the other is one entry. Where steps count from the start
+again, as after a restart, entries end. Times are nanoseconds, means over the windows.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Struct
+
+from traceprof.errors import TraceFormatError
+from traceprof.findings import Count
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SCHEMA: Literal["traceprof.watched/1"] = "traceprof.watched/1"
+_BEGIN, _RANKS = b'{"step": ', b'"ranks": [{'
+
+
+class WatchedTimes(Struct):
+    """Times of one rank in one window, as a line has them."""
+
+    rank: int
+    step_ns: float
+    own_ns: float
+    wait_ns: float
+    loader_ns: float
+    excess_ns: float = 0.0
+
+
+class Window(Struct):
+    """A line: the ranks' times, who is slow since which step, and who did not answer."""
+
+    step: int
+    ranks: list[WatchedTimes]
+    silent: list[int] = []
+    slow: dict[int, int] = {}
+
+
+class RankTimes(Struct):
+    """Times of a rank: medians over the steps of a window, of which these are the means."""
+
+    rank: Count
+    step_ns: Count
+    own_ns: Annotated[Count, "Without waits for other ranks and for the loader."]
+    wait_ns: Annotated[Count, "Waiting for other ranks in collectives."]
+    loader_ns: Annotated[Count, "Waiting for the data loader."]
+
+
+class SlowRank(Struct):
+    """A rank that took longer than its peers, by more than the noise."""
+
+    rank: Count
+    since_step: int
+    until_step: Annotated[int | None, "Null where it was slow up to the last line."]
+    own_ns: Count
+    peers_own_ns: Annotated[Count, "Median of the others."]
+    others_wait_ns: Annotated[Count, "What the median of the others waits for it in a step."]
+
+
+class SilentRank(Struct):
+    """A rank that did not answer."""
+
+    rank: Count
+    since_step: int
+    until_step: int | None
+
+
+class Watched(Struct):
+    """Output of `traceprof analyze FILE --format json` where FILE is of `instrument.watch`.
+
+    Times are nanoseconds. New keys may appear; those required here stay.
+    """
+
+    schema: Literal["traceprof.watched/1"]
+    version: str
+    path: str
+    num_windows: Count
+    first_step: Annotated[int, "Step at the end of the first window."]
+    last_step: int
+    num_restarts: Annotated[Count, "How often steps began again."]
+    slow: Annotated[list[SlowRank], "In order of the wait that they cause."]
+    silent: list[SilentRank]
+    ranks: list[RankTimes]
+
+
+def is_watched(path: Path) -> bool:
+    """Return whether a file begins as the lines of a watch do; also false if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(200)
+    except OSError:
+        return False
+    return start.startswith(_BEGIN) and _RANKS in start
+
+
+def read_watched(path: Path) -> Watched:
+    """Read the lines that a watch wrote; a last one that is being written is left out.
+
+    Raises:
+        TraceFormatError: another line is none of a watch.
+    """
+    lines = path.read_bytes()
+    try:
+        windows = msgspec.json.Decoder(Window).decode_lines(lines[: lines.rfind(b"\n") + 1])
+    except msgspec.DecodeError as error:
+        why = f"a line is none that instrument.watch writes ({error})"
+        raise TraceFormatError(f"cannot read {path}", why, "copy it again") from error
+    if not windows:
+        why = "it has no whole line yet"
+        raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
+    starts = [at for at in range(1, len(windows)) if windows[at].step <= windows[at - 1].step]
+    parts = [
+        windows[begin:end] for begin, end in zip([0, *starts], [*starts, len(windows)], strict=True)
+    ]
+    slow = [one for part in parts for one in _slow(part, is_last=part is parts[-1])]
+    return Watched(
+        schema=SCHEMA,
+        version=__version__,
+        path=str(path),
+        num_windows=len(windows),
+        first_step=windows[0].step,
+        last_step=windows[-1].step,
+        num_restarts=len(starts),
+        slow=sorted(slow, key=lambda one: (-one.others_wait_ns, one.since_step, one.rank)),
+        silent=[one for part in parts for one in _silent(part, is_last=part is parts[-1])],
+        ranks=_times(windows),
+    )
+
+
+def _times(windows: Sequence[Window]) -> list[RankTimes]:
+    of_rank: dict[int, list[WatchedTimes]] = {}
+    for window in windows:
+        for times in window.ranks:
+            of_rank.setdefault(times.rank, []).append(times)
+    names = ("step_ns", "own_ns", "wait_ns", "loader_ns")
+    return [
+        RankTimes(rank, *(round(fmean(getattr(one, name) for one in rows)) for name in names))
+        for rank, rows in sorted(of_rank.items())
+    ]
+
+
+def _slow(windows: Sequence[Window], *, is_last: bool) -> list[SlowRank]:
+    """Return the ranks that were slow, each with the windows in which it was."""
+    last: dict[tuple[int, int], int] = {}
+    for number, window in enumerate(windows):
+        last.update(dict.fromkeys(window.slow.items(), number))
+    found = []
+    for (rank, since), number in last.items():
+        # Two windows within the noise end it: the first of these begins where it was slow no more.
+        over = windows[number + 1 : number + 2]
+        until = windows[max(number - 1, 0)].step if over else windows[number].step
+        rows = [
+            (own.own_ns, median(peer.own_ns for peer in peers), _waited_ns(own, peers))
+            for window in windows
+            if since < window.step <= until
+            for own in window.ranks
+            if own.rank == rank
+            and (peers := [other for other in window.ranks if other.rank != rank])
+        ]
+        if rows:
+            means = (round(fmean(column)) for column in zip(*rows, strict=True))
+            found.append(SlowRank(rank, since, until if over or not is_last else None, *means))
+    return found
+
+
+def _waited_ns(own: WatchedTimes, peers: Sequence[WatchedTimes]) -> float:
+    return min(own.excess_ns, median(peer.wait_ns for peer in peers))
+
+
+def _silent(windows: Sequence[Window], *, is_last: bool) -> list[SilentRank]:
+    found = []
+    for rank in sorted({rank for window in windows for rank in window.silent}):
+        inside: list[Window] = []
+        for window in windows:
+            if rank in window.silent:
+                inside.append(window)
+            elif inside:
+                found.append(SilentRank(rank, inside[0].step, inside[-1].step))
+                inside = []
+        if inside:
+            until = None if is_last else inside[-1].step
+            found.append(SilentRank(rank, inside[0].step, until))
+    return found

@@ -1,0 +1,72 @@
+"""What a watch wrote while a training ran, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.reports.blocks import Paragraph, section, table
+from traceprof.reports.terminal import plain, renderable
+from traceprof.units import counted, duration
+from traceprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.documents.watched import SilentRank, SlowRank, Watched
+    from traceprof.reports.blocks import Block
+
+_MAX_ENTRIES = 10
+_MAX_RANKS = 16
+
+
+def render(watched: Watched) -> str:
+    """Return who was slow, since when and until when, and each rank's times, as plain text."""
+    title = Paragraph(f"traceprof {__version__}", "title")
+    lines = [*map(_slow_line, watched.slow), *map(_silent_line, watched.silent)]
+    if not lines:
+        lines = ["No rank took longer than its peers by more than the noise, and all answered."]
+    more = len(lines) - _MAX_ENTRIES
+    lines[_MAX_ENTRIES:] = [f"… {more} more: --format json has them"] if more > 0 else []
+    head = section("", title, _about(watched))
+    return plain(renderable([head, section("", *lines), section("Ranks", *_ranks(watched))]))
+
+
+def _about(watched: Watched) -> str:
+    windows = counted(watched.num_windows, "window")
+    restarts = counted(watched.num_restarts, "restart")
+    after = f", {restarts} between" if watched.num_restarts else ""
+    last = watched.last_step
+    return f"{watched.path}  {windows} of steps up to {last}, by instrument.watch{after}"
+
+
+def _slow_line(one: SlowRank) -> str:
+    times = one.own_ns / max(one.peers_own_ns, 1)
+    return (
+        f"Rank {one.rank} computes {times:.2f} x its peers{_span(one)} ({duration(one.own_ns)} to"
+        f" {duration(one.peers_own_ns)}); the others wait {duration(one.others_wait_ns)} a step"
+        " for it."
+    )
+
+
+def _silent_line(one: SilentRank) -> str:
+    return f"Rank {one.rank} did not answer{_span(one)}."
+
+
+def _span(one: SlowRank | SilentRank) -> str:
+    since = f"since step {one.since_step}"
+    return f" {since}" if one.until_step is None else f" {since}, up to step {one.until_step}"
+
+
+def _ranks(watched: Watched) -> Iterator[Block | str]:
+    """Yield the table of ranks, those that were slow or silent first."""
+    named = dict.fromkeys(one.rank for part in (watched.slow, watched.silent) for one in part)
+    by_rank = {one.rank: one for one in watched.ranks}
+    order = [*(rank for rank in named if rank in by_rank), *(r for r in by_rank if r not in named)]
+    rows = [
+        (str(rank), *map(duration, (one.step_ns, one.own_ns, one.wait_ns, one.loader_ns)))
+        for rank in order[:_MAX_RANKS]
+        for one in (by_rank[rank],)
+    ]
+    yield table(("rank", "a step takes", "own", "waits", "loader"), rows)
+    if len(order) > _MAX_RANKS:
+        yield f"… {len(order) - _MAX_RANKS} more ranks: --format json has them"
