@@ -55,6 +55,13 @@ class Times(NamedTuple):
     wait_ns: int
     loader_ns: int
     spread_ns: int  # half the distance between the quartiles of its own time
+    # ranks with which DDP reduces its gradients; empty where that is all of them, or unknown
+    peers: Sequence[int] = ()
+
+    def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
+        """Return the times of the ranks that should take as long."""
+        others = [other for other in all_times if other.rank != self.rank]
+        return [other for other in others if not self.peers or other.rank in self.peers]
 
 
 class HostClock:
@@ -148,6 +155,7 @@ class StepTimer:
         self._full = full
         self._thread = _Thread()
         self._pid = os.getpid()
+        self.reduction = ""  # the label of the operation that sent a bucket last
         self._sent: Any = None  # the mark of the last bucket's send in this backward pass
         self._begin: Any = None
         self._is_marked = False
@@ -166,6 +174,8 @@ class StepTimer:
                 self._is_marked = True
             elif kind is BACKWARD:
                 self._sent = None
+            elif self._sent is not None:
+                self.reduction = text
             open_.append((kind, time.perf_counter_ns() if kind is LOADER else self._clock.mark()))
         except Exception:  # noqa: BLE001  (an observer must not stop the training)
             self._fail()
@@ -249,7 +259,7 @@ def excess_ns(times: Times, all_times: Sequence[Times], noise_factor: float = NO
     0 within the noise: three times the peers' spread over steps, which is at least 1 % of their
     time, and 1 % of a step.
     """
-    peers = [other for other in all_times if other.rank != times.rank]
+    peers = times.peers_of(all_times)
     if not peers:
         return 0
     usual = statistics.median(peer.own_ns for peer in peers)
@@ -301,7 +311,7 @@ class Verdicts:
                 )
                 continue
             self.since[rank] = begin
-            peers = [other for other in all_times if other.rank != rank]
+            peers = times.peers_of(all_times)
             usual = statistics.median(peer.own_ns for peer in peers)
             waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
             lines.append(
@@ -319,6 +329,19 @@ class _Window(NamedTuple):
     store: Any
     rank: int
     size: int
+    peers: Sequence[int] = ()
+
+
+def _members(reduction: str, size: int) -> Sequence[int]:
+    """Return the ranks of the group of this label; none where it is unknown, or that of all."""
+    from torch.distributed import distributed_c10d  # noqa: PLC0415
+
+    name = labels.parse(reduction).facts.get("group")
+    for group, known in list(distributed_c10d._world.pg_names.items()):  # noqa: SLF001
+        ranks = [*distributed_c10d._world.pg_group_ranks.get(group, ())]  # noqa: SLF001
+        if known == name and 1 < len(ranks) < size:
+            return sorted(ranks)
+    return ()
 
 
 class Reporter:
@@ -366,10 +389,12 @@ class Reporter:
         from torch.distributed import distributed_c10d  # noqa: PLC0415
 
         store, rank, size = None, 0, 1
+        peers: Sequence[int] = ()
         if dist.is_initialized():
             store = distributed_c10d._get_default_store()  # noqa: SLF001
             rank, size = dist.get_rank(), dist.get_world_size()
-        self._windows.put(_Window(number, steps, store, rank, size))
+            peers = _members(self.timer.reduction, size) if self.timer is not None else ()
+        self._windows.put(_Window(number, steps, store, rank, size, peers))
 
     def stop(self) -> None:
         """End the thread, after a second at most where others do not answer."""
@@ -392,6 +417,7 @@ class Reporter:
         if self.timer is None or window.store is None or len(window.steps) < 2:
             return
         times = self.timer.times(window.rank, window.number, window.steps)
+        times = times._replace(peers=window.peers)
         store = self._own_connection(window.store)
         if window.rank != 0:
             store.set(self._key(window, window.rank), json.dumps(times))
