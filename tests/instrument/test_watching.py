@@ -24,7 +24,7 @@ from instrument.watching import (
 )
 from tests.support import recording
 from tests.support.commands import output_of
-from tests.support.programs import watched
+from tests.support.programs import watched, watched_many
 from tests.support.programs.watched import EVERY, NUM_STEPS, SLEEP_S, WAYS
 
 MS = 1_000_000
@@ -83,6 +83,21 @@ def test_a_rank_that_dies_ends_the_training_as_without_the_watch(
     seen: list[dict[str, Any]],
 ) -> None:
     assert seen[0]["dead"]
+
+
+@pytest.mark.long
+def test_eight_ranks_with_forks_and_groups_of_their_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    seen = recording.run(watched_many.run, watched_many.MANY, tmp_path_factory)
+    assert [rank["same"] for rank in seen] == [True] * watched_many.MANY
+    tables = seen[0]["tables"]
+    assert [table["step"] for table in tables[:3]] == [EVERY, 2 * EVERY, 3 * EVERY]
+    for table in tables[:3]:
+        assert [rank["rank"] for rank in table["ranks"]] == [*range(watched_many.MANY)]
+        slow = table["ranks"][watched_many.SLEEPER]
+        # A thread that comes late finds times of a later window, when that rank slept no more.
+        assert slow["own_ns"] >= SLEEP_S * 1e9 or slow["step"] > table["step"]
 
 
 def timer(clock: Any, full: Any, every: int = 2) -> StepTimer:
