@@ -136,6 +136,14 @@ def test_where_each_step_is_cut_all_count(num: int) -> None:
     assert found.tolist() == [StepUse.CUT] * (num - 1) + [StepUse.STEADY]
 
 
+@pytest.mark.parametrize("num", [3, 6, 10])
+def test_where_a_slow_first_step_is_the_only_one_not_cut_all_count(num: int) -> None:
+    is_cut = np.arange(num) > 0
+    lengths, kernels = np.full(num, 100), np.full(num, 100)
+    lengths[0], kernels[0] = 1000, 1
+    assert not step_uses(lengths, kernels, ends_early=False, is_cut=is_cut).any()
+
+
 def test_a_rare_step_is_long_and_something_else_ran_in_it() -> None:
     lengths = [*[100] * 19, 301, *[100] * 20]
     rare = "." * 19 + "r" + "." * 20

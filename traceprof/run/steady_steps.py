@@ -147,7 +147,7 @@ def step_uses(
             # The recording's edge makes no step longer: something else ran in it.
             is_long = end == 0 and lengths[0] > MIN_LONG * median_of(lengths)
             uses[end] = StepUse.OPENING if is_long else StepUse.CUT
-    if (uses == StepUse.CUT).all():
+    if not (uses == StepUse.STEADY).any():
         return np.zeros(len(lengths), np.int8)  # nothing else tells what a step takes
     left = np.flatnonzero(uses == StepUse.STEADY)
     if len(lengths) >= MIN_STEPS_OF_AN_OPENING:
