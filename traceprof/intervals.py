@@ -193,6 +193,8 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return the time that both sets cover."""
     if len(left) > len(right):
         left, right = right, left
+    if len(left) == 0:
+        return empty()
     if len(left) > _ROWS_AT_ONCE:
         return _by_parts(intersect, left, right)
     # Each interval of `left` overlaps a contiguous run of `right`.
