@@ -11,7 +11,7 @@ from dashboards import address as addresses
 from dashboards.timeline import events
 from dashboards.view import View, device_text
 from dashboards.widgets import charts
-from dashboards.widgets.components import nothing, page
+from dashboards.widgets.components import nothing, page, sorted_worst_first
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     shown = {rank.rank: rank for rank in view.ranks}
     # A finding's evidence may be of a rank that was not chosen.
     shown |= {number: view.rank(number) for number in address.rank}
-    numbers = sorted(shown)
+    late_ns = _late_ns(analysis)
+    numbers = sorted_worst_first(sorted(shown), lambda number: late_ns.get(number, 0))
     # All ranks are offered; of none chosen in particular the first is open.
     opened = [*address.rank] or numbers[:1]
     labels = {number: _label(view, shown[number]) for number in numbers}
@@ -80,6 +81,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
             html.Div(id="timeline", key=address.href(), **attributes),
         ]
     )
+
+
+def _late_ns(analysis: Analysis) -> dict[int, float]:
+    """Return how much the others waited for each rank that came last, by its number."""
+    compared = analysis.ranks
+    return {
+        compared.ranks[late.member]: late.total_ns for late in compared.lateness if late.num_last
+    }
 
 
 def _clocks(clock: Clock, numbers: Sequence[int]) -> dict[str, Any]:

@@ -1,14 +1,19 @@
 """Pages of 64 ranks in a browser: none is over two screens high, and links open what is folded."""
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from dashboards.address import TIMELINE, Address
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
-from sample_traces.simulator import simulate_ddp
-from tests.support.dashboard import serving
+from dashboards.widgets import components
+from sample_traces.simulator import simulate_ddp, simulate_run
+from tests.support.dashboard import attributes_of, serving
+from traceprof.analysis import analyze
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
 HEIGHT = 720  # pixels, of the smaller screen
@@ -53,3 +58,24 @@ def test_a_finding_of_many_ranks_unfolds(page: Page, url: str) -> None:
 def test_queues_without_stalls_are_not_said_to_have_some(page: Page, url: str) -> None:
     page.goto(f"{url}{launch_queue.PATH}")
     expect(page.locator("#page")).to_contain_text("the 8 ranks with the deepest queues")
+
+
+def test_of_many_ranks_the_timeline_opens_the_late_one_and_draws_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
+    (truth,) = (tmp_path / "run").glob("*truth.json")
+    late = json.loads(truth.read_text())["straggler"]["rank"]
+    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
+        few = attributes_of(analysis, Address(TIMELINE))
+        monkeypatch.setattr(components, "MAX_DRAWN", 4)
+        many = attributes_of(analysis, Address(TIMELINE))
+        chosen = attributes_of(analysis, Address(TIMELINE, rank=(3,)))
+    in_order = [*range(8)]
+    assert late != 0
+    assert json.loads(few["ranks"]) == in_order
+    ranks = json.loads(many["ranks"])
+    assert ranks[0] == late
+    assert sorted(ranks) == in_order
+    assert json.loads(many["opened"]) == [late]
+    assert json.loads(chosen["opened"]) == [3]
