@@ -1,7 +1,8 @@
 """`traceprof analyze` of what a watch wrote, beside what the watch itself found."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -23,13 +24,16 @@ def written(
     own_ns: Callable[[int, int], int],
     num_windows: int = 20,
     silent: Callable[[int], list[int]] = lambda _: [],
+    peers: Sequence[Sequence[int]] = ((), (), (), ()),
 ) -> Path:
     """Write the lines of windows of 100 steps of four ranks, by the watch's own reporter."""
     reporter = Reporter(100, path, None)
     for number in range(1, num_windows + 1):
         missing = silent(number)
         rows = [
-            Times(rank, 100 * number, 20 * MS, own_ns(rank, number), 8 * MS, MS, 50_000)
+            Times(
+                rank, 100 * number, 20 * MS, own_ns(rank, number), 8 * MS, MS, 50_000, peers[rank]
+            )
             for rank in range(4)
             if rank not in missing
         ]
@@ -63,6 +67,18 @@ def test_slow_up_to_the_last_line(tmp_path: Path) -> None:
     expected = SlowRank(2, 500, None, SLOW, PEERS, SLOW - PEERS)
     assert found.slow == [expected]
     assert "Rank 2 computes 1.50 x its peers since step 500 (" in render(found)
+
+
+def test_peers_are_those_of_the_same_stage(tmp_path: Path) -> None:
+    """Ranks 0 and 1 are a stage, ranks 2 and 3 another one, whose steps are longer."""
+
+    def own_ns(rank: int, number: int) -> int:
+        return 2 * PEERS if rank > 1 else third_is_slow(rank + 2, number)
+
+    peers = [[0, 1], [0, 1], [2, 3], [2, 3]]
+    found = read_watched(written(tmp_path / "watch.jsonl", own_ns, peers=peers))
+    expected = SlowRank(0, 500, 1200, SLOW, PEERS, SLOW - PEERS)
+    assert found.slow == [expected]
 
 
 def test_silent_ranks(tmp_path: Path) -> None:
@@ -125,3 +141,5 @@ def test_other_files_are_none(tmp_path: Path) -> None:
     path.write_text('{"schemaVersion": 1, "traceEvents": []}')
     assert not is_watched(path)
     assert not is_watched(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_watched(tmp_path / "pipe")  # and does not wait for its writer

@@ -57,10 +57,8 @@ def document(analysis: Analysis) -> dict[str, Any]:
 
 def test_json(tmp_path: Path) -> None:
     found = document(closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)))
-    assert found["ranks"] == [
-        {"rank": rank, "report": 0, "pid": 100 + rank, "device": None, "gpu": None}
-        for rank in (0, 1)
-    ]
+    facts = {"report": 0, "device": None, "gpu": None, "num_workers": None}
+    assert found["ranks"] == [{"rank": rank, "pid": 100 + rank, **facts} for rank in (0, 1)]
     for row in found["breakdown"]:
         measures = {
             name.removesuffix("_ns"): value / MS for name, value in row.items() if "_ns" in name

@@ -72,7 +72,8 @@ def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:
 def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
     found = document(TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path))
     (rank,) = found["ranks"]
-    assert rank == {"rank": 0, "report": 0, "pid": 1000, "device": 0, "gpu": None}
+    unknown = {"gpu": None, "num_workers": None}
+    assert rank == {"rank": 0, "report": 0, "pid": 1000, "device": 0, **unknown}
     idle = next(finding for finding in found["findings"] if finding["id"] == "gpu-idle")
     assert idle["metrics"]["per_step_ns"] is None  # no step is marked
     assert found["collectives"] == []

@@ -34,6 +34,7 @@ class WatchedTimes(Struct):
     wait_ns: float
     loader_ns: float
     excess_ns: float = 0.0
+    peers: list[int] = []  # ranks that should take as long; empty for all
 
 
 class Window(Struct):
@@ -62,8 +63,8 @@ class SlowRank(Struct):
     since_step: int
     until_step: Annotated[int | None, "Null where it was slow up to the last line."]
     own_ns: Count
-    peers_own_ns: Annotated[Count, "Median of the others."]
-    others_wait_ns: Annotated[Count, "What the median of the others waits for it in a step."]
+    peers_own_ns: Annotated[Count, "Median of its peers."]
+    others_wait_ns: Annotated[Count, "What the median of its peers waits for it in a step."]
 
 
 class SilentRank(Struct):
@@ -95,9 +96,11 @@ class Watched(Struct):
 def is_watched(path: Path) -> bool:
     """Return whether a file begins as the lines of a watch do; also false if it cannot be read."""
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            return False
         with path.open("rb") as file:
             start = file.read(200)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return start.startswith(_BEGIN) and _RANKS in start
 
@@ -164,12 +167,16 @@ def _slow(windows: Sequence[Window], *, is_last: bool) -> list[SlowRank]:
             if since < window.step <= until
             for own in window.ranks
             if own.rank == rank
-            and (peers := [other for other in window.ranks if other.rank != rank])
+            and (peers := [other for other in window.ranks if _are_peers(own, other)])
         ]
         if rows:
             means = (round(fmean(column)) for column in zip(*rows, strict=True))
             found.append(SlowRank(rank, since, until if over or not is_last else None, *means))
     return found
+
+
+def _are_peers(own: WatchedTimes, other: WatchedTimes) -> bool:
+    return other.rank != own.rank and (not own.peers or other.rank in own.peers)
 
 
 def _waited_ns(own: WatchedTimes, peers: Sequence[WatchedTimes]) -> float:
