@@ -34,7 +34,8 @@ MAX_S, MAX_MB = 10, 500
 _MAX_WALL_S = 120  # whatever else the machine does
 _MANY_ROWS = 100_000
 _SMALL_SLICE = 7  # rows
-_MOST_WINDOWS = 4_000  # no user's: one of a single page takes a millisecond
+_MOST_WINDOWS = 4_000  # and slices, no user's: one of a single page takes a millisecond
+_ROW_BYTES = 32
 _MAX_BYTES = 1_500_000  # of an export that is damaged
 _KINDS = (
     *("bytes", "bytes", "sql", "sql", "sql", "fault", "profiler", "profiler", "profiler"),
@@ -250,7 +251,8 @@ def _be_child(
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_MAX_WALL_S)
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_S, MAX_S + 5))
-        read_columns._CHUNK_ROWS = _SMALL_SLICE
+        most_rows = path.stat().st_size // _ROW_BYTES
+        read_columns._CHUNK_ROWS = max(_SMALL_SLICE, most_rows // _MOST_WINDOWS)
         window_bytes = chosen.choice((1, 4096, records._WINDOW_BYTES))
         records._WINDOW_BYTES = max(window_bytes, path.stat().st_size // _MOST_WINDOWS)
         is_fault, is_usage = kind == "fault", kind == "options"
