@@ -65,6 +65,11 @@ def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
         assert one.change_ns == one.step_ns - document.baseline.step_ns
 
 
+def test_a_path_that_is_not_utf_8(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = TraceBuilder().kernel(0, 90).write(tmp_path).rename(tmp_path / "t\udcff.sqlite")
+    assert answer(capsys, path)["reports"] == [str(path)]
+
+
 def test_the_path_of_a_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("whatif", SAMPLE, "--assume", "no-sync", "--path-of", "3") == 0
     assert "Critical path of step 3, 3.55 ms on rank 0: " in capsys.readouterr().out

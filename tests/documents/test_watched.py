@@ -120,6 +120,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert "choose --format text or json" in refused.err
 
 
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = written(tmp_path / "watch\udcff.jsonl", lambda *_: PEERS)
+    assert in_process("analyze", path, "--format", "json").document["path"] == str(path)
+    assert "watch\\udcff.jsonl" in in_process("analyze", path).out
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [

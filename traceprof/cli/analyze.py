@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.options import (
@@ -22,7 +21,6 @@ from traceprof.cli.options import (
     reports_argument,
 )
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
-from traceprof.documents.watched import is_watched, read_watched
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
 from traceprof.units import parse_time
@@ -149,6 +147,7 @@ def command(
     were left out.
     """
     from traceprof.analysis import analyze_reports
+    from traceprof.documents.watched import is_watched
 
     options = replace(
         options,
@@ -194,16 +193,16 @@ def command(
 
 def _show_watched(path: Path, output_format: str, output: str | None) -> int:
     """Show what `instrument.watch` wrote while a training ran."""
+    from traceprof.documents.watched import read_watched
     from traceprof.reports import watched_text
+    from traceprof.reports.json import render_document
 
     if output_format not in {"text", "json"}:
         what, why = f"cannot write {output_format}", f"{path} holds what instrument.watch wrote"
         raise UsageError(what, why, "choose --format text or json")
     watched = read_watched(path)
-    text = watched_text.render(watched)
-    if output_format == "json":
-        text = msgspec.json.format(msgspec.json.encode(watched), indent=1).decode() + "\n"
-    write_output([text], output)
+    render = render_document if output_format == "json" else watched_text.render
+    write_output([render(watched)], output)
     return EXIT_DONE
 
 

@@ -74,9 +74,10 @@ def command(
     """
     from rich.console import Console
 
-    from traceprof.documents.whatif import written
+    from traceprof.documents.whatif import document
     from traceprof.replay.assumptions.assumption import parse
     from traceprof.replay.whatif import whatif
+    from traceprof.reports.json import render_document
     from traceprof.reports.terminal import plain, renderable
     from traceprof.reports.whatif_text import answers_section
 
@@ -89,7 +90,7 @@ def command(
     print_failures(answers.failed)
     print_internal_errors(answers.missing)
     if output_format == "json":
-        write_output([written(answers)], output)
+        write_output([render_document(document(answers))], output)
         return
     text = renderable([answers_section(answers)])
     if output is None and sys.stdout.isatty():

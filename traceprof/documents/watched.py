@@ -47,7 +47,7 @@ class Window(Struct):
 
 
 class RankTimes(Struct):
-    """Times of a rank: medians over the steps of a window, of which these are the means."""
+    """Times of a rank: the mean over the windows of the medians over their steps."""
 
     rank: Count
     step_ns: Count

@@ -5,10 +5,8 @@ Fields may be added, never renamed. Times are nanoseconds; a change is negative 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from traceprof.analyses.verdict.savings import Gate
@@ -163,9 +161,3 @@ def _answer(answer: Answered) -> Answer:
 
 def _send(send: SendName) -> Send:
     return Send(_DIRECTIONS.get(send.direction, "exchange"), send.peer, send.micro_batch)
-
-
-def written(asked: Asked) -> str:
-    """Return the answers as JSON text that ends in a newline."""
-    text = json.dumps(msgspec.to_builtins(document(asked)))
-    return msgspec.json.format(text, indent=1) + "\n"

@@ -22,9 +22,14 @@ def render(result: RunResult) -> str:
     return "".join(pieces(result))
 
 
+def render_document(document: msgspec.Struct) -> str:
+    """Return a document as JSON text that ends in a newline; a path may be no UTF-8."""
+    return json.dumps(msgspec.to_builtins(document), indent=1, allow_nan=False) + "\n"
+
+
 def render_comparison(comparison: Comparison) -> str:
     """Return the document `traceprof.comparison/1`, with a line break at its end."""
-    return json.dumps(msgspec.to_builtins(comparison), indent=1, allow_nan=False) + "\n"
+    return render_document(comparison)
 
 
 def pieces(result: RunResult) -> Iterator[str]:
