@@ -59,6 +59,7 @@ def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None
     fused = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()"
     found = idle_in(RANGES[PlaceKind.OPTIMIZER], tmp_path, fused)
     assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
+    assert found.advice
     assert not any("fused=True" in line for line in found.advice)
 
 

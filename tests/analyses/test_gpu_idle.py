@@ -10,7 +10,7 @@ from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult, removing
-from traceprof.analyses.verdict.three_lines import three_lines
+from traceprof.analyses.verdict.three_lines import short_action, three_lines
 from traceprof.analyses.verdict.yields import cause_of
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Finding, Severity
@@ -168,6 +168,7 @@ def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
     finding = one(judged(tmp_path, builder))
     assert "the host ran code of its own between accesses to unified memory" in finding.title
     assert finding.advice[0].startswith("Move the pages before the host reads them")
+    assert "cudaMemPrefetchAsync" in known(short_action(finding))
 
 
 def test_only_turnaround_is_info(tmp_path: Path) -> None:
@@ -252,6 +253,7 @@ def test_what_tells_the_largest_unknown_part_comes_before_what_to_do(tmp_path: P
     assert unknown > launching > 0
     assert "--cpuctxsw=process-tree" in finding.advice[0]
     assert "CUDA graph" in finding.advice[1]
+    assert "--cpuctxsw=process-tree" in known(short_action(finding))
 
 
 def test_work_in_the_queue_says_which_flag_tells(tmp_path: Path) -> None:

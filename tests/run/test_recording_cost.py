@@ -66,7 +66,7 @@ def test_the_change_and_how_uncertain_it_is() -> None:
     )
     same = TimedSteps(None, tuple(QUICK), tuple(reversed(QUICK)))
     assert same.sentence().startswith(
-        "recording made a step neither longer nor shorter, as far as steps vary (±2.3 %): "
+        "recording made a step no longer or shorter than steps vary (±2.3 %): "
     )
     slower = TimedSteps(1, tuple(SLOW), tuple(QUICK))
     assert longest([timed, slower, same]) is slower

@@ -51,7 +51,7 @@ class TimedSteps(Record, frozen=True):
         )
         said = f"{100 * abs(change):.1f} % {'longer' if change > 0 else 'shorter'}"
         if abs(change) <= error:
-            said = "neither longer nor shorter, as far as steps vary"
+            said = "no longer or shorter than steps vary"
         rank = "" if self.rank is None else f" on rank {self.rank}"
         return (
             f"recording made a step {said} (±{100 * error:.1f} %):"

@@ -80,9 +80,9 @@ _BECAUSE = {
 _OF_PAGES = "the host ran code of its own between accesses to unified memory"
 _PAGES = (
     (
-        "Move the pages before the host reads them, all at once and not one by one:"
-        " cudaMemPrefetchAsync(pointer, bytes, cudaCpuDeviceId, stream); or let a kernel do what"
-        " the host reads them for"
+        "Move the pages before the host reads them: cudaMemPrefetchAsync(pointer, bytes,"
+        " cudaCpuDeviceId, stream) moves all at once; or let a kernel do what the host reads them"
+        " for"
     ),
 )
 _PROFILER = (
@@ -278,8 +278,8 @@ _BOTH_NEEDED = (
     " get ahead. Removing one alone may gain little, both together more"
 )
 _SILENT = (
-    "Record when the host's threads were on a CPU, which shows whether they worked or slept in the"
-    " unknown time: {}"
+    "Record when the host's threads were on a CPU: {}; that shows whether they worked or slept in"
+    " the unknown time"
 )
 _QUEUED = (
     "Look on the timeline for what the operations after these gaps waited for, since they had been"
@@ -347,10 +347,11 @@ def advice(
             if cause is IdleCause.DATA_LOADING and uses_dali
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
-            else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
+            else _of_what_ran(
+                cause, longest.get(cause, ""), is_pytorch=is_pytorch, is_fused=has_fused_optimizer
+            )
         )
-        if (has_pageable or line != _OVERLAP_COPY)
-        and not (has_fused_optimizer and line in BY_PLACE[PlaceKind.OPTIMIZER])
+        if has_pageable or line != _OVERLAP_COPY
     ]
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
@@ -438,16 +439,18 @@ def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
     )
 
 
-def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
+def _of_what_ran(
+    cause: IdleCause, name: str, *, is_pytorch: bool, is_fused: bool
+) -> tuple[str, ...]:
     """Return what to do about what the host was in longest, else about the cause."""
     if is_pytorch and cause is IdleCause.DATA_LOADING:
         for loader, lines in BY_LOADER.items():
             if loader in name:
                 return lines
     if is_pytorch and cause is IdleCause.HOST_CODE and name:
-        of_place = BY_PLACE.get(kind_of(name))
-        if of_place is not None:
-            return of_place
+        place = kind_of(name)
+        if place in BY_PLACE and not (place is PlaceKind.OPTIMIZER and is_fused):
+            return BY_PLACE[place]
     return _of_cause(cause, is_pytorch=is_pytorch)
 
 
