@@ -277,19 +277,21 @@ def test_a_bad_report_among_good_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", long_after(1, ["file", "folder"]))
-def test_no_permission(what: str) -> None:
-    # Not in tmp_path, whose parents only its owner may enter.
+def test_no_permission(what: str, tmp_path: Path) -> None:
+    # The refused one is not in tmp_path, whose parents only its owner may enter.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = export(folder)
         folder.chmod(0o755 if what == "file" else 0)
         path.chmod(0 if what == "file" else 0o644)
+        # Refusing this file loads all modules while root still may read them.
+        refused = tmp_path / "refused.sqlite"
+        refused.write_bytes(b"no export")
         code = f"""if True:
-            import os, sys
-            # All modules are loaded while root still may read them.
-            import rich.console, traceprof.analysis, traceprof.cli.analyze, traceprof.reports.json
-            import traceprof.trace.folder
+            import contextlib, io, os, sys
             from traceprof.cli.main import main
+            with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+                main(["analyze", {os.fspath(refused)!r}])
             try:
                 if os.getuid() == 0:
                     os.setgroups([])
