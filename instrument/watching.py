@@ -42,6 +42,7 @@ TIMEOUT_S = 10.0  # rank 0 waits this long for the others' times
 NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
+_MAX_WAITS = 1 << 14  # of a step: a thread without an optimizer has no end of one
 _SLOTS = 4  # a rank may be this many windows ahead of rank 0's thread
 
 
@@ -109,14 +110,14 @@ class EventClock:
 class _Step(NamedTuple):
     begin: Any
     end: Any
-    waits: list[tuple[Any, Any]]
+    waits: Sequence[tuple[Any, Any]]
     loader_ns: int
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.open: list[tuple[str, Any]] = []
-        self.waits: list[tuple[Any, Any]] = []
+        self.waits: deque[tuple[Any, Any]] = deque(maxlen=_MAX_WAITS)
         self.loader_ns = 0
 
 
@@ -152,6 +153,8 @@ class StepTimer:
         self._every = every
         self._new_clock = new_clock
         self._clock: Any = HostClock()  # until the first step ends: there may be no group yet
+        self.mark: Callable[[], Any] = HostClock.mark
+        self._is_missing = False  # whether a time of this step is unknown
         self._full = full
         self._thread = _Thread()
         self._pid = os.getpid()
@@ -176,7 +179,8 @@ class StepTimer:
                 self._sent = None
             elif self._sent is not None:
                 self.reduction = text
-            open_.append((kind, time.perf_counter_ns() if kind is LOADER else self._clock.mark()))
+            begin = time.perf_counter_ns() if kind is LOADER else None
+            open_.append((kind, self.mark() if kind is WAIT else begin))
         except Exception:  # noqa: BLE001  (an observer must not stop the training)
             self._fail()
 
@@ -190,26 +194,42 @@ class StepTimer:
             return
         try:
             if kind is WAIT:
-                now = self._clock.mark()
-                thread.waits.append((begin, now))
-                if self._sent is not None:
-                    self._sent = now
+                self.end(begin)
             elif kind is LOADER:
                 thread.loader_ns += time.perf_counter_ns() - begin
             elif kind is BACKWARD:
                 if self._sent is not None:
-                    thread.waits.append((self._sent, self._clock.mark()))
+                    thread.waits.append((self._sent, self.mark()))
                     self._sent = None
             elif (kind is STEP) == self._is_marked:
                 self._step_ends()
         except Exception:  # noqa: BLE001
             self._fail()
 
+    def end(self, begin: Any) -> None:  # noqa: ANN401
+        """Take a communication call that began at this mark."""
+        try:
+            now = self.mark()
+            self._thread.waits.append((begin, now))
+            if self._sent is not None:
+                self._sent = now
+        except Exception:  # noqa: BLE001
+            self._fail()
+
+    def _mark_event(self) -> Any:  # noqa: ANN401
+        event = None
+        try:
+            event = self._clock.mark() if self.is_on else None
+        except Exception:  # noqa: BLE001
+            self._fail()
+        self._is_missing = self._is_missing or event is None
+        return event
+
     def start(self, text: str) -> None:
         """See that a bucket is sent; no range is opened."""
         try:
             if self.is_on and text.startswith(labels.BUCKET):
-                self._sent = self._clock.mark()
+                self._sent = self.mark()
         except Exception:  # noqa: BLE001
             self._fail()
 
@@ -219,17 +239,19 @@ class StepTimer:
 
     def _step_ends(self) -> None:
         thread = self._thread
-        waits, thread.waits = thread.waits, []
+        waits, thread.waits = thread.waits, deque(maxlen=_MAX_WAITS)
         loader_ns, thread.loader_ns = thread.loader_ns, 0
         if self._num_steps == 0:  # launchers fork ranks
             self._pid = os.getpid()
         elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
             return
         if self._num_steps == 0:
-            self._clock, waits, self._sent = self._new_clock(), [], None
-        begin, self._begin = self._begin, self._clock.mark()
-        marks = (begin, self._begin, *(mark for pair in waits for mark in pair))
-        if None not in marks:
+            self._clock, waits, self._sent = self._new_clock(), deque(), None
+            self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
+        begin, self._begin = self._begin, self.mark()
+        if self._is_missing or begin is None:
+            self._is_missing = self._begin is None
+        else:
             self._steps.append(_Step(begin, self._begin, waits, loader_ns))
         self._num_steps += 1
         if self._num_steps % self._every == 0:
@@ -523,7 +545,7 @@ def watch(
     switch.disable()
     ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
     is_recorded = nvtx_ranges.is_recording()
-    restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, kinds=True)
+    restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, waits=timer)
     _undo[:] = [reporter.stop, restore]
     switch.after_disabling(_end)
     switch.enable()

@@ -101,7 +101,6 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
     `level` holds for calls inside. Failures in here are logged once, and the call goes on without a
     label; exceptions of the function close the range and pass.
     """
-    brief = f"{name} group=" if label is operations.label else name
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912, PLR0915
@@ -110,17 +109,17 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
         # All in one function: further calls would double the cost. A signal's exception arrives
         # before or after a call, never between two other steps, and passes.
         compiler = compiler_of_thread()
-        is_open = False
-        if nvtx_ranges.takes_kinds and compiler is None:
+        if compiler is None and (waits := nvtx_ranges.waits) is not None:
+            if outer != FREE:  # a part of what is timed
+                return original(*args, **kwargs)
+            begin = waits.mark()
             try:
-                is_open = True
-                nvtx_ranges.push(brief)
                 thread.level = level
                 return original(*args, **kwargs)
             finally:
-                thread.level = outer
-                if is_open:
-                    nvtx_ranges.pop()
+                thread.level = FREE
+                waits.end(begin)
+        is_open = False
         failure = labelled = None
         handles: list[Any] = []
         try:

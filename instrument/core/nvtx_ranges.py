@@ -19,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from itertools import filterfalse
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from traceprof import labels
 
@@ -116,8 +116,19 @@ _texts: dict[str, str] = {}
 _prepared: dict[str, Any] = {}
 
 
-takes_kinds = False
-"""Whether ranges of communication calls have only a name, no sizes, groups and numbers."""
+class Waits(Protocol):
+    """Takes the time of communication calls: their labels would cost more than their times."""
+
+    @property
+    def mark(self) -> Callable[[], Any]:
+        """Returns the argument of `end`; never raises."""
+
+    def end(self, begin: Any) -> None:  # noqa: ANN401
+        """Take a call that began at this mark; never raises."""
+
+
+waits: Waits | None = None
+"""What takes the times of communication calls, which have no ranges then."""
 
 
 def is_recording() -> bool:
@@ -201,12 +212,11 @@ def annotate_in_profiler() -> None:
 def use(
     functions: Functions,
     ends_with: Any = None,  # noqa: ANN401
-    *,
-    kinds: bool = False,
+    waits: Waits | None = None,
 ) -> Callable[[], None]:
     """Give the texts of ranges to these functions; return a function that takes this back.
 
-    With `kinds`, no labels of communication calls are made: they cost more than their ranges.
+    With `waits`, communication calls have no ranges.
     """
     new = {
         "_functions": functions,
@@ -217,7 +227,7 @@ def use(
         "start": functions.start,
         "end": functions.end,
         "end_with": ends_with,
-        "takes_kinds": kinds,
+        "waits": waits,
     }
     names = globals()
     old = {name: names[name] for name in new}

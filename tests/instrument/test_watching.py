@@ -153,10 +153,10 @@ def test_events_are_read_once_the_gpu_has_passed_them() -> None:
     assert number == 4
     assert len(steps) == 3
     times = timed.times(0, number, steps[1:])
-    # Begin, backward, bucket, send's begin and end, backward's end, optimizer, the next begin.
-    assert times.step_ns == 7 * MS
+    # Begin, bucket, send's begin and end, backward's end, the next begin.
+    assert times.step_ns == 5 * MS
     assert times.wait_ns == 2 * MS
-    assert times.own_ns == 5 * MS
+    assert times.own_ns == 3 * MS
 
 
 def test_steps_in_the_capture_of_a_graph_are_left_out() -> None:
@@ -207,11 +207,9 @@ FULL_LABEL = "all_reduce bytes=4 dtype=float32 group=0 rank=0 size=2 seq=7"
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize(
-    ("kinds", "opened"), [(True, ["all_reduce group="]), (False, [FULL_LABEL, FULL_LABEL])]
-)
-def test_no_label_is_made_where_kinds_are_enough(
-    monkeypatch: pytest.MonkeyPatch, fails: bool, kinds: bool, opened: list[str]
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_no_label_is_made_where_only_times_are_taken(
+    monkeypatch: pytest.MonkeyPatch, fails: bool, is_timed: bool
 ) -> None:
     """A recorder gets one range for the call and one until the operation's end."""
     seen: list[object] = []
@@ -222,6 +220,14 @@ def test_no_label_is_made_where_kinds_are_enough(
             raise KeyError
         return value
 
+    class Waits:
+        def mark(self) -> str:
+            seen.append("mark")
+            return "a mark"
+
+        def end(self, begin: str) -> None:
+            seen.append(f"end of {begin}")
+
     monkeypatch.setattr(calls._process, "is_on", True)
     monkeypatch.setattr(operations, "label", lambda *_: (FULL_LABEL, None, True))
     wrapper = calls.around(all_reduce, lambda value: value, "all_reduce", label=operations.label)
@@ -229,7 +235,7 @@ def test_no_label_is_made_where_kinds_are_enough(
         nvtx_ranges.Functions(
             seen.append, lambda: seen.append("closed"), seen.append, bool, lambda text, _: text
         ),
-        kinds=kinds,
+        waits=Waits() if is_timed else None,
     )
     try:
         if fails:
@@ -239,10 +245,29 @@ def test_no_label_is_made_where_kinds_are_enough(
             assert wrapper(3) == 3
     finally:
         restore()
-    assert seen == [*opened, calls.INSIDE, "closed"]
-    assert kind_of(opened[0]) == "wait"
+    opened, closed = (
+        (["mark"], "end of a mark") if is_timed else ([FULL_LABEL, FULL_LABEL], "closed")
+    )
+    assert seen == [*opened, calls.INSIDE, closed]
     assert calls.thread.level == calls.FREE
-    assert not nvtx_ranges.takes_kinds
+    assert nvtx_ranges.waits is None
+
+
+def test_a_call_within_a_timed_one_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of transfers has no level of its own, its transfers are free to open ranges."""
+    timed = timer(HostClock(), lambda *_: None)
+    monkeypatch.setattr(calls._process, "is_on", True)
+    isend = calls.around(lambda: 1, tuple, "isend")
+    batch = calls.around(isend, tuple, "batch_isend_irecv", level=calls.BLOCK)
+    restore = nvtx_ranges.use(
+        nvtx_ranges.Functions(timed.push, timed.pop, timed.start, bool, lambda text, _: text),
+        waits=timed,
+    )
+    try:
+        assert batch() == isend() == 1
+    finally:
+        restore()
+    assert len(timed._thread.waits) == 2
 
 
 def row(rank: int, own_ms: float, spread_ms: float = 0.05, step: int = 100) -> Times:
