@@ -131,7 +131,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _function_of(item: pytest.Item) -> str:
-    """Return which test it is, with whatever parameters."""
     return item.nodeid.partition("[")[0]
 
 

@@ -145,7 +145,6 @@ def _mutants(module: Path) -> Iterator[list[Mutant]]:
 
 
 def _mutated(mutant: Mutant, source: str) -> str | None:
-    """Return the changed source, None where that is no Python."""
     from cosmic_ray.mutating import mutate_code  # noqa: PLC0415
     from cosmic_ray.plugins import get_operator  # noqa: PLC0415
 
@@ -379,7 +378,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _command(job: Path) -> list[str]:
-    """Return how the tests of mutants are run, in one process, until one fails."""
     options = ("-x", "-s", "-p", "no:rerunfailures", f"--basetemp={job.with_suffix('')}")
     return [sys.executable, "-m", "pytest", *_QUICK, *_PLUGIN, *options]
 
@@ -405,7 +403,6 @@ def _print_score(mutants: list[Mutant]) -> None:
 
 
 def main() -> None:
-    """Draw mutants, run the tests of each, and print the score."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=[*ROOMS])
     parser.add_argument("--per-room", type=int, default=50)

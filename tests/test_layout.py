@@ -27,7 +27,6 @@ SHARED = ("tests.support", "tests.reference", "tests.touched", "tests.gpu.change
 
 
 def imported(path: Path) -> set[str]:
-    """Return the modules of `tests` that a module imports, wherever in it."""
     lines = re.findall(r"^ *(?:from|import) +(\S+)", path.read_text(), re.MULTILINE)
     assert not any(module.startswith(".") for module in lines), f"{path}: a relative import"
     return {module for module in lines if module.split(".")[0] == "tests"}

@@ -53,7 +53,6 @@ def assumed(path: Path) -> tuple[str, ...]:
 
 
 def reasons(found: Finding) -> dict[str, Any]:
-    """Return the reasons that have any share; None too."""
     values: dict[str, Any] = {
         reason.name.lower(): found.metrics[reason.metric] for reason in Reason
     }

@@ -24,7 +24,6 @@ def judged(path: Path, window: Window | None = None) -> list[FewBlocksResult]:
 
 
 def assert_agreement(path: Path, num_sms: int) -> None:
-    """Compare analysis and reference of each rank of an export."""
     answers = expected(path, num_sms)
     with ranks_of(path) as ranks:
         for rank in ranks:

@@ -34,7 +34,6 @@ def is_slow(name: str) -> bool:
 def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[FullPrecisionMatmulResult]:
-    """Compare analysis and reference of each rank of an export."""
     kernels = kernels_of(path)
     results = []
     with ranks_of(path) as ranks:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -31,40 +30,20 @@ FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN) * 2
 LIBRARY = "/usr/bin/python3.11"
 
 
-def within(host: Host, *names: str) -> AbstractContextManager[None]:
-    """Open a range of any program; of functions of Python torch.profiler records the frame."""
-    (name,) = names
-    return host.range(name, DEFAULT_DOMAIN)
+def asleep(name: str, call: str) -> Callable[[Host], None]:
+    def do(host: Host) -> None:
+        with host.range(name, DEFAULT_DOMAIN):
+            host.sleep(8 * MS, call)
+
+    return do
 
 
-def wait_for_loader(host: Host) -> None:
-    with within(host, "torch/utils/data/dataloader.py(733): __next__"):
-        host.sleep(8 * MS, "sem_clockwait")
+def busy(name: str, symbol: str, library: str = LIBRARY) -> Callable[[Host], None]:
+    def do(host: Host) -> None:
+        with host.range(name, DEFAULT_DOMAIN):
+            host.busy(8 * MS, (symbol, library))
 
-
-def take_lock(host: Host) -> None:
-    with within(host, "<built-in method acquire of _thread.lock object at 0x7f21>"):
-        host.sleep(8 * MS, "pthread_cond_wait")
-
-
-def collect_garbage(host: Host) -> None:
-    with within(host, "<built-in function collect>"):
-        host.busy(8 * MS, ("gc_collect_main", LIBRARY))
-
-
-def save_checkpoint(host: Host) -> None:
-    with within(host, "torch/serialization.py(943): save"):
-        host.busy(8 * MS, ("_PyEval_EvalFrameDefault", LIBRARY))
-
-
-def stage_checkpoint(host: Host) -> None:
-    with within(host, "torch/distributed/checkpoint/state_dict_saver.py(291): async_save"):
-        host.busy(8 * MS, ("_PyEval_EvalFrameDefault", LIBRARY))
-
-
-def run_operator(host: Host) -> None:
-    with within(host, "aten::nonzero_numpy"):
-        host.busy(8 * MS, ("at::native::nonzero", "libtorch_cpu.so"))
+    return do
 
 
 def capture_graph(host: Host) -> None:
@@ -73,20 +52,10 @@ def capture_graph(host: Host) -> None:
     host.call("cudaGraphInstantiateWithFlags_v11040", 5 * MS)
 
 
-def start_group(host: Host) -> None:
-    with within(host, "torch/distributed/distributed_c10d.py(1620): init_process_group"):
-        host.busy(8 * MS, ("ncclCommInitRankFunc", "libnccl.so.2"))
-
-
 def allocate(host: Host) -> None:
     free = Call("cudaFree_v3020", 2_500, until=host.compute, device_wide=True)
     host.actions.append(free)
     host.call("cudaMalloc_v3020", 8 * MS)
-
-
-def reduce_over_gloo(host: Host) -> None:
-    with within(host, "gloo:all_reduce"):
-        host.sleep(8 * MS, "epoll_wait")
 
 
 class Truth(NamedTuple):
@@ -97,17 +66,28 @@ class Truth(NamedTuple):
     named: str
 
 
+_ACQUIRE = "<built-in method acquire of _thread.lock object at 0x7f21>"
+_ASYNC_SAVE = "torch/distributed/checkpoint/state_dict_saver.py(291): async_save"
+_INIT = "torch/distributed/distributed_c10d.py(1620): init_process_group"
+_NEXT = "torch/utils/data/dataloader.py(733): __next__"
+_SAVE = "torch/serialization.py(943): save"
+_COLLECT = "<built-in function collect>"
+_EVALUATE = "_PyEval_EvalFrameDefault"
 TRUTHS = (
-    Truth("data_loading_ns", wait_for_loader, "__next__"),
-    Truth("waiting_ns", take_lock, "acquire|pthread_cond_wait"),
-    Truth("host_code_ns", collect_garbage, "collect"),
-    Truth("host_code_ns", save_checkpoint, "save"),
-    Truth("host_code_ns", stage_checkpoint, "async_save"),
-    Truth("host_code_ns", run_operator, "nonzero"),
+    Truth("data_loading_ns", asleep(_NEXT, "sem_clockwait"), "__next__"),
+    Truth("waiting_ns", asleep(_ACQUIRE, "pthread_cond_wait"), "acquire|pthread_cond_wait"),
+    Truth("host_code_ns", busy(_COLLECT, "gc_collect_main"), "collect"),
+    Truth("host_code_ns", busy(_SAVE, _EVALUATE), "save"),
+    Truth("host_code_ns", busy(_ASYNC_SAVE, _EVALUATE), "async_save"),
+    Truth(
+        "host_code_ns",
+        busy("aten::nonzero_numpy", "at::native::nonzero", "libtorch_cpu.so"),
+        "nonzero",
+    ),
     Truth("setup_ns", capture_graph, "cudaGraphInstantiate"),
-    Truth("setup_ns", start_group, "init_process_group"),
+    Truth("setup_ns", busy(_INIT, "ncclCommInitRankFunc", "libnccl.so.2"), "init_process_group"),
     Truth("allocation_ns", allocate, "cudaMalloc"),
-    Truth("mpi_ns", reduce_over_gloo, "gloo:all_reduce"),
+    Truth("mpi_ns", asleep("gloo:all_reduce", "epoll_wait"), "gloo:all_reduce"),
 )
 
 
@@ -134,7 +114,7 @@ def of_idle(paths: Sequence[Path]) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.do.__name__)
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.named)
 def test_a_planted_cause_is_found_in_both_formats(truth: Truth, tmp_path: Path) -> None:
     setup = program(truth)
     expected = lost_time.idle(Ranks(setup.run()), 0)

@@ -25,7 +25,6 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<
 def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[LateAllReduceResult]:
-    """Compare analysis and reference on one export and return what the analysis found."""
     expected = reference(path, window)
     results = []
     with ranks_of(path) as ranks:

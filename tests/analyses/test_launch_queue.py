@@ -40,7 +40,6 @@ def results(
 
 
 def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[int, int]]]:
-    """Return the depth over time of each rank's process."""
     with ranks_of(path) as ranks:
         found = []
         for rank in ranks:

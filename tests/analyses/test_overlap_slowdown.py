@@ -32,7 +32,6 @@ from traceprof.trace.model.special_values import NULL
 def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[OverlapSlowdownResult]:
-    """Compare analysis and reference on one export and return what the analysis found."""
     results = []
     with ranks_of(path) as ranks:
         starts = {rank.process: unit_starts(rank) for rank in ranks if rank.calls is not None}

@@ -72,7 +72,6 @@ def tables(database: sqlite3.Connection) -> dict[str, list[str]]:
 
 
 def shifted(found: Any, by_ns: int) -> Any:
-    """Return a document with its times moved."""
     if isinstance(found, dict):
         return {
             key: value + by_ns if key in _SHIFTED else shifted(value, by_ns)
@@ -83,7 +82,6 @@ def shifted(found: Any, by_ns: int) -> Any:
 
 @pytest.fixture(params=samples(SAMPLES))
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of each sample in turn."""
     return Path(shutil.copy(request.param, tmp_path))
 
 

@@ -33,7 +33,6 @@ def truth_of(path: Path) -> dict[str, Any]:
 
 
 def assert_true(analysis: Analysis, truth: dict[str, Any]) -> None:
-    """Hold an analysis to a scenario's truth."""
     for finding in analysis.findings:
         if finding.id in truth.get("silent", ()) or finding.id not in truth.get(
             "only", FINDING_IDS

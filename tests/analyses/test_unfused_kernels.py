@@ -62,7 +62,6 @@ def optimizer_spans(path: Path, process: int) -> list[Span] | None:
 def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[UnfusedKernelsResult]:
-    """Compare each rank of an export with the reference."""
     results = []
     with ranks_of(path) as ranks:
         for rank, plain in zip(ranks, read(path), strict=True):

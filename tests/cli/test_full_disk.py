@@ -61,7 +61,6 @@ class Disk:
         return (state.f_blocks - state.f_bfree) * state.f_frsize
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of each file by its name."""
         return {
             str(path.relative_to(self.path)): path.read_bytes()
             for path in sorted(self.path.rglob("*"))
@@ -128,8 +127,6 @@ def answered(*arguments: str | Path) -> Callable[[], Outcome]:
 
 
 def simulated(*arguments: str | Path) -> Callable[[], Outcome]:
-    """Return what simulates, with click's own errors."""
-
     def write() -> Outcome:
         out = io.StringIO()
         with redirect_stdout(out), redirect_stderr(out), pytest.raises(SystemExit) as ended:

@@ -24,7 +24,6 @@ def report(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Return a folder with an older result in it."""
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "result.json").write_text(OLD)

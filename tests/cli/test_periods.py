@@ -19,8 +19,6 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def traceprof(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Return a function that runs a command and returns what it prints."""
-
     def printed(*arguments: str | Path) -> str:
         assert run(*arguments) == 0
         return capsys.readouterr().out

@@ -242,7 +242,6 @@ def test_what_one_side_could_not_judge_is_unknown(rank: int | None) -> None:
 
 
 def with_lengths(document: Document, *lengths_ns: float) -> Document:
-    """Return the analysis with other steps, of one rank."""
     changed = msgspec.convert(msgspec.to_builtins(document), Document)
     (first, *_), (totals, *_) = changed.steps, changed.step_totals
     starts = np.cumsum([0, *lengths_ns[:-1]]).astype(int).tolist()

@@ -21,7 +21,6 @@ OPTIONS = Options(savings=False)
 
 @pytest.fixture(scope="module")
 def ddp() -> Document:
-    """Return an analysis, which no test changes."""
     return document(analyze_reports([DDP], OPTIONS))
 
 

@@ -1,5 +1,8 @@
 """Parts of a comparison that are made of two documents, by hand: communication, clocks, shares."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,10 +14,11 @@ from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, parse
-from traceprof.comparison.series import Series
+from traceprof.comparison.series import Series, why_unlike
 from traceprof.documents.analysis.model import CommunicationTotals, Document, TimedSteps
 from traceprof.documents.comparison import CommunicationChange, PartChange
 from traceprof.reports import text
+from traceprof.run.step_ranges import StepsSource
 
 
 def used(
@@ -251,3 +255,29 @@ def test_workers_and_graphs_are_candidates_for_the_cause() -> None:
         ("CUDA graphs", "not used", "used"),
     }
     assert found(side(None, 4), side(8, 30)) == set()
+
+
+RANGES, PERIOD, NONE = StepsSource.RANGES, StepsSource.PERIOD, StepsSource.NONE
+
+
+def capture(source: StepsSource, *num_kernels: int) -> Any:
+    periods = [SimpleNamespace(num_kernels=num) for num in num_kernels]
+    return SimpleNamespace(headline=SimpleNamespace(steps_source=source, periods=periods))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (capture(RANGES), capture(RANGES), None),
+        (capture(NONE), capture(RANGES), None),
+        (capture(PERIOD, 4), capture(RANGES), "on one side only"),
+        (capture(NONE), capture(PERIOD, 4), "on one side only"),
+        (capture(PERIOD, 4, 1), capture(PERIOD, 4), "different numbers of phases"),
+        (capture(PERIOD, 4, 2), capture(PERIOD, 8, 1), None),  # at most twice as many
+        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 5), "periods have 2 and 5 kernels"),
+    ],
+)
+def test_periods_of_two_sides(before: Any, after: Any, why: str | None) -> None:
+    for sides in ((before, after), (after, before)):
+        said = why_unlike(sides[:1], sides[1:])
+        assert said is None if why is None else why in (said or "")

@@ -21,8 +21,6 @@ def notebook() -> nbformat.NotebookNode:
 
 
 def cells_of(content: nbformat.NotebookNode) -> list[tuple[str, list[str]]]:
-    """Return source and outputs of each cell of code, as text."""
-
     def text(output: Any) -> str:
         return str(output.get("text") or output["data"]["text/plain"])
 

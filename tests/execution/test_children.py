@@ -33,7 +33,6 @@ def nothing() -> None:
 
 
 def child_pids() -> list[int]:
-    """Return the ids of this process's children."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     return [int(pid) for pid in listed.split()]
 

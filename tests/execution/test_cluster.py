@@ -45,7 +45,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """Return the address of the cluster, which has two processes in long tests."""
     if request.node.get_closest_marker("long"):
         cluster.scale(2)  # type: ignore[no-untyped-call]
     return cluster.scheduler_address

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def damaged(tmp_path: Path, reports: list[Path]) -> list[Path]:
-    """Return reports that cannot be analysed, each for a reason of its own."""
     content = reports[0].read_bytes()
     cut, other = tmp_path / "cut.sqlite", tmp_path / "other.sqlite"
     cut.write_bytes(content[: len(content) // 2])

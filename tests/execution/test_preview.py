@@ -31,7 +31,6 @@ def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:
 
 
 def assert_agrees(path: Path, options: Options) -> None:
-    """Look at a report in both ways."""
     is_usual = options == Options()
     with analysis_of(path) if is_usual else closing(analyze(path, options=options)) as analysis:
         expected = without_steps(analysis.result.breakdown)
@@ -72,8 +71,6 @@ def test_of_some_steps_nothing_is_known_yet() -> None:
 
 
 class Listener(RowCount):
-    """Also keeps the partial results."""
-
     def __init__(self) -> None:
         super().__init__()
         self.partials: list[Analysis] = []

@@ -28,8 +28,6 @@ pytestmark = [
 
 
 class Listener(RowCount):
-    """Also receives partial results."""
-
     def __init__(self) -> None:
         super().__init__()
         self.num_breakdowns: list[int] = []

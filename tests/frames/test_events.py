@@ -26,7 +26,6 @@ KERNEL_COLUMNS = [
 
 
 def in_report(path: Path, query: str) -> pd.DataFrame:
-    """Return what a query finds in a report."""
     with closing(sqlite3.connect(path)) as connection:
         return pd.read_sql(query, connection)
 

@@ -14,7 +14,6 @@ from tests.support.recording import table
 
 
 def main() -> None:
-    """Print the machine, and the table."""
     tools = ["nsys", "torch"] if shutil.which("nsys") else ["torch"]
     names = [name for name in PROGRAMS if DEVICE == "cuda" or name not in NEED_GPU]
     gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else f"no GPU ({platform.machine()})"

@@ -80,7 +80,6 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, **options)
 
     def loss(self, batch: Tensor) -> Tensor:
-        """Return the loss of a batch."""
         with torch.autocast(CUDA, HALF, enabled=self.half):
             output: Tensor = self.model(batch)
             return output.float().square().mean()
@@ -367,7 +366,6 @@ CHANGES: dict[str, Change] = {
 
 
 def run(step: Callable[[], object]) -> None:
-    """Run marked steps."""
     for _ in range(RECORDED):
         with instrument.step():
             step()
@@ -406,7 +404,6 @@ def collected(folder: Path, name: str) -> list[float]:
 
 
 def main(changes: dict[str, Change]) -> None:
-    """Time and record all changes, or those named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")

@@ -82,17 +82,14 @@ class Gpu:
         return stream
 
     def synchronize(self) -> None:
-        """Wait for all streams."""
         self.runtime.cudaDeviceSynchronize()
 
     def memory(self, num_bytes: int) -> c_void_p:
-        """Return memory of the GPU."""
         memory = c_void_p()
         self.runtime.cudaMalloc(byref(memory), c_size_t(num_bytes))
         return memory
 
     def pinned(self, num_bytes: int) -> c_void_p:
-        """Return pinned memory of the host."""
         memory = c_void_p()
         self.runtime.cudaMallocHost(byref(memory), c_size_t(num_bytes))
         return memory
@@ -171,7 +168,6 @@ class Training:
         self.reduced = gpu.order(self.others, gpu.main)
 
     def layer(self, number: int) -> None:
-        """Launch a layer."""
         for kernel in self.layers[number]:
             kernel(self.gpu.main)
 
@@ -282,7 +278,6 @@ def graph(gpu: Gpu, *, changed: bool) -> Callable[[], object]:
 
 
 def synchronize(gpu: Gpu, *, changed: bool) -> Callable[[], object]:
-    """Wait for each layer, or never."""
     training = Training(gpu, rounds=1000)
     wait = partial(gpu.runtime.cudaStreamSynchronize, gpu.main)
     return training.step if changed else partial(training.step, wait)
@@ -469,7 +464,6 @@ def time_one(gpu: Gpu, name: str) -> None:
 
 
 def main() -> None:
-    """Time and record all changes, or those named, each in a process of its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")

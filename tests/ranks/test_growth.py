@@ -79,7 +79,6 @@ def _of_larger_run(arrivals: Arrivals, block: int, num_ranks: int) -> Arrivals:
 
 
 def judged(reports: list[MeasuredReport]) -> RunResult:
-    """Return the result of reports, without savings."""
     measured = measured_run(reports)
     return RunResult(measured, judge(measured))
 

@@ -248,53 +248,42 @@ def alike(num: int) -> Int64:
     return np.zeros(num, np.int64)
 
 
+def shift_of(first: Int64, second: Int64, *, one_clock: bool = False) -> int | None:
+    """Return the shift between operations of one size that end at these times."""
+    one, other = (OperationList(alike(len(times)), times) for times in (first, second))
+    return shift_between(one, other, one_clock=one_clock)
+
+
 @pytest.mark.parametrize("ahead", [-30_000_000, 0, 5_000_000])
 @pytest.mark.parametrize("shift", [-7, -1, 0, 1, 20])
 def test_the_shift_is_found_whatever_the_clocks_are_apart(shift: int, ahead: int) -> None:
     all_ends = ends(120)
     first = all_ends[20:100]
     second = all_ends[20 + shift : 90 + shift] + ahead
-    found = shift_between(
-        OperationList(alike(80), first), OperationList(alike(70), second), one_clock=False
-    )
-    assert found == shift
+    assert shift_of(first, second) == shift
 
 
 def test_a_drifting_clock_does_not_matter() -> None:
     first = ends(200)
     second = first[50:150] + np.rint(first[50:150] * 50e-6).astype(np.int64)
-    found = shift_between(
-        OperationList(alike(200), first), OperationList(alike(100), second), one_clock=False
-    )
-    assert found == 50
+    assert shift_of(first, second) == 50
 
 
 def test_single_outliers_do_not_matter() -> None:
     first = ends(60)
     second = first[3:43].copy()
     second[::10] -= 400_000
-    found = shift_between(
-        OperationList(alike(60), first), OperationList(alike(40), second), one_clock=False
-    )
-    assert found == 3
+    assert shift_of(first, second) == 3
 
 
 def test_several_shifts_that_fit_as_well_are_none() -> None:
     regular = np.arange(60, dtype=np.int64) * STEP
-    first, second = (
-        OperationList(alike(60), regular),
-        OperationList(alike(40), regular[:40] + STEP // 2),
-    )
-    assert shift_between(first, second, one_clock=False) is None
+    assert shift_of(regular, regular[:40] + STEP // 2) is None
 
 
 def test_one_clock_decides_between_shifts_that_fit_as_well() -> None:
     regular = np.arange(60, dtype=np.int64) * STEP
-    first, second = (
-        OperationList(alike(60), regular),
-        OperationList(alike(40), regular[9:49] + 3_000),
-    )
-    assert shift_between(first, second, one_clock=True) == 9
+    assert shift_of(regular, regular[9:49] + 3_000, one_clock=True) == 9
 
 
 def test_sizes_decide_between_shifts_that_fit_as_well() -> None:

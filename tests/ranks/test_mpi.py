@@ -95,7 +95,6 @@ def analyzed(*paths: Path) -> RunResult:
 
 
 def matrix_of(result: RunResult) -> dict[tuple[int, int], int]:
-    """Return how long each rank waited for each other."""
     ranks, matrix = result.ranks.ranks, result.ranks.matrix_ns
     return {
         (ranks[row], ranks[column]): int(matrix[row, column])

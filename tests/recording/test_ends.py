@@ -70,7 +70,6 @@ class Recording:
         )
 
     def end(self) -> tuple[int, str]:
-        """Return its exit code and what it printed."""
         printed, _ = self.process.communicate(timeout=MAX_S)
         return self.process.returncode, printed
 

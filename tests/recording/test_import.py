@@ -45,7 +45,6 @@ def program(path: Path, script: str) -> Path:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of an Nsight Systems, whose nsys on PATH is a link to its own."""
     folder = tmp_path / "nsight-systems"
     nsys = program(folder / "target-linux-x64" / "nsys", NSYS)
     links = tmp_path / "bin"

@@ -1,10 +1,14 @@
-"""The facts about a machine that choose the flags of a recording."""
+"""The facts about a machine: of the system, of `nvidia-smi` and of the driver."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.support.selection import known
+from traceprof.recording import nvml
 from traceprof.recording.machine import (
     as_ranges,
     counters_restricted,
@@ -15,7 +19,17 @@ from traceprof.recording.machine import (
     ptrace_scope,
     throttled_since,
 )
-from traceprof.run.machines import Cores
+from traceprof.recording.nvidia_smi import (
+    gpu_paths,
+    nearest_gpus,
+    parse_gpus,
+    parse_numa_nodes,
+    parse_nvlinks,
+    parse_topology,
+    payload_rate,
+    with_links,
+)
+from traceprof.run.machines import Cores, Gpu
 
 
 def written(root: Path, name: str, text: str) -> Path:
@@ -175,3 +189,199 @@ def test_ranges(numbers: list[int], text: str) -> None:
 )
 def test_what_is_lacking(cores: Cores, num_ranks: int, lack: str | None) -> None:
     assert cores.lack(num_ranks) == lack
+
+
+LEGEND = """
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_2
+  NIC1: mlx5_bond_0
+"""
+# Since 2023: tabs, a space around X, two empty columns before the last, underlined headings.
+NEW = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV4\tSYS\tPXB\tSYS\t0-15,32-47\t0\t\tN/A\n"
+    "GPU1\tNV4\t X \tSYS\tPXB\tSYS\t0-15,32-47\t0\t\tN/A\n"
+    "GPU2\tSYS\tSYS\t X \tSYS\tPIX\t16-31,48-63\t1\t\tN/A\n"
+    "NIC0\tPXB\tPXB\tSYS\t X \tSYS\t\t\t\t\n"
+    "NIC1\tSYS\tSYS\tPIX\tSYS\t X \t\t\t\t\n" + LEGEND
+)
+# Before: blanks, cards by name, no NUMA nodes.
+OLD = """
+        GPU0    GPU1    mlx4_0  CPU Affinity
+GPU0     X      PHB     NODE    0-9,20-29
+GPU1    PHB      X      PIX     0-9,20-29
+mlx4_0  NODE    PIX      X
+
+Legend:
+
+  X   = Self
+"""
+NO_CARDS = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n"
+NOTHING_KNOWN = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t\tN/A\nGPU1\tPHB\t X \n"
+LINKS = """GPU 0: NVIDIA RTX A6000 (UUID: GPU-00000000-0000-0000-0000-000000000000)
+\t Link 0: 14.062 GB/s
+\t Link 1: 14.062 GB/s
+\t Link 2: <inactive>
+\t Link 3: <inactive>
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-11111111-0000-0000-0000-000000000000)
+\t Link 0: 26.562 GB/s
+GPU 2: Tesla T4 (UUID: GPU-2)
+"""
+
+
+def test_matrix_of_a_new_version() -> None:
+    matrix, cards = parse_topology(NEW)
+    assert cards == {"NIC0": "mlx5_2", "NIC1": "mlx5_bond_0"}
+    assert gpu_paths(matrix, 3) == (("X", "NV4", "SYS"), ("NV4", "X", "SYS"), ("SYS", "SYS", "X"))
+    assert nearest_gpus(matrix, cards) == {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)}
+    assert parse_numa_nodes(NEW) == {0: 0, 1: 0, 2: 1}
+
+
+def test_matrix_of_an_old_version() -> None:
+    matrix, cards = parse_topology(OLD)
+    assert cards == {}
+    assert gpu_paths(matrix, 2) == (("X", "PHB"), ("PHB", "X"))
+    assert nearest_gpus(matrix, cards) == {"mlx4_0": (1,)}
+    assert parse_numa_nodes(OLD) == {}
+
+
+def test_one_gpu_and_unknown_nodes() -> None:
+    assert gpu_paths(parse_topology(NO_CARDS)[0], 1) == (("X",),)
+    assert parse_numa_nodes(NO_CARDS) == {0: 0}
+    assert gpu_paths(parse_topology(NOTHING_KNOWN)[0], 2) == (("X", "PHB"), ("PHB", "X"))
+    assert parse_numa_nodes(NOTHING_KNOWN) == {}
+
+
+@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed\n", "GPU0\n", "\tGPU0\nGPU0\t?\n"])
+def test_what_is_no_matrix(text: str) -> None:
+    assert gpu_paths(parse_topology(text)[0], 2) == (("", ""), ("", ""))
+    assert parse_numa_nodes(text) == {}
+
+
+def test_links() -> None:
+    links = parse_nvlinks(LINKS)
+    assert links == {0: [14.062, 14.062], 1: [26.562], 2: []}
+    assert parse_nvlinks("") == {}
+    bridged = with_links(Gpu(0, "A"), links[0])
+    assert (bridged.num_nvlinks, bridged.nvlink_gb_per_s) == (2, 14.062)
+    assert with_links(Gpu(0, "A"), []).peaks == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "carried"),
+    [(25.0, 25.0), (26.562, 25.0), (26.5625, 25.0), (53.125, 50.0), (50.0, 50.0)],
+)
+def test_rates_without_overhead(told: float, carried: float) -> None:
+    assert payload_rate(told) == carried
+
+
+def test_gpus() -> None:
+    text = (
+        "0, NVIDIA A100-SXM4-80GB, GPU-aa, 00000000:07:00.0, 535.104.05, 4, 16\n"
+        "1, NVIDIA A100-SXM4-80GB, GPU-bb, 00000000:0B:00.0, 535.104.05, 4, 8\n"
+        "2, Tesla T4, GPU-cc, 00000000:0C:00.0, 535.104.05, [N/A], [N/A]\n"
+        "a line of something else\n"
+    )
+    gpus, driver = parse_gpus(text)
+    assert driver == "535.104.05"
+    assert [gpu.peaks for gpu in gpus] == [{"pcie": 31.5}, {"pcie": 15.75}, {}]
+    assert [gpu.bus for gpu in gpus][:2] == ["00000000:07:00.0", "00000000:0B:00.0"]
+    assert parse_gpus("") == ([], "")
+
+
+class NvmlError(Exception):
+    """What the library raises."""
+
+
+class Driver:
+    """Two GPUs with two NVLinks to each other, and one without any, behind another socket."""
+
+    NVMLError = NvmlError
+    NVML_NVLINK_MAX_LINKS = 4
+    NVML_FEATURE_ENABLED = 1
+    NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON = 90
+    NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    NVML_TOPOLOGY_INTERNAL, NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE = 0, 10, 20
+    NVML_TOPOLOGY_HOSTBRIDGE, NVML_TOPOLOGY_NODE, NVML_TOPOLOGY_SYSTEM = 30, 40, 50
+
+    def __init__(self, *, switched: bool = False) -> None:
+        self.is_open = False
+        self.switched = switched
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.is_open = False
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetCount": lambda: 3,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlSystemGetDriverVersion": lambda: "550.54.14",
+            "nvmlDeviceGetName": lambda _: b"NVIDIA A100-SXM4-40GB",  # as before version 11.5
+            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
+            "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(busId=f"00000000:0{gpu}:00.0"),
+            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 4,
+            "nvmlDeviceGetCurrPcieLinkWidth": self._width,
+            "nvmlDeviceGetNvLinkState": self._state,
+            "nvmlDeviceGetNvLinkRemoteDeviceType": lambda *_: 2 if self.switched else 0,
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda gpu, _: SimpleNamespace(
+                busId=f"00000000:0{1 - gpu}:00.0"
+            ),
+            "nvmlDeviceGetTopologyCommonAncestor": lambda *_: 50,
+            "nvmlDeviceGetFieldValues": lambda *_: [
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=25_000))
+            ],
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
+
+    def _width(self, gpu: int) -> int:
+        if gpu == 2:
+            raise NvmlError
+        return 16
+
+    def _state(self, gpu: int, link: int) -> int:
+        if gpu == 2:
+            raise NvmlError
+        return int(link < 2)
+
+
+def test_links_between_two_gpus() -> None:
+    driver = Driver()
+    asked = known(nvml.ask(driver))
+    gpus, version, paths = asked
+    assert version == "550.54.14"
+    assert [gpu.name for gpu in gpus] == ["NVIDIA A100-SXM4-40GB"] * 3
+    assert [gpu.peaks for gpu in gpus] == [{"nvlink": 50.0, "pcie": 31.5}] * 2 + [{}]
+    assert paths == (("X", "NV2", "SYS"), ("NV2", "X", "SYS"), ("SYS", "SYS", "X"))
+    assert not driver.is_open
+
+
+def test_a_switch_leads_to_all() -> None:
+    asked = known(nvml.ask(Driver(switched=True)))
+    assert asked[2][0] == ("X", "NV2", "NV2")
+
+
+def test_without_a_driver() -> None:
+    driver = Driver()
+
+    def fail() -> None:
+        raise NvmlError
+
+    driver.nvmlInit = fail  # type: ignore[method-assign]
+    assert nvml.ask(driver) is None
+
+
+def test_the_installed_library() -> None:
+    asked = nvml.gpus()  # in most places that test there is no driver
+    assert asked is None or len(asked) == 3

@@ -167,7 +167,6 @@ def peer_kinds(db: sqlite3.Connection) -> set[int]:
 
 
 def are_two(source: int | None, target: int | None) -> bool:
-    """Say whether a copy is from one device to another one."""
     return source is not None and target is not None and source != target
 
 

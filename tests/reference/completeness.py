@@ -23,8 +23,6 @@ _WAIT = re.compile(
 
 
 class Launch(NamedTuple):
-    """A call that launches an operation."""
-
     start: int
     end: int
     thread: int

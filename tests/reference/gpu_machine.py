@@ -106,11 +106,9 @@ class Machine:
         self._order = count()
 
     def start(self, process: Steps) -> None:
-        """Begin a process now."""
         self._at(self.now, lambda: self._go_on(process))
 
     def run(self) -> Machine:
-        """Run until nothing is left to happen."""
         while self._agenda:
             self.now, _, action = heapq.heappop(self._agenda)
             action()
@@ -181,7 +179,6 @@ class Device:
         machine.rows[schema.CUDA_DEVICES].append(known)
 
     def stream(self, number: int) -> Stream:
-        """Return one of its streams."""
         if number not in self._streams:
             self._streams[number] = Stream(self, number)
         return self._streams[number]
@@ -298,7 +295,6 @@ class Thread:
         self._switch(is_in=True)
 
     def chance(self) -> float:
-        """Return a number from 0 to 1."""
         return self._rng.random()
 
     def step(self, number: int, process: Steps) -> Steps:
@@ -318,7 +314,6 @@ class Thread:
         yield self._noisy(ns, 0.1) * factor
 
     def sleep(self, ns: float) -> Steps:
-        """Sleep for a time."""
         self._switch(is_in=False)
         yield self._noisy(ns, 0.05)
         self._switch(is_in=True)

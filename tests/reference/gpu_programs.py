@@ -68,7 +68,6 @@ class Program:
 
     @property
     def asked(self) -> dict[str, Change]:
-        """The changes that are asked about, by assumption."""
         return {name: ASSUMED[name] for name in self.assumptions.split()}
 
     def run(self, seed: int, change: Change | None = None, num_steps: int = NUM_STEPS) -> Machine:
@@ -219,7 +218,6 @@ def pipeline(thread: Thread, _: int) -> Steps:
 
 
 def stages(layers: Sequence[int]) -> Start:
-    """Return a pipeline of stages with these numbers of layers, which run 1F1B."""
     num_stages = len(layers)
 
     def step(thread: Thread, _: int) -> Steps:

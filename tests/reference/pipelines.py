@@ -55,7 +55,6 @@ class _Exchange:
 
 
 def bubbles(path: Path) -> list[dict[str, int]]:
-    """Return the bubble of each stage and its parts, in order of the ranks."""
     passes, exchanges = _read(path)
     messages = _messages(passes, exchanges)
     everything = [pass_ for of_stage in passes for pass_ in of_stage]

@@ -45,8 +45,6 @@ PAGEABLE = 0  # ENUM_CUDA_MEM_KIND
 
 
 class Call(NamedTuple):
-    """An API call; calls sort in host order."""
-
     start: int
     end: int
     correlation: int

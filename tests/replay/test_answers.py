@@ -1,7 +1,9 @@
 """What the replay says of real runs, and of simulated ones whose change was run as well."""
 
 import dataclasses
+import json
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import traceprof
 from sample_traces.simulator import SCENARIOS, kernels, simulate_scenario
 from sample_traces.simulator.ddp import simulate_ddp
 from sample_traces.simulator.event_model.actions import Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
 from sample_traces.simulator.machine import MPI_POINT_TO_POINT
+from sample_traces.simulator.scenarios.runs import simulate_run
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changed_programs import PAIRS
@@ -25,7 +29,7 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
-from tests.support.databases import change
+from tests.support.databases import change, query
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import known, long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
@@ -505,3 +509,30 @@ def ended_ns(path: Path) -> float:
         windows = [rank.window for rank in analysis.run.ranks]
     ends = [window.end_ns for window in windows]
     return float(np.mean(ends)) - min(window.start_ns for window in windows)
+
+
+TABLES = [
+    "NVTX_EVENTS",
+    *(f"CUPTI_ACTIVITY_KIND_{of}" for of in ("RUNTIME", "KERNEL", "MEMCPY", "SYNCHRONIZATION")),
+]
+STEP = "SELECT start FROM NVTX_EVENTS JOIN StringIds ON textId = id WHERE value = 'step 24'"
+
+
+def answered(folder: Path, ended: Collection[int], late: int) -> Answer:
+    """Return what a run gains without its late rank, some of its reports ended two steps early."""
+    truth = simulate_run("straggler-slow-kernels", folder, seed=1, per_rank=True)
+    assert json.loads(truth.read_text())["straggler"]["rank"] == late
+    for rank in ended:
+        report = folder / f"rank_{rank}.sqlite"
+        ((begin,),) = query(report, STEP)
+        for table in TABLES:
+            change(report, f"DELETE FROM {table} WHERE start >= {begin}")
+    (answer,) = traceprof.whatif(folder, assume=["no-straggler"]).whatif.answers
+    return answer
+
+
+def test_steps_that_only_the_late_rank_has(tmp_path: Path) -> None:
+    late, ranks = 3, range(8)
+    both = answered(tmp_path / "both", ranks, late)
+    others = answered(tmp_path / "others", {*ranks} - {late}, late)
+    assert others.change_ns == pytest.approx(both.change_ns, rel=0.02)

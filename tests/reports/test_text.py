@@ -1,25 +1,40 @@
 """The text report: short, whole, and safe to print."""
 
 import io
+import json
 from collections.abc import Iterable
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from dashboards.address import Address
+from dashboards.pages import ranks
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
+from tests.support.commands import run
+from tests.support.dashboard import named
 from tests.support.selection import known, long_after
-from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES, analysis_of
+from tests.support.traces import REAL_FOLDER, SAMPLE, SAMPLE_FOLDER, SAMPLES, analysis_of
+from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analyses.verdict.yields import UsualYield
-from traceprof.analysis import analyze_reports
+from traceprof.analysis import analyze, analyze_reports
+from traceprof.documents.analysis.records import document
 from traceprof.findings import Basis, Saving
+from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.reports import html, text
+from traceprof.reports import json as json_report
 from traceprof.reports.claims import claim
+from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
+from traceprof.reports.kernels_text import MAX_KERNELS, compute_lines
 from traceprof.units import duration, percent, ranks_text
 
 MAX_WORDS = 400  # of a report without `--verbose`
@@ -267,3 +282,211 @@ def test_a_share_follows_the_time_that_it_is_of() -> None:
     assert cost not in finding.title
     said = " ".join(text.render(result, is_verbose=True).split())
     assert f" (it costs {cost}, {percent(finding.impact_fraction)} of the training)" in said
+
+
+_ON = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"
+_OFF = "ampere_sgemm_128x64_tn"
+_UNKNOWN = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1"
+
+
+_MATRICES = "of matrix multiplication"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((_ON, _ON), f"100.0 % {_MATRICES} runs on tensor cores"),
+        ((_ON, _OFF), f"50.0 % {_MATRICES} runs on tensor cores"),
+        ((_ON, _UNKNOWN), f"at least 50.0 % {_MATRICES} runs on tensor cores: kernel names"),
+        (
+            (_OFF, _UNKNOWN),
+            f"at least 50.0 % {_MATRICES} does not run on tensor cores: kernel names",
+        ),
+        (
+            (_UNKNOWN, _UNKNOWN),
+            f"kernel names do not show whether {_MATRICES[3:]} runs on tensor cores",
+        ),
+    ],
+)
+def test_tensor_cores(names: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number, name in enumerate(names):
+        trace.kernel(number * 1000, number * 1000 + 990, name)
+    assert compute_lines(analyze(trace.write(tmp_path)).result)[1].startswith(said)
+
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float,"
+    " float, at::native::MulFunctor<float>>, at::detail::Array<char *, 3>>(int, T2, T3)"
+)
+
+
+def export(path: Path, *, num_names: int = 3) -> Path:
+    builder = TraceBuilder().kernel(0, 5000, "ampere_sgemm_128x64_tn").kernel(5000, 8000, ADD)
+    for index in range(num_names - 2):
+        builder.kernel(10_000 + 100 * index, 10_010 + 100 * index, f"mine_{index:02}")
+    return builder.write(path)
+
+
+def test_the_table_names_what_each_kernel_does(tmp_path: Path) -> None:
+    shown = text.render(analyze_reports([export(tmp_path / "t.sqlite")]), shows_kernels=True)
+    assert "Kernels, by name" in shown
+    assert "matmul 62.4 %, elementwise 37.5 %, not known by name 0.1 %" in shown
+    first, second = (line for line in shown.splitlines() if line.lstrip()[:4] in {"5 µs", "3 µs"})
+    assert first.split() == ["5", "µs", "62.4", "%", "1", "5", "µs", "matmul", "fp32",
+                             "ampere_sgemm_128x64_tn"]  # fmt: skip
+    assert second.endswith("at::native::vectorized_elementwise_kernel: MulFunctor")
+    assert "more name" not in shown
+    assert "per step" not in shown
+
+
+def test_what_the_table_leaves_out_has_a_line(tmp_path: Path) -> None:
+    path = export(tmp_path / "t.sqlite", num_names=MAX_KERNELS + 3)
+    shown = text.render(analyze_reports([path]), shows_kernels=True)
+    assert "… and 3 more names: 30 ns, 0.4 %" in shown
+    assert "mine_17" in shown
+    assert "mine_18" not in shown
+
+
+def test_of_several_ranks_the_busiest_is_shown(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 10, device=0).kernel(0, 20, "relu", device=1)
+    result = analyze_reports([builder.write(tmp_path)])
+    shown = text.render(result, shows_kernels=True)
+    assert "rank 1, whose kernels take longest together (20 ns)" in shown
+    assert [row.name for row in document(result).kernels] == ["gemm", "relu"]
+
+
+def test_without_kernels_it_says_so(tmp_path: Path) -> None:
+    path = TraceBuilder().memcpy(0, 100).write(tmp_path)
+    assert "No kernel ran." in text.render(analyze_reports([path]), shows_kernels=True)
+
+
+def test_the_table_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
+    result = analyze_reports([export(tmp_path / "t.sqlite")])
+    assert "Kernels, by name" not in text.render(result)
+    assert "Kernels, by name" not in html.render(result)
+    assert "Kernels, by name" in html.render(result, shows_kernels=True)
+
+
+def test_json_has_all_kernels(tmp_path: Path) -> None:
+    document = json.loads(json_report.render(analyze_reports([export(tmp_path / "t.sqlite")])))
+    kernels = document["kernels"]
+    # Without steps all of the training is one, of whose mean nothing is known.
+    assert [kernel.pop("per_steady_step_ns") for kernel in kernels] == [5000, 3000, 10]
+    assert [kernel.pop("steady_error_ns") for kernel in kernels] == [None] * 3
+    places = [kernel.pop("place") for kernel in kernels]
+    assert places == sorted(places)
+    assert 0 == places[0] < places[-1] < 1
+    unknown = ("operator", "module", "source", "range", "flops", "flops_per_s", "moved_bytes",
+               "gb_per_s", "peak_gb_per_s")  # fmt: skip
+    assert {kernel.pop(name) for kernel in kernels for name in unknown} == {None}
+    assert {kernel.pop("peak_flops_per_s") for kernel in kernels} <= {None, 19.5e12}
+    assert kernels == [
+        {
+            "rank": 0, "name": "ampere_sgemm_128x64_tn", "category": "matmul", "precision": "fp32",
+            "tensor_cores": False, "count": 1, "total_ns": 5000, "median_ns": 5000,
+            "per_step_ns": None,
+        },
+        {
+            "rank": 0, "name": ADD, "category": "elementwise", "precision": "fp32",
+            "tensor_cores": False, "count": 1, "total_ns": 3000, "median_ns": 3000,
+            "per_step_ns": None,
+        },
+        {
+            "rank": 0, "name": "mine_00", "category": "other", "precision": None,
+            "tensor_cores": None, "count": 1, "total_ns": 10, "median_ns": 10, "per_step_ns": None,
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("output_format", ["text", "html", "json"])
+def test_the_option(tmp_path: Path, output_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = export(tmp_path / "t.sqlite")
+    assert run("analyze", path, "--kernels", "--format", output_format) == 0
+    assert "ampere_sgemm_128x64_tn" in capsys.readouterr().out
+
+
+PASSES = {"forward": FORWARD, "backward": BACKWARD}
+_SAMPLE = SAMPLE.with_stem("pipeline-bubble")
+
+
+def test_a_step_shows_every_pass_and_what_lies_between() -> None:
+    with analysis_of(_SAMPLE) as analysis:
+        found = pipeline_bubble.run(analysis.result.measured)
+        drawing = pipeline_drawing(found.pipelines[0], found.ranks)
+    assert drawing is not None
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for box in drawing.boxes:
+        assert box.kind in CLASSES
+        assert box.x >= LABELS
+        assert box.x + box.width <= WIDTH + 0.2
+        rows.setdefault(int(box.y), []).append((box.x, box.x + box.width))
+    assert len(rows) == 2 * 3  # each stage as it ran, and ideally
+    for spans in rows.values():
+        spans.sort()
+        assert all(low[1] <= high[0] + 0.3 for low, high in pairwise(spans))
+    numbers = [box.text for box in drawing.boxes if box.kind == "forward"]
+    assert numbers == [str(number) for number in range(4)] * 2 * 3
+
+
+@pytest.mark.parametrize(("sample", "is_drawn"), [("pipeline-bubble", True), ("ddp", False)])
+def test_the_page_draws_pipelines_only(sample: str, is_drawn: bool) -> None:
+    with analysis_of(SAMPLE.with_stem(sample)) as analysis:
+        assert ("<h2>Pipeline</h2>" in html.render(analysis.result)) == is_drawn
+
+
+def test_a_production_job_is_drawn(traces: Path) -> None:
+    """Two pipelines of four stages side by side, without event records or ranges of its own."""
+    with closing(analyze(traces / "kineto" / "bytedance_st")) as analysis:
+        found = pipeline_bubble.run(analysis.result.measured).pipelines
+        drawings = pipeline_drawings(analysis.measured)
+        pictures = named(ranks.layout(analysis, Address()), "Img")
+        assert html.render(analysis.result).count("As it ran") == len(found)
+    assert len(found) == len(drawings) == len(pictures) == 2
+    assert all("in step 8" in drawing.caption for drawing in drawings)
+    for pipeline, drawing in zip(found, drawings, strict=True):
+        assert [stage.member % 2 for stage in pipeline.stages] == [pipeline.stages[0].member] * 4
+        times = 2  # as it ran, and ideally
+        for kind in ("forward", "backward"):
+            of_step = [
+                int(((stage.kind == PASSES[kind]) & (stage.step == 8)).sum())
+                for stage in pipeline.stages
+            ]
+            drawn = [box for box in drawing.boxes if box.kind == kind]
+            assert len(drawn) == times * sum(of_step) > 0
+        assert {"warm_up", "imbalance"} <= {box.kind for box in drawing.boxes}
+
+
+@pytest.mark.parametrize(("sample", "is_drawn"), [("pipeline-bubble", True), ("training", False)])
+def test_the_dashboard_shows_the_same_drawing(sample: str, is_drawn: bool) -> None:
+    with analysis_of(SAMPLE.with_stem(sample)) as analysis:
+        page = ranks.layout(analysis, Address())
+        of_one = ranks.layout(analysis, Address(rank=(1,)))
+        drawings = pipeline_drawings(analysis.measured)
+    sources = [image.src for image in named(page, "Img")]
+    assert sources == [image.src for image in named(of_one, "Img")]
+    assert len(sources) == len(drawings) == is_drawn
+    for source, drawing in zip(sources, drawings, strict=True):
+        svg = ET.fromstring(unquote(source.partition(",")[2]))  # noqa: S314  (our own)
+        boxes = [
+            (box.get("class"), float(box.get("x", "")), float(box.get("width", "")))
+            for box in svg.iter("{http://www.w3.org/2000/svg}rect")
+        ]
+        assert boxes == [
+            *((box.kind, box.x, box.width) for box in drawing.boxes),
+            *((kind, x, 10) for kind, x, _ in drawing.legend),
+        ]
+
+
+def test_parts_of_waits_fill_each_gap_up_to_the_next_pass() -> None:
+    with analysis_of(_SAMPLE) as analysis:
+        stages = pipeline_bubble.run(analysis.measured).pipelines[0].stages
+    for stage in stages:
+        expected = []
+        for end, parts in zip(stage.gap_end_ns.tolist(), stage.parts_ns.tolist(), strict=True):
+            start = end - sum(parts)
+            for part, length in enumerate(parts):
+                if length:
+                    expected.append((start, start + length, part))
+                    start += length
+        assert [*zip(*(column.tolist() for column in stage.waits), strict=True)] == expected

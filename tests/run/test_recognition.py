@@ -1,11 +1,22 @@
-"""Which reports are of one run, and what numbers the ranks."""
+"""Which reports are of one run, which kind of program it is, and where a process hangs."""
 
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import session
+from tests.support.builders import (
+    ALL_REDUCE,
+    TraceBuilder,
+    call,
+    global_pid,
+    global_tid,
+    prepare,
+    session,
+)
+from traceprof.analysis import analyze_reports
+from traceprof.run.opening import open_report
+from traceprof.run.program import Program
 from traceprof.run.recognition import (
     ReportIdentity,
     choose_numbers,
@@ -14,6 +25,7 @@ from traceprof.run.recognition import (
     rank_of_environment,
     rank_of_file,
 )
+from traceprof.trace.open import open_trace
 
 S = 1_000_000_000
 
@@ -101,3 +113,132 @@ def test_the_first_source_that_tells_all_apart_counts() -> None:
     assert choose_numbers(sources.items(), 3) == ([2, 0, 1], "environment")
     assert choose_numbers({"mpi": [None, None]}.items(), 2) == ([0, 1], "order")
     assert choose_numbers([], 0) == ([], "order")
+
+
+def programs(path: Path) -> list[Program]:
+    trace = open_trace(path)
+    try:
+        return [rank.program for rank in open_report(trace)]
+    finally:
+        trace.close()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_pytorch"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", True),
+        ("triton_poi_fused_add_0", True),
+        ("triton__0d1d2de3de", True),
+        ("triton_matmul", False),
+        ("jacobi_kernel(float*)", False),
+        ("void cat::native::meow()", False),
+    ],
+)
+def test_kernels(kernel: str, is_pytorch: bool, tmp_path: Path) -> None:
+    [program] = programs(TraceBuilder().kernel(0, 10, kernel).write(tmp_path))
+    assert program.is_pytorch == is_pytorch
+    assert not program.uses_mpi
+    assert len(program.evidence) == is_pytorch
+
+
+@pytest.mark.parametrize(
+    ("name", "is_pytorch"),
+    [("/usr/bin/python3.11", True), ("python", True), ("./jacobi", False), (None, False)],
+)
+def test_ranges_of_pytorch(name: str | None, is_pytorch: bool, tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10).nvtx("aten::add, seq = 12", 0, 5)
+    trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name=name)
+    [program] = programs(trace.write(tmp_path))
+    assert program.is_pytorch == is_pytorch
+
+
+def test_ranges_of_anything_else(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10).nvtx("step 1", 0, 5).nvtx("forward", 0, 5)
+    trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name="python")
+    [program] = programs(trace.write(tmp_path))
+    assert program == type(program)(is_pytorch=False, uses_mpi=False)
+
+
+def test_labels(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10).label("optimizer step", 0, 5)
+    [program] = programs(trace.write(tmp_path))
+    assert program.is_pytorch
+
+
+@pytest.mark.parametrize(
+    ("words", "is_pytorch"),
+    [
+        (["torchrun", "--nproc-per-node", "8", "train.py"], True),
+        (["/opt/bin/python", "-m", "torch.distributed.run", "train.py"], True),
+        (["bash", "-c", "cd a && torchrun train.py"], True),
+        (["python", "train_torchrun.py"], False),
+        (["mpirun", "-np", "4", "./jacobi"], False),
+    ],
+)
+def test_commands(words: list[str], is_pytorch: bool, tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10)
+    names = ["COMMAND", *(f"ARGUMENT_{number}" for number in range(len(words)))]
+    for name, word in zip(names, words, strict=False):
+        trace.raw("META_DATA_CAPTURE", name=f"PROCESS_0:{name}", value=word)
+    [program] = programs(trace.write(tmp_path))
+    assert program.is_pytorch == is_pytorch
+
+
+def test_mpi_of_one_of_two_processes(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 10).kernel(0, 10, pid=2000)
+    thread = global_tid(pid=2000)
+    trace.raw("MPI_COLLECTIVES_EVENTS", start=1, end=2, globalTid=thread, textId=None)
+    trace.raw("MPI_OTHER_EVENTS", start=1, end=2, globalTid=None, textId=None)
+    first, second = programs(trace.write(tmp_path))
+    assert not first.uses_mpi
+    assert second.uses_mpi
+    assert second.evidence == ("calls of MPI",)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_pytorch", "uses_mpi"),
+    [
+        ("a100x4_ddp_baseline_rank0", True, False),
+        ("tiny_3.24.14", True, False),
+        ("cloverleaf_3.13.2", False, False),
+        ("streams_3.0.0", False, False),
+        ("v100x4_mpi_peer_copies", False, True),
+        ("pairs/warm_up_and_upload", True, False),
+    ],
+)
+def test_real_programs(name: str, is_pytorch: bool, uses_mpi: bool, traces: Path) -> None:
+    for found in programs(traces / f"{name}.sqlite"):
+        assert (found.is_pytorch, found.uses_mpi) == (is_pytorch, uses_mpi)
+
+
+def notes(builder: TraceBuilder, path: Path) -> list[str]:
+    found = [note for _, note in analyze_reports([builder.write(path)], jobs=1).notes]
+    return [note for note in found if "open call" in note]
+
+
+def test_the_last_open_call_and_since_when(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder()).machine(end=9_000_000_000)
+    builder.kernel(20, 30, ALL_REDUCE, launch=(3, 5))
+    call(builder, "ncclAllReduce", 0, 10, 0xABC, 64)
+    call(builder, "ncclAllReduce", 1_500_000_000, None, 0xABC, 4096)
+    (note,) = notes(builder, tmp_path / "hung.sqlite")
+    assert note.startswith(
+        "rank 0: the last open call is AllReduce (4.1 kB, communicator 0x0000000000000abc), since"
+        " 1.500000 s, for 7.50 s: it had not returned"
+    )
+
+
+def test_a_group_whose_end_never_returned(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder()).machine(end=100).kernel(20, 30, launch=(3, 5))
+    call(builder, "ncclGroupStart", 0, 1)
+    call(builder, "ncclSend", 2, 3, 7, 100, 3, schema=902)
+    call(builder, "ncclGroupEnd", 40, 100)  # Nsight lets it end with the capture
+    (note,) = notes(builder, tmp_path / "t.sqlite")
+    assert "rank 0: the last open call is Send (100 B, communicator 0x" in note
+    assert "since 0.000000 s, for 60 ns" in note
+
+
+def test_calls_that_returned_are_not_mentioned(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder()).machine(end=100).kernel(20, 30, ALL_REDUCE, launch=(3, 5))
+    call(builder, "ncclAllReduce", 0, 10, 7, 4096)
+    assert notes(builder, tmp_path / "t.sqlite") == []

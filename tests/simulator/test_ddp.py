@@ -32,7 +32,6 @@ Run = tuple[Path, dict[str, Any]]
     scope="module", params=long_after(4, RUNS), ids=lambda run: "-".join(map(str, run.values()))
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """An export and its truth."""
     path = tmp_path_factory.mktemp("ddp") / "run.sqlite"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ddp, "MAX_SIMULATED", 100)

@@ -27,7 +27,6 @@ RUNS = [
 def run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
-    """An export and its truth."""
     path = tmp_path_factory.mktemp("gloo") / "run.sqlite"
     truth: dict[str, Any] = json.loads(simulate_gloo(path, **request.param).read_text())
     assert truth["arguments"] == request.param

@@ -58,12 +58,10 @@ class How(TypedDict, total=False):
 
 
 def global_pid(pid: int = 1000) -> int:
-    """Return the id of a process."""
     return schema.VM_ID | pid << 24
 
 
 def global_tid(pid: int = 1000, tid: int | None = None) -> int:
-    """Return the id of a thread, of the main one by default."""
     return global_pid(pid) | (pid if tid is None else tid)
 
 
@@ -123,7 +121,6 @@ class TraceBuilder:
     def memset(
         self, start: int, end: int, *, bytes: int = 4, **how: Unpack[How]  # noqa: A002
     ) -> Self:  # fmt: skip
-        """Add a memory set of device memory."""
         row: Row = {"bytes": bytes, "memKind": schema.MEM_DEVICE}
         return self._operation(schema.MEMSET.name, start, end, row, "cudaMemsetAsync_v3020", how)
 
@@ -238,7 +235,6 @@ class TraceBuilder:
         return self
 
     def write(self, path: Path) -> Path:
-        """Write the export, which must be new, or `t.sqlite` in a folder, and return its path."""
         path = path / "t.sqlite" if path.is_dir() else path
         with NsightWriter(path, self._schema_version) as writer:
             for table, rows in self._rows.items():

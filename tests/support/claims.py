@@ -294,7 +294,6 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def private_names(code: str) -> Iterator[str]:
-    """Yield modules below `traceprof` that code imports, and private names that it uses."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("traceprof"):
             yield from () if node.module == "traceprof" else (str(node.module),)

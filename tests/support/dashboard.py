@@ -36,7 +36,6 @@ def components(tree: Any) -> Iterator[Component]:
 
 
 def text(tree: Any) -> str:
-    """Return the text of a tree, a space between any two parts."""
     if tree is None:
         return ""
     if isinstance(tree, (list, tuple)):
@@ -47,7 +46,6 @@ def text(tree: Any) -> str:
 
 
 def named(tree: Any, kind: str) -> list[Any]:
-    """Return the components of a class, such as `AgGrid`."""
     return [component for component in components(tree) if type(component).__name__ == kind]
 
 
@@ -140,14 +138,12 @@ def running(*arguments: str, report: Path = SAMPLE) -> Iterator[tuple[subprocess
 
 
 def box_of(locator: Locator) -> FloatRect:
-    """Return where on the page an element is, which has to be seen."""
     box = locator.bounding_box()
     assert box is not None
     return box
 
 
 def drag(page: Page, first: tuple[float, float], last: tuple[float, float]) -> None:
-    """Press the mouse at a place, and release it at another one."""
     page.mouse.move(*first)
     page.mouse.down()
     page.mouse.move(*last, steps=4)

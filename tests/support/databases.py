@@ -15,13 +15,11 @@ from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 
 def query(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Return the rows of a query."""
     with closing(_opened(path)) as database:
         return database.execute(sql, values).fetchall()
 
 
 def change(path: Path, sql: str, *values: object) -> None:
-    """Execute a statement, and commit what it changed."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(sql, values)
 
@@ -37,7 +35,6 @@ def cut(path: Path, part: Path, begin_ns: int, end_ns: int) -> Path:
 
 
 def dump(path: Path) -> list[str]:
-    """Return all that a database holds, as SQL."""
     with closing(_opened(path)) as database:
         return list(database.iterdump())
 

@@ -153,7 +153,6 @@ def constraints(packages: dict[str, dict[str, str]]) -> str:
 
 
 def lowest(python: Path) -> str:
-    """Return constraints-lowest.txt: what uv finds for the oldest Python."""
     with tempfile.TemporaryDirectory() as name:
         uv = install(python, "uv", Path(name) / "env", None) / "uv"
         solve = (uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate")
@@ -191,7 +190,6 @@ def _marker(pythons: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Check all distributions in a folder."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, nargs="?", help="with the wheel and the sdist")
     parser.add_argument("--constraints", action="store_true", help="write constraints.txt first")

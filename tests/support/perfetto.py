@@ -9,8 +9,6 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 
 @dataclass
 class Slice:
-    """An event that was begun and ended."""
-
     start_ns: int
     end_ns: int
     name: str
@@ -21,8 +19,6 @@ class Slice:
 
 @dataclass
 class ReadTrace:
-    """What is in a trace."""
-
     parents: dict[int, int] = field(default_factory=dict)  # of each track
     # of each track; of processes and threads, theirs
     names: dict[int, str] = field(default_factory=dict)

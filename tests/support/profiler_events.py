@@ -45,7 +45,6 @@ def annotation(
 def instant(
     name: str, time_us: float | None, *, place: tuple[Any, Any] = (PID, 1), **how: Any
 ) -> dict[str, Any]:
-    """Return an event without a length."""
     return {
         "ph": "i", "s": "t", "name": name, "pid": place[0], "tid": place[1], "ts": time_us, **how,
     }  # fmt: skip

@@ -106,8 +106,6 @@ Truth = dict[str, Any]
 
 @dataclass
 class Events:
-    """The events of a report."""
-
     kernels: pd.DataFrame  # as `traceprof.open_run` gives them
     copies: pd.DataFrame  # the same
     ranges: pd.DataFrame  # the same
@@ -299,7 +297,6 @@ SOURCE = Path(__file__).with_name("tool.c")
 
 
 def build_tool(folder: Path) -> Path:
-    """Compile the tool; return its library."""
     compiler = shutil.which("cc")
     if compiler is None:
         missing("a C compiler is not installed", "cc")

@@ -73,7 +73,6 @@ def real_turn(name: str) -> list[Path]:
 
 
 def real_name(path: Path) -> str:
-    """Return the name of a real export within the folder of them all."""
     return str(path.relative_to(REAL_FOLDER)) if REAL_FOLDER else path.name
 
 

@@ -16,7 +16,6 @@ from traceprof.run.rank import Rank, Window
 
 
 def assert_agreement(path: Path, window: tuple[int, int] | None = None) -> list[KernelTable]:
-    """Compare table and reference of each rank of an export."""
     kernels = kernels_of(path)
     tables = []
     with ranks_of(path) as ranks:

@@ -32,7 +32,6 @@ _MORE = replace(_PLAN, num_micro_batches=8)  # of whose bubbles equal stages rem
 
 
 def answer(path: Path, assume: str = "equal-stages") -> Answer:
-    """Return what is said of a report."""
     return traceprof.whatif(path, assume=[assume]).whatif.answers[0]
 
 

@@ -62,7 +62,6 @@ def latest(request: pytest.FixtureRequest, made: Any) -> tuple[Path, Truth]:
 
 
 def operations(path: Path) -> str:
-    """SQL for the GPU operations."""
     kinds = {schema.KERNEL.name, schema.MEMCPY.name, schema.MEMSET.name} & tables(path).keys()
     columns = "globalPid, deviceId, streamId, start, end, correlationId"
     return " UNION ALL ".join(f"SELECT {columns} FROM {kind}" for kind in sorted(kinds))

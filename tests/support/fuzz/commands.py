@@ -90,7 +90,6 @@ def chosen_arguments(kind: str, chosen: random.Random) -> list[str]:
 
 
 def filled_in(arguments: list[str], report: Path, saved: Path) -> list[str]:
-    """Return arguments with the paths of files."""
     out = report.parent.with_name(f"{report.parent.name}-out")
     values = {REPORT: str(report), "{out}": str(out), "{saved}": str(saved)}
     for name, value in values.items():

@@ -23,7 +23,6 @@ class Input(NamedTuple):
     seed: str  # of what is chosen while it is tried
 
     def write(self, path: Path, problem: str = "") -> None:
-        """Keep it in a file."""
         fields = self._asdict() | {
             "data": base64.b85encode(zlib.compress(self.data, 9)).decode(),
             "problem": problem.strip().rpartition("\n")[2],
@@ -32,7 +31,6 @@ class Input(NamedTuple):
 
 
 def read(path: Path) -> Input:
-    """Return an input that is kept."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     del fields["problem"]
     return Input(**fields | {"data": zlib.decompress(base64.b85decode(fields["data"]))})

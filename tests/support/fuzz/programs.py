@@ -127,7 +127,6 @@ def _query(db: Database, sql: str, *values: object) -> list[tuple[Any, ...]]:
 
 
 def _launches(db: Database) -> list[Launch]:
-    """Return the operations in order of start."""
     tables = {name for (name,) in _query(db, "SELECT name FROM sqlite_master")}
     found = [
         Launch(table, *row)

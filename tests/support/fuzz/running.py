@@ -278,7 +278,6 @@ def _asked(arguments: list[str]) -> int:
 
 
 def _disturb(path: Path, chosen: random.Random) -> None:
-    """Change a file while it is read."""
     time.sleep(chosen.uniform(0, 0.1))
     data = path.read_bytes()
     how = chosen.randrange(4)

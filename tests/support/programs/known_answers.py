@@ -29,7 +29,6 @@ Truth = dict[str, Any]
 
 
 def network() -> torch.nn.Module:
-    """Return a model of four layers."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)]
     return torch.nn.Sequential(*layers).to(DEVICE)
@@ -55,7 +54,6 @@ def synchronize() -> None:
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Make the process group of one rank."""
     with tempfile.TemporaryDirectory() as folder:
         backend = "nccl" if DEVICE == "cuda" else "gloo"
         dist.init_process_group(backend, init_method=f"file://{folder}/s", rank=0, world_size=1)
@@ -64,13 +62,11 @@ def group() -> Iterator[None]:
 
 
 def ddp() -> Truth:
-    """Train with DistributedDataParallel."""
     with group():
         return train(DistributedDataParallel(network(), bucket_cap_mb=0.3))
 
 
 def fsdp2() -> Truth:
-    """Train with `fully_shard`."""
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415  (not in every PyTorch)
 
     with group():
@@ -166,7 +162,6 @@ NEED_GPU = frozenset(PROGRAMS) - {"ddp"}
 
 
 def main() -> None:
-    """Run one program, and write what it did."""
     name, target = sys.argv[1:]
     Path(target).write_text(json.dumps(PROGRAMS[name]()))
 

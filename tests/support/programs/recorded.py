@@ -16,7 +16,6 @@ import instrument
 
 
 def main() -> None:
-    """Train for some steps."""
     end_in = int(sys.argv[2]) if len(sys.argv) > 2 else None
     instrument.record(sys.argv[1], steps=(2, 5), shapes="SHAPES" in os.environ)
     model = torch.nn.Linear(8, 8)

@@ -330,7 +330,6 @@ def plain(value: object) -> Any:
 
 
 def run(rank: int, store: str, folder: Path) -> None:
-    """Be one of the ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE)
     warnings.simplefilter("ignore")  # of functions that are deprecated by now

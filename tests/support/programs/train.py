@@ -23,7 +23,6 @@ PARCEL = 1000
 
 
 def main() -> None:
-    """Train for some steps."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--truth", type=Path, required=True)

@@ -90,8 +90,6 @@ users_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Futu
 
 
 class Case(NamedTuple):
-    """A way to train."""
-
     model: Callable[[], torch.nn.Module] = layers
     ddp: dict[str, Any] = {}  # noqa: RUF012  (never written to)
     register: Callable[[DistributedDataParallel], None] | None = None
@@ -119,7 +117,6 @@ CASES = {
 
 
 def train(case: Case, group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """Train some steps; return parameters and gradients."""
     seed(0)
     model = DistributedDataParallel(
         case.model(), process_group=group, bucket_cap_mb=BUCKET_MB, **case.ddp

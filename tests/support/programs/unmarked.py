@@ -22,7 +22,6 @@ WIDTH = 96
 
 
 def train(rank: int, store: str) -> None:
-    """Train for some steps."""
     num_steps, status = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     torch.manual_seed(0)

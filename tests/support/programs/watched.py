@@ -31,7 +31,6 @@ def sleep(gradient: torch.Tensor) -> None:
 
 
 def fail(gradient: torch.Tensor) -> None:
-    """Leave a backward pass."""
     raise UserError(gradient)
 
 
@@ -122,6 +121,5 @@ def run(rank: int, store: str, folder: Path) -> None:
 
 
 def compare_alone(folder: Path) -> dict[str, Any]:
-    """Train where rank 1 does not watch."""
     WAYS["alone"] = (train, {})
     return compare("alone", folder, is_alone=True)

@@ -42,7 +42,6 @@ def opened(path: Path, data: str | bytes) -> Trace:
 
 
 def spans(trace: Trace, device: int = 0) -> list[tuple[int, int]]:
-    """Return starts and ends of the kernels of a device."""
     (key,) = [key for key in trace.operations if key.device == device]
     kernels = trace.operations[key].kernels
     return list(zip(kernels.start_ns.tolist(), kernels.end_ns.tolist(), strict=True))

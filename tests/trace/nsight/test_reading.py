@@ -66,7 +66,6 @@ def of_three(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
-    """Return what `of_three` writes, and its numbers."""
     path = of_three(tmp_path_factory.mktemp("three") / "t.sqlite")
     return path.read_bytes(), numbers(path)
 
@@ -355,7 +354,6 @@ def test_names_without_an_index(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
-    """Return an export with copies of three kinds, and its numbers."""
     path = tmp_path_factory.mktemp("copies") / "t.sqlite"
     TraceBuilder().memcpy(0, 10).memcpy(20, 40, "DtoH").memcpy(50, 90, "PtoP").write(path)
     return path.read_bytes(), numbers(path)

@@ -30,8 +30,6 @@ KINDS = {
 
 
 class Export:
-    """Rows of an export, by process."""
-
     def __init__(self, path: Path) -> None:
         with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
             database.row_factory = sqlite3.Row

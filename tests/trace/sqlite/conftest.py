@@ -7,5 +7,4 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where a database is to be written."""
     return tmp_path / "t.sqlite"
