@@ -13,7 +13,7 @@ from traceprof.cli.main import EXIT_DONE, cli
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PAGE_NAMES = ("export", "symptoms", "whatif")
+PAGE_NAMES = ("compare", "export", "symptoms", "whatif")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in PAGE_NAMES)]
 _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
