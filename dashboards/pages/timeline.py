@@ -71,6 +71,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-opened": json.dumps(opened),
         "data-colors": json.dumps(COLORS),
         "data-base": str(clock.base_ns),
+        "data-run": _run_span(analysis, clock),
         "data-clocks": json.dumps(_clocks(clock, numbers)),
         "data-time": origin,
     }
@@ -81,6 +82,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
             html.Div(id="timeline", key=address.href(), **attributes),
         ]
     )
+
+
+def _run_span(analysis: Analysis, clock: Clock) -> str:
+    """Return the first start and the last end of the GPU operations of all ranks, ns."""
+    clocks = [(clock.rank(row.rank), row.whole) for row in analysis.result.breakdown]
+    starts = [own.at(whole.window_start_ns) for own, whole in clocks]
+    ends = [own.at(whole.window_start_ns + whole.window_ns) for own, whole in clocks]
+    return f"{min(starts, default=clock.base_ns)},{max(ends, default=clock.base_ns)}"
 
 
 def _late_ns(analysis: Analysis) -> dict[int, float]:

@@ -45,8 +45,8 @@ export class PageAddress {
     if (start === null && end === null) timeline.showWhole();
     else {
       const extent = timeline.extent();
-      const from = start ?? extent.start;
-      timeline.setView({ start: from, span: (end ?? extent.end) - from });
+      timeline.asked = { start: start ?? extent.start, end: end ?? extent.end };
+      timeline.setView({ start: timeline.asked.start, span: timeline.asked.end - timeline.asked.start });
     }
     const select = shown("select");
     const finding = shown("finding");

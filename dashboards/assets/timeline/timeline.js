@@ -50,11 +50,16 @@ export class Timeline {
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
+    /** @type {Interval | undefined} */
+    this.asked = undefined; // by the address; its host may not be read yet
     this.data = new TimelineData(BigInt(root.dataset.base ?? "0"), () => {
       if (this.showsWhole) this.showWhole(); // ranks with new data
+      else if (this.view && !linked) this.view = clamped(this.view, this.extent());
       if (!this.chosen) this.pointer.again();
       this.refresh();
     }, root.dataset.path);
+    const [start, end] = (root.dataset.run ?? "").split(",").map((time) => this.data.toOffset(time));
+    this.run = root.dataset.run ? { start, end } : undefined;
     this.panel = new TimelinePanel(root, this.colors, actionsOf(this), linked !== null);
     this.painter = new TimelinePainter(this.panel.canvas, this.colors, linked !== null);
     this.pointer = new TimelinePointer(this);
@@ -101,8 +106,11 @@ export class Timeline {
 
   // -- the view ---------------------------------------------------------------------------------
 
+  /** The run of all ranks, with all that is read of them. */
   extent() {
-    return this.linked?.extent() ?? extentOf([...this.opened].map((number) => this.data.ranks.get(number)));
+    const { data, opened, run, linked } = this;
+    const isRead = [...opened].every((number) => data.ranks.get(number)?.host);
+    return linked?.extent() ?? extentOf([run, isRead ? undefined : this.asked, ...data.ranks.values()]);
   }
 
   /**

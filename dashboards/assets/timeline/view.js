@@ -5,24 +5,21 @@
 
 const MIN_SPAN = 10; // of a view
 const MIN_EXTENT = 1000;
-const MAX_SPAN = 1.2; // of the extent
-const MIN_INSIDE = 0.2; // of a view, which the extent keeps
 const FRAMED = 0.6; // of a view, which an interval fills
 const FOUND = 0.04; // of the view, with its surroundings
 const MIN_PIXELS = 3; // of an event that can be seen
 
 /**
- * The view, limited in its span and to the extent.
+ * The view inside of the extent; in the middle of one that is shorter than any view.
  * @param {View} view
  * @param {Interval} extent
  * @returns {View}
  */
 export function clamped({ start, span }, extent) {
-  const whole = Math.max(extent.end - extent.start, MIN_EXTENT);
-  const within = Math.min(Math.max(span, MIN_SPAN), whole * MAX_SPAN);
-  const first = extent.start - within * (1 - MIN_INSIDE);
-  const last = extent.end - within * MIN_INSIDE;
-  return { start: Math.min(Math.max(start, first), last), span: within };
+  const length = extent.end - extent.start;
+  const within = Math.min(Math.max(span, MIN_SPAN), Math.max(length, MIN_EXTENT));
+  if (within > length) return centered({ start, span: within }, extent.start + length / 2);
+  return { start: Math.min(Math.max(start, extent.start), extent.end - within), span: within };
 }
 
 /**

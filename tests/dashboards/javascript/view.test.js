@@ -6,19 +6,22 @@ import {
 
 const EXTENT = { start: 0, end: 1_000_000 };
 
-test("a view is at most a little wider than the extent, and at least 10 ns", () => {
-  assert.equal(clamped({ start: 0, span: 1e9 }, EXTENT).span, 1_200_000);
+test("a view is at most as wide as the extent, and at least 10 ns", () => {
+  assert.deepEqual(clamped({ start: 70, span: 1e9 }, EXTENT), { start: 0, span: 1_000_000 });
   assert.equal(clamped({ start: 5, span: 1 }, EXTENT).span, 10);
   assert.deepEqual(clamped({ start: 100, span: 1000 }, EXTENT), { start: 100, span: 1000 });
 });
 
-test("a fifth of a view stays inside the extent", () => {
-  assert.equal(clamped({ start: -1e9, span: 1000 }, EXTENT).start, -800);
-  assert.equal(clamped({ start: 1e9, span: 1000 }, EXTENT).start, 999_800);
+test("a view stops at the ends of the extent", () => {
+  assert.equal(clamped({ start: -1e9, span: 1000 }, EXTENT).start, 0);
+  assert.equal(clamped({ start: 1e9, span: 1000 }, EXTENT).start, 999_000);
+  const short = { start: 40, end: 50 };
+  assert.deepEqual(clamped({ start: 0, span: 10 }, short), { start: 40, span: 10 });
 });
 
-test("an extent without a length can be looked at", () => {
-  assert.deepEqual(clamped({ start: 0, span: 5e9 }, { start: 7, end: 7 }), { start: -233, span: 1200 });
+test("an extent shorter than the view stands in its middle", () => {
+  assert.deepEqual(clamped({ start: 0, span: 5e9 }, { start: 7, end: 7 }), { start: -493, span: 1000 });
+  assert.deepEqual(clamped({ start: 30, span: 500 }, { start: 0, end: 100 }), { start: -200, span: 500 });
 });
 
 test("zooming keeps the time under the pointer where it is", () => {

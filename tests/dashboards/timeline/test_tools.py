@@ -37,6 +37,15 @@ def test_ranks_asked_for_are_open() -> None:
             attributes_of(analysis, Address(timeline_page.PATH, rank=(7,)))
 
 
+def test_the_whole_run_is_that_of_all_ranks() -> None:
+    with analysis_of(SAMPLE) as analysis:
+        page = attributes_of(analysis, Address(timeline_page.PATH, rank=(1,)))
+        windows = [rank.window for rank in analysis.run.ranks]
+        start, end = (int(time) for time in page["run"].split(","))
+        assert start == min(window.start_ns for window in windows)
+        assert end == max(window.end_ns for window in windows)
+
+
 def test_another_address_makes_another_element() -> None:
     with analysis_of(SAMPLE) as analysis:
         addresses = [Address(timeline_page.PATH), Address(timeline_page.PATH, select="0.op.1")]
