@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import traceprof
-from traceprof.analyses.verdict.yields import UsualYield, cause_of
+from traceprof.analyses.verdict.yields import MIN_CHANGES, UsualYield, cause_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -337,11 +337,9 @@ def learnt(outcomes: Iterable[Outcome]) -> dict[tuple[str, str | None], list[flo
 
 
 def expected(ratios: Sequence[float]) -> float:
-    """Return the share of a limit to expect: of few changes not far from half."""
-    return (sum(ratios) + _PRIOR * 0.5) / (len(ratios) + _PRIOR)
-
-
-_PRIOR = 2  # changes that brought half
+    """Return the share of a limit to expect: a few changes do not move it far from half."""
+    few = len(ratios) < MIN_CHANGES
+    return statistics.median([*ratios, 0.5, 0.5] if few else ratios)
 
 
 def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
@@ -358,19 +356,21 @@ def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
     return rows
 
 
-def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int]:
-    """Return how many changes brought what others let expect, within a factor of two, and all."""
+def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
+    """Return how many brought what others let expect, within a factor of two, and of how many.
+
+    The last number is of those that brought at least a tenth of their limit.
+    """
     right = 0
     for outcome in outcomes:
         others = learnt(one for one in outcomes if one.change != outcome.change)
         usual = expected(others.get((outcome.finding, outcome.cause), []))
         right += usual / 2 <= outcome.ratio <= usual * 2
-    return right, len(outcomes)
+    return right, len(outcomes), sum(outcome.ratio >= _USELESS for outcome in outcomes)
 
 
 def yields_page(outcomes: Sequence[Outcome]) -> str:
     """Return the page about usual yields, from the outcomes of the other pages."""
-    right, num = left_out_one(outcomes)
     rows = [
         f"| `{row.finding}` | {row.cause or ''} | {row.num_changes}"
         f" | {row.low:.2f} | {row.middle:.2f} | {row.high:.2f}"
@@ -386,7 +386,7 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
         [
             "# Usual yields",
             "",
-            _YIELDS_INTRO.format(right, num),
+            _YIELDS_INTRO.format(MIN_CHANGES, *left_out_one(outcomes)),
             "",
             (
                 "| finding | largest part | changes | first quartile | median | third quartile"
@@ -408,9 +408,10 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
 _YIELDS_INTRO = """\
 What changes brought of the limits that findings had given before them: what came ÷ the limit, from
 [pairs of recordings](validation.md) and from [changes timed on GPUs](h100.md). A change that was
-recorded twice counts once. The report multiplies a limit with what is expected: the mean of the
-changes of its kind and of two that brought half, which a few changes cannot move far. Learnt
-without the change itself, that is within a factor of two of what came in {} of {} recordings.
+recorded twice counts once. The report multiplies a limit with what is expected: the median of the
+changes of its kind, which two that brought half join where there are fewer than {}. Learnt without
+the change itself, that is within a factor of two of what came in {} of {} recordings; in {} of all
+at least a tenth of the limit came.
 
 `make validation` writes this page."""
 

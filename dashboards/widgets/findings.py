@@ -23,7 +23,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.verdict.headline import symptoms
 from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
-from traceprof.analyses.verdict.yields import expected_ns, usual_yield
+from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, share, worst_of
 from traceprof.reports.claims import gain_text, no_cost
@@ -168,8 +168,8 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     known = usual_yield(finding)
     if least_ns:
         why = "the replay's estimate"
-    elif known is None:
-        why = "half of the limit, as no such change was measured"
+    elif known is None or known.num_changes < MIN_CHANGES:
+        why = "about half of the limit, as few such changes were measured"
     else:
         why = f"the share of such limits that {counted(known.num_changes, 'change')} brought"
     bar = gain_bar(

@@ -99,7 +99,7 @@ def answers_to(
         refused = tuple(
             Answer(
                 assumption.text,
-                assumption.is_bound_of(analysis),
+                assumption.is_bound,
                 refused=replay.why,
                 how_to_collect=replay.how_to_collect,
             )
@@ -153,11 +153,10 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         at = min(round(limit), now)
         return _limit(text, at, now, at == now, condition, _PACED)
     under, before = replay.of(place, assumption), replay.as_it_is
-    is_bound, ways = assumption.is_bound_of(replay.analysis), ways_of(assumption)
-    is_bound = is_bound or replay.brings_batches
+    ways, is_bound = ways_of(assumption), assumption.is_tight or replay.brings_batches
     if isinstance(under, CannotChange):
         how = under.how_to_collect
-        return Answer(text, is_bound, refused=under.why, how_to_collect=how)
+        return Answer(text, is_bound or assumption.is_bound, refused=under.why, how_to_collect=how)
     lengths, before = under.steps[:, ways], before[:, ways]
     step, share = float(replay.baseline.step_ns), replay.share
     kept_before, removed_before = (share @ before)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
@@ -168,6 +167,7 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     paced = [] if under.paced is None else [under.paced[:, ways]]
     changes += [change for some in paced for change in (share @ (some - before)).tolist()]
     is_open = -min(changes) > misfit and max(changes) > MIN_SURE * min(changes)
+    is_open = is_open or assumption.is_bound
     others = [other[:, ways] for other in under.otherwise]
     changes += [change for some in others for change in (share @ (some - before)).tolist()]
     if assumption.frees_host:
@@ -202,7 +202,7 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
-        return _below_floor(replay, text, step + change, least, below)
+        return _below_floor(replay, text, step + change, least, below, is_bound=is_open)
     change, low, high = max(change, least - step), max(low, floor), max(high, least)
     low = max(round(low), 0)
     at = low if is_open else max(round(step + change), 0)
@@ -220,7 +220,7 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
 
 
 def _below_floor(
-    replay: CheckedReplay, text: str, at_ns: float, least_ns: float, below: float
+    replay: CheckedReplay, text: str, at_ns: float, least_ns: float, below: float, *, is_bound: bool
 ) -> Answer:
     why = (
         f"the replay gives {duration(round(at_ns))}, less than the {duration(round(least_ns))} that"
@@ -228,7 +228,7 @@ def _below_floor(
     )
     missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
     how = None if missing is None else missing.how_to_collect
-    return Answer(text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
+    return Answer(text, is_bound=is_bound, refused=why, how_to_collect=how, below_floor=below)
 
 
 def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Answer:

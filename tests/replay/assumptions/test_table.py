@@ -70,14 +70,11 @@ def test_findings_name_assumptions_of_the_table() -> None:
     assert named <= forms
 
 
-@pytest.mark.parametrize(
-    ("scenario", "is_bound"), [("host-sync", False), ("mpi-wait", True)], ids=["pytorch", "mpi"]
-)
-def test_only_pytorch_can_do_without_all_waits(scenario: str, is_bound: bool) -> None:
-    with analysis_of(SAMPLE_FOLDER / f"{scenario}.sqlite") as analysis:
-        assert parse("no-sync").is_bound_of(analysis) == is_bound
-        assert not parse("no-kernel-sync").is_bound_of(analysis)
-        assert parse("no-sync + launch=0").is_bound_of(analysis)
+def test_waits_are_a_limit_and_those_for_kernels_are_not() -> None:
+    """What a program waits for may come to wait elsewhere."""
+    assert parse("no-sync").is_bound
+    assert not parse("no-kernel-sync").is_bound
+    assert parse("no-sync + no-kernel-sync").is_bound
 
 
 def test_conditions_are_listed_once() -> None:

@@ -62,7 +62,8 @@ def test_other_results_may_be_read_later(setup: Setup, tmp_path: Path) -> None:
     path = recorded(setup, tmp_path / "run.sqlite", result)
     (only,) = whatif(path, assume=["no-sync"]).whatif.answers
     assert true_ns < -10_000
-    assert only.change_ns == pytest.approx(true_ns, rel=0.05)
+    assert known(only.change_ns) <= true_ns
+    assert only.change_ns == pytest.approx(true_ns, rel=0.15)  # the spread over steps is in it
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class UsualYield(Struct, frozen=True, forbid_unknown_fields=True):
     middle: Annotated[Number, "Median."]
     high: Annotated[Number, "Third quartile."]
     expected: Annotated[
-        Number, "What to expect: the mean of these changes and of two that brought half."
+        Number, "The share to expect: the median; two that brought half join fewer than five."
     ]
 
 

@@ -78,6 +78,11 @@ class Assumption(Record, frozen=True):
         return any(atom.entry.is_bound for atom in self.atoms)
 
     @property
+    def is_tight(self) -> bool:
+        """Whether the limit is what the replay says, without the spread of an estimate."""
+        return any(atom.entry.is_bound and not atom.entry.has_spread for atom in self.atoms)
+
+    @property
     def only_removes(self) -> bool:
         """Whether it only removes time, so that no step gets longer."""
         return all(atom.entry.is_bound for atom in self.atoms)
@@ -91,11 +96,6 @@ class Assumption(Record, frozen=True):
     def changed(self) -> frozenset[str]:
         """The kinds of things that change: see `Entry.changed`."""
         return frozenset().union(*(atom.entry.changed for atom in self.atoms))
-
-    def is_bound_of(self, analysis: OpenAnalysis) -> bool:
-        """Return whether the answer is such a limit for a run."""
-        of_run = (atom.entry.is_bound_of for atom in self.atoms)
-        return self.is_bound or any(check(analysis) for check in of_run if check is not None)
 
     def condition(self, analysis: OpenAnalysis) -> str:
         """Return under which conditions the answer holds."""

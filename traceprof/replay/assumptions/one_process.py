@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses import full_precision_matmul, gpu_idle, nccl_serialization
+from traceprof.analyses import gpu_idle, nccl_serialization
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
@@ -113,12 +113,6 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
     numbers = [result.metrics for result in analysis.measured.of(nccl_serialization)]
     may_depend = any(of_rank.known_blocked_ns < of_rank.blocked_ns for of_rank in numbers)
     return _MAY_DEPEND if may_depend else None
-
-
-def is_no_pytorch(analysis: OpenAnalysis) -> bool:
-    """Return whether a rank of a run shows nothing of PyTorch."""
-    known = {rank.rank: rank.is_pytorch for rank in analysis.measured.of(full_precision_matmul)}
-    return not all(known.get(rank.rank) or rank.program.is_pytorch for rank in analysis.run.ranks)
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:

@@ -25,7 +25,6 @@ from traceprof.replay.assumptions.kernels import (
     without_stages,
 )
 from traceprof.replay.assumptions.one_process import (
-    is_no_pytorch,
     may_be_in_line,
     no_such_kernel,
     unknown_data_loading,
@@ -144,9 +143,7 @@ class Entry(Record, frozen=True, kw_only=True):
     # whether the answer is a bound, "at most", since nobody can make the change in full; else it
     # is an estimate
     is_bound: bool = False
-    # called with the analysis; returns whether it is a bound there. None where `is_bound` holds of
-    # every run
-    is_bound_of: Callable[[OpenAnalysis], bool] | None = None
+    has_spread: bool = False  # whether the bound is the better end of an estimate's interval
     condition: str = ""  # under which condition the answer holds, in a few words
     # called with the analysis; returns it, nothing if there is none in that run
     condition_of: Callable[[OpenAnalysis], str] | None = None
@@ -228,10 +225,12 @@ ASSUMPTIONS = (
         meaning="the host never waits for the GPU",
         changed=_WAITS,
         details="Synchronizing calls and blocking copies return at once, except for [waits that"
-        " a program needs](#waits-that-stay). An estimate for PyTorch programs, which"
-        " can do without these waits; a limit for others.",
+        " a program needs](#waits-that-stay). Where a program waits no more, what it waited for"
+        " may come to wait elsewhere: of two such changes timed on a GPU, one brought less than"
+        " half of what the replay had said.",
         change=without_host_waits,
-        is_bound_of=is_no_pytorch,
+        is_bound=True,
+        has_spread=True,
         condition="results are assumed to be read later, except those that the recording shows"
         " the host to send, write, process or copy back at once",
     ),
