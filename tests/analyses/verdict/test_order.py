@@ -61,6 +61,22 @@ def test_a_cause_of_much_of_a_symptom_stands_before_it(cost: int, first: str) ->
     assert ids.index("exposed-copy") == (2 if first == "host-sync" else 1)
 
 
+@pytest.mark.parametrize(
+    ("exposed", "order"),
+    [
+        (90, ["pipeline-bubble", "exposed-communication", "gpu-idle"]),
+        (10, ["pipeline-bubble", "gpu-idle", "exposed-communication"]),  # a small part of it
+    ],
+)
+def test_a_cause_stands_before_the_symptom_that_is_large(exposed: int, order: list[str]) -> None:
+    findings = [
+        made("gpu-idle", Saving.at_most(50), 95, severity=Severity.HIGH),
+        made("exposed-communication", Saving.at_most(exposed), exposed, severity=Severity.HIGH),
+        made("pipeline-bubble", Saving.at_most(40), 100, severity=Severity.HIGH),
+    ]
+    assert [one.id for one in in_order(findings, STEP_NS)] == order
+
+
 def test_small_fixes_are_named_with_what_proves_them_whatever_their_place() -> None:
     copies = replace(
         made("exposed-copy", impact_ns=4_000_000),

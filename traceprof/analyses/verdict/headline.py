@@ -69,15 +69,19 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
 
 
 def symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
-    """Return the symptom of each cause that explains most of it, or nearly."""
+    """Return of each cause the first symptom, a large one if any, that it explains mostly."""
     cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
     symptoms = {}
     for id_ in groups:
         whole = FINDINGS[id_].part_of
-        for symptom in _SYMPTOMS.get(id_, () if whole is None else (whole,)):
-            if symptom in groups and cost[id_] and cost[id_] >= _EXPLAINED * cost[symptom]:
-                symptoms[id_] = symptom
-                break
+        explained = [
+            symptom
+            for symptom in _SYMPTOMS.get(id_, () if whole is None else (whole,))
+            if symptom in groups and cost[id_] and cost[id_] >= _EXPLAINED * cost[symptom]
+        ]
+        large = [symptom for symptom in explained if cost[symptom] >= _EXPLAINED * cost[id_]]
+        if explained:
+            symptoms[id_] = (large or explained)[0]
     return symptoms
 
 
