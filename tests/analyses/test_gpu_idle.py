@@ -84,7 +84,7 @@ def test_evidence_begins_with_the_cause_that_the_title_names(tmp_path: Path) -> 
     first, *others = [evidence.label for evidence in one(judged(tmp_path, builder)).evidence]
     assert first.startswith("launch-bound")
     assert sum(label.startswith("launch-bound") for label in others) == 2
-    assert others[-1].startswith("unknown")
+    assert others[-1].startswith("queued")
 
 
 @pytest.mark.parametrize("cause", ["launch", "sync", "data", "allocation", "waiting", "host code"])
@@ -256,11 +256,23 @@ def test_what_tells_the_largest_unknown_part_comes_before_what_to_do(tmp_path: P
     assert "--cpuctxsw=process-tree" in known(short_action(finding))
 
 
-def test_work_in_the_queue_says_which_flag_tells(tmp_path: Path) -> None:
+def test_launched_work_that_waits_is_named_with_what_the_host_sat_in(tmp_path: Path) -> None:
+    """A CUDA graph launched 65 ms before it runs, and a copy that waits for 2 ms."""
     builder = TraceBuilder().kernel(0, MS, launch=(0, US))
-    finding = one(judged(tmp_path, builder.kernel(9 * MS, 10 * MS, launch=(2 * US, 3 * US))))
-    assert "had been launched before" in finding.advice[-1]
-    assert "--cuda-event-trace=true" in finding.advice[-1]
+    builder.graph(66 * MS, 67 * MS, launch=(500 * US, 600 * US), stream=9)
+    builder.memcpy(69 * MS, 70 * MS, "HtoD", launch=(700 * US, 710 * US), stream=11)
+    builder.api("cudaStreamSynchronize", 720 * US, 70 * MS)
+    result = judged(tmp_path, builder)
+    finding = one(result)
+    assert finding.metrics["queued_ns"] == 67 * MS - 40 * US
+    assert finding.metrics["unknown_ns"] == 0
+    graph, copy, host = result.details[IdleCause.QUEUED]
+    assert (graph.name, graph.ns) == ("CUDA graph on stream 9", 65 * MS - 20 * US)
+    assert (copy.name, copy.ns) == ("Host-to-Device copy on stream 11", 2 * MS - 20 * US)
+    assert (host.name, host.ns) == ("the host in cudaStreamSynchronize", 67 * MS - 40 * US)
+    assert "CUDA graph on stream 9, the host in cudaStreamSynchronize" in finding.title
+    assert "what CUDA graph on stream 9 waited for" in finding.advice[0]
+    assert "--cuda-event-trace=true" in finding.advice[1]
 
 
 def test_a_sleeping_loader_behind_a_wait_names_both(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from sample_traces.simulator import SCENARIOS, kernels
 from sample_traces.simulator.event_model import lost_time
-from sample_traces.simulator.event_model.actions import Call
+from sample_traces.simulator.event_model.actions import Call, Stream
 from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.gpu import Latencies
-from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
 from sample_traces.simulator.kineto_writer import write_traces
 from sample_traces.simulator.machine import DEFAULT_DOMAIN
 from sample_traces.simulator.scenarios.setup import Setup, idle
@@ -124,6 +124,29 @@ def test_a_planted_cause_is_found_in_both_formats(truth: Truth, tmp_path: Path) 
         measured = {name: finding.metrics[name] for name in expected}
         assert measured == pytest.approx(expected, rel=0.01, abs=60 * US), form
         assert re.search(truth.named, finding.title), form
+
+
+def test_work_that_waits_for_another_gpu_is_queued(tmp_path: Path) -> None:
+    """The host launches all of a step at once, of which the first GPU waits for the second."""
+    host = Host(0, np.random.default_rng(4))
+    own, other = host.compute, Stream(0, 1, COMPUTE + 8)
+    for step in range(STEPS):
+        with host.step(step):
+            host.operator(own, "aten::linear", *FORWARD)
+            host.operator(other, "aten::linear", *FORWARD * 3)
+            host.follow(own, other)
+            host.operator(own, "aten::mm", *FORWARD)
+            host.synchronize(own)
+    setup = Setup((host,), idle, devices=((0, 1),))
+    expected = lost_time.idle(Ranks(setup.run()), 0)
+    assert expected["queued_ns"] > 0.5 * expected["idle_ns"] > 0
+    for form, paths in forms(setup, tmp_path).items():
+        found = closed_analysis(*paths).findings
+        (finding,) = [one for one in found if (one.id, one.rank) == ("gpu-idle", 0)]
+        measured = {name: finding.metrics[name] for name in expected}
+        assert measured == pytest.approx(expected, rel=0.01, abs=60 * US), form
+        assert "gemm" in finding.title, form
+        assert "on stream 7, the host in cudaStreamSynchronize" in finding.title, form
 
 
 def short_kernels(launch_ns: int) -> Setup:

@@ -17,7 +17,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
    takes it. Where that last call prefetches (cu[da]MemPrefetch…, hipMemPrefetch…), or T is asleep
    in the last ns before e, all is `unknown_ns`.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
-   `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
+   `turnaround_ns`, the rest is `queued_ns`: it waited for something else. A call still running at
    s had not launched yet.
    But from s + T to b + L, inside the gap, it is launching, which a debt may take:
    `launch_bound_ns`. A GPU that is asked for the operation at b hardly ever begins it before b + L,
@@ -27,7 +27,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
    counted from 0. T: the median of e - s, cut to whole ns, of the at least 10 gaps with
    b + L <= s, b <= s and e - s at most 20 us. With fewer of either there is no such part.
 2'. b > s: from 20 us after b on the queue held the operation, too: set-up and allocation (3b, 3c)
-   count, the rest is `unknown_ns`, and no debt takes it.
+   count, the rest is `queued_ns`, and no debt takes it.
 3. Else every ns goes to the first of these that holds, for T or for its stand-in U. U made the last
    CUDA call of the process that started before a, is not T, and launches to X (at any time, on this
    rank); where another thread made that call, there is no stand-in.
@@ -84,8 +84,8 @@ from tests.reference.stalls import ProcessStalls
 from tests.reference.training import StepBoundaries
 
 CAUSES = (
-    "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
-    "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+    "launch_bound_ns", "turnaround_ns", "queued_ns", "sync_ns", "data_loading_ns", "mpi_ns",
+    "setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
 )  # fmt: skip
 PAGE_TO_HOST = 12  # copy kind
 _PREFETCH = re.compile("cuMemPrefetch|cudaMemPrefetch|hipMemPrefetch")
@@ -215,7 +215,7 @@ class RankIdle:
             cuts |= {begin, end}
         for start, stop in pairwise(sorted(cut for cut in cuts if cut <= high)):
             launches = begin <= start and stop <= end
-            queued = "turnaround_ns" if start < low + TURNAROUND_NS else "unknown_ns"
+            queued = "turnaround_ns" if start < low + TURNAROUND_NS else "queued_ns"
             cause = "launch_bound_ns" if launches else queued
             yield Piece(start, stop, cause, op.stream, (), may_be_sync=launches)
 
@@ -342,7 +342,7 @@ class RankIdle:
         places = [0] * len(layers)
         cuts = []
         for start, end in pairwise(sorted(times)):
-            cause = "unknown_ns"
+            cause = "queued_ns" if start >= middle else "unknown_ns"
             for number, (name, spans) in enumerate(layers):
                 if start >= middle and name not in _OF_THE_DRIVER:
                     continue

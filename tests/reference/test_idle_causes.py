@@ -40,13 +40,13 @@ def test_what_the_host_does_after_the_launch_holds_nothing_up(call: str, tmp_pat
     """The operation is in the queue, behind a wait for something that the report does not show."""
     trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END, END + 30 * US))
     trace.api(call, END + 60 * US, END + 5 * MS)
-    assert found(trace, tmp_path) == {"launch_bound": 50, "unknown": 4950}
+    assert found(trace, tmp_path) == {"launch_bound": 50, "queued": 4950}
 
 
 def test_what_the_driver_does_after_the_launch_holds_it_up(tmp_path: Path) -> None:
     trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END, END + 30 * US))
     trace.api("cudaMalloc", END + 40 * US, END + 4 * MS)
-    assert found(trace, tmp_path) == {"launch_bound": 40, "allocation": 3960, "unknown": 1000}
+    assert found(trace, tmp_path) == {"launch_bound": 40, "allocation": 3960, "queued": 1000}
 
 
 # -- turn-around and what cannot be told ----------------------------------------------------------
@@ -57,8 +57,8 @@ def test_what_the_driver_does_after_the_launch_holds_it_up(tmp_path: Path) -> No
     [
         (5, {"turnaround": 5}),
         (20, {"turnaround": 20}),
-        (21, {"turnaround": 20, "unknown": 1}),
-        (5000, {"turnaround": 20, "unknown": 4980}),
+        (21, {"turnaround": 20, "queued": 1}),
+        (5000, {"turnaround": 20, "queued": 4980}),
     ],
 )
 def test_launched_before_the_gap(gap: int, expected: dict[str, float], tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def usual(num: int = 10, kind: str = "kernel") -> TraceBuilder:
         (2, 1.5, 1, 0.5),  # quicker than others
         (2, 9, 7, 2),  # something else held it then
         (5, 9, 9, 0),
-        (2, 30, 18, 2),  # and 10 us are unknown
+        (2, 30, 18, 2),  # and 10 us it was queued
     ],
 )
 def test_launched_before_the_gap_but_too_late(
@@ -101,7 +101,7 @@ def test_launched_before_the_gap_but_too_late(
     start, returned = END + round(gap * US), END - ahead * US
     late, window = (returned - 3 * US, returned), (END, start)
     trace = usual().kernel(start, start + MS, launch=late)
-    expected = {"launch_bound": launching, "turnaround": turnaround, "unknown": max(gap - 20, 0)}
+    expected = {"launch_bound": launching, "turnaround": turnaround, "queued": max(gap - 20, 0)}
     assert found(trace, tmp_path, window) == {name: us for name, us in expected.items() if us}
 
 

@@ -7,10 +7,11 @@ process's last call before a, and launches to X, too.
 1. No such call is known, a comes after e, or the clocks of host and GPU disagree: all of the gap is
    *unknown*, if it does not end with an access to unified memory (3).
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
-   *turn-around*, the rest is *unknown*. But from a usual turn-around after s to a launch's shortest
-   latency after b it is *launch-bound*: it came too late (`traceprof.host.idle_gaps`).
+   *turn-around*, the rest is *queued*: it waited for something else than the host. But from a usual
+   turn-around after s to a launch's shortest latency after b it is *launch-bound*: it came too late
+   (`traceprof.host.idle_gaps`).
 3. Else, from `MAX_TURNAROUND_NS` after b on it is in the queue, too: what then is neither *set-up*
-   nor *allocation* is *unknown*. Before, the first of these that holds for T or U decides
+   nor *allocation* is *queued*. Before, the first of these that holds for T or U decides
    (`traceprof.host.thread_evidence`): *MPI*; *set-up*; *allocation*; *data loading* (a range);
    *stalled* (`traceprof.host.stalls`); any other CUDA call, then it is *launch-bound*;
    asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
@@ -76,6 +77,7 @@ class IdleCause(Enum):
 
     LAUNCH_BOUND = "launch_bound"
     TURNAROUND = "turnaround"
+    QUEUED = "queued"
     SYNC = "sync"
     DATA_LOADING = "data_loading"
     MPI = "mpi"
@@ -101,7 +103,6 @@ class IdleCauses(Record, frozen=True):
     # launch-bound time, host code, and unknown time of late gaps, before a part of them was
     # attributed to waits
     before_sync: Mapping[IdleCause, Intervals]
-    queued: Intervals  # the unknown time in which the queue held work
     unlaunched: Intervals  # the unknown time of gaps whose launch is not known
     sync: SyncIdle  # the sync time, with the waits that it is attributed to
     # the time that may be attributed to waits, and the costs of the waits
@@ -207,7 +208,6 @@ def _without_lost(rank: Rank) -> IdleCauses:
     return replace(
         causes,
         by_cause={cause: intervals.subtract(some, lost) for cause, some in causes.by_cause.items()},
-        queued=intervals.subtract(causes.queued, lost),
         unlaunched=intervals.subtract(causes.unlaunched, lost),
         lost=lost,
     )
@@ -227,7 +227,6 @@ def _explain(rank: Rank) -> IdleCauses:
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     parts[IdleCause.LAUNCH_BOUND].append(idle.launching)
     spans = [idle.launching]
-    held: list[Intervals] = []
     silent: list[Intervals] = []
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], until[rows])
@@ -240,7 +239,7 @@ def _explain(rank: Rank) -> IdleCauses:
         is_held = until[rows] < late.end_ns[rows]
         queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
         for cause, piece in known.split_queued(queued).items():
-            (held if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
+            parts[cause].append(piece)
     accessing = calls.packed_thread.at(idle.last_call)
     accessed = Intervals(idle.gaps.start_ns[idle.accesses], idle.gaps.end_ns[idle.accesses])
     for number in distinct_values(accessing).tolist():
@@ -249,6 +248,8 @@ def _explain(rank: Rank) -> IdleCauses:
         gaps_of_thread = Intervals(accessed.start_ns[own], accessed.end_ns[own])
         for cause, piece in known.split_accessed(gaps_of_thread).items():
             (silent if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
+    before = _unexplained(idle)
+    parts[IdleCause.QUEUED].append(before.of(IdleCause.QUEUED))
     costs = sync_costs(rank, calls) if len(idle.late) else NO_SYNC_COSTS
     all_spans = intervals.merge(*spans)
     begun = np.concatenate((late.start_ns, idle.launching.start_ns))
@@ -262,13 +263,11 @@ def _explain(rank: Rank) -> IdleCauses:
     by_cause[IdleCause.SYNC] = sync.covered
     for cause, span in before_sync.items():
         by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
-    before = _unexplained(idle)
-    queued = intervals.merge(before.queued, *held)
     unlaunched = intervals.subtract(before.unlaunched, accessed)
-    unknown = by_cause[IdleCause.UNKNOWN], queued, unlaunched, *silent
+    unknown = by_cause[IdleCause.UNKNOWN], unlaunched, *silent
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     threads = threads.and_alone(accessing)
-    return IdleCauses(idle, threads, by_cause, before_sync, queued, unlaunched, sync, attributable)
+    return IdleCauses(idle, threads, by_cause, before_sync, unlaunched, sync, attributable)
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
@@ -281,10 +280,10 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
         LaunchingThreads(nothing, nothing),
         {
             IdleCause.LAUNCH_BOUND: idle.launching,
-            IdleCause.UNKNOWN: intervals.merge(queued, unlaunched),
+            IdleCause.QUEUED: queued,
+            IdleCause.UNKNOWN: unlaunched,
         },
         {},
-        queued,
         unlaunched,
         SyncIdle(nothing, nothing, nothing),
         AttributableIdle(intervals.empty(), nothing, NO_SYNC_COSTS, {}),
@@ -376,7 +375,7 @@ class _ThreadPair:
         ):
             pieces[cause] = intervals.intersect(spans, layer)
             spans = intervals.subtract(spans, layer)
-        return {**pieces, IdleCause.UNKNOWN: spans}
+        return {**pieces, IdleCause.QUEUED: spans}
 
     def _calls_within(self, spans: Intervals) -> Intervals:
         if not len(spans):

@@ -16,6 +16,7 @@ from traceprof.host.host_code import (
     rows_named,
 )
 from traceprof.host.idle_causes import IdleCause, by_api, idle_causes, wait_idle
+from traceprof.host.idle_gaps import kind_of, starting_at
 from traceprof.host.places import PlaceKind, places
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
@@ -23,6 +24,7 @@ from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.operations import Copies, Kernels
 
 if TYPE_CHECKING:
     import re
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ThreadSpans
+    from traceprof.trace.model.host import ApiCalls, ThreadSpans
 
 MAX_DETAILS = 3
 _FIRST = "first launches of kernels"
@@ -67,6 +69,8 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
     if cause is IdleCause.SYNC:
         waits = wait_idle(rank, window)
         return _longest(by_api(rank, evidence.calls, waits.call, waits.idle_ns))
+    if cause is IdleCause.QUEUED:
+        return _queued(rank, evidence.calls, idle)
     if cause in {IdleCause.HOST_CODE, IdleCause.LAUNCH_BOUND}:
         return _code(rank, cause, idle)
     spent: dict[str, int] = {}
@@ -103,6 +107,39 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
         yield _ranges(rank, launching, names.SETUP_RANGE)
         yield _spans(activity.library_calls, launching, names.SETUP_RANGE)
         yield _spans(activity.driver_work, launching, names.SETUP_WORK)
+
+
+def _queued(rank: Rank, calls: ApiCalls, idle: Intervals) -> tuple[IdleDetail, ...]:
+    """Operations that were launched and did not start, then what the launching host sat in."""
+    gaps = idle_causes(rank).gaps.gaps
+    which = np.searchsorted(gaps.end_ns, idle.end_ns)
+    place, call = starting_at(rank, calls, gaps.end_ns[which])
+    stream, spent = kind_of(rank, place)[0], dict[str, int]()
+    first = 0
+    for number, group in enumerate(rank.operations.groups):
+        rows = np.flatnonzero((place >= first) & (place < first + len(group)))
+        index = place[rows] - first
+        kind = np.zeros(len(rows), np.int64)
+        if isinstance(group, Kernels):
+            kind = group.name[index]
+        elif isinstance(group, Copies):
+            kind = group.kind[index]
+        keys = np.stack((kind, stream[rows]))
+        (_, of_each), some, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        total = np.zeros(len(some), np.int64)
+        np.add.at(total, which.reshape(-1), idle.length_ns[rows])
+        for on, one, ns in zip(of_each.tolist(), index[some].tolist(), total.tolist(), strict=True):
+            name = f"{rank.operation_name(number, one)} on stream {on}"
+            spent[name] = spent.get(name, 0) + ns
+        first += len(group)
+    threads: list[int] = distinct_values(calls.packed_thread.at(call[call >= 0])).tolist()
+    sat = dict(code_within(rank.trace, rank.process, threads, idle))
+    if not any(sat.values()):
+        rows = np.flatnonzero(calls.packed_thread.isin(tuple(threads)))
+        covered = intervals.covered_within(idle, calls.start_ns[rows], calls.ends(rows))
+        sat = by_api(rank, calls, rows, covered)
+    host = (IdleDetail(f"the host in {detail.name}", detail.ns) for detail in _longest(sat)[:1])
+    return (*_longest(spent)[: MAX_DETAILS - 1], *host)
 
 
 def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ...]:

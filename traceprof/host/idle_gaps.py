@@ -164,21 +164,21 @@ def idle_gaps(rank: Rank) -> IdleGaps:
         no, nothing, never = np.zeros(num, np.bool_), np.empty(0, np.int64), intervals.empty()
         none = nothing, nothing, nothing, no[:0], nothing, nothing
         return IdleGaps(gaps, no, no, never, nothing, *none)
-    operation, launch = _ending(rank, calls, gaps.end_ns)
+    operation, launch = starting_at(rank, calls, gaps.end_ns)
     has_launch = (launch >= 0) & (calls.start_ns.take(launch) <= gaps.end_ns)
     returned_ns = calls.ends(launch)
     is_queued = has_launch & (returned_ns <= gaps.start_ns)
     num_operations = [len(group) for group in rank.operations.groups]
     launching, held = _launching_parts(gaps, has_launch, returned_ns, operation, num_operations)
     late = np.flatnonzero(has_launch & ~is_queued)
-    stream, is_upload = _kind_of(rank, operation[late])
+    stream, is_upload = kind_of(rank, operation[late])
     accesses, last_call = _accesses(rank, calls, gaps.end_ns, launch < 0)
     return IdleGaps(
         gaps=gaps,
         has_launch=has_launch,
         is_queued=is_queued,
         launching=launching,
-        launching_stream=_kind_of(rank, operation[held])[0],
+        launching_stream=kind_of(rank, operation[held])[0],
         late=late,
         launch=launch[late],
         stream=stream,
@@ -248,7 +248,7 @@ def _accesses(
     return gap[is_accessed], call[is_accessed]
 
 
-def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
+def starting_at(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
     """Operation that starts at each ascending distinct time, and the call that launched it.
 
     Indices into all groups of operations joined, and indices of calls; -1 where no operation with a
@@ -264,7 +264,7 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
         gap, call, place = (
             np.concatenate(column) for column in zip(*_starting(rank, times, several), strict=True)
         )
-        stream = _kind_of(rank, place)[0]
+        stream = kind_of(rank, place)[0]
         keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
         order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept
         operation[gap[order]], launch[gap[order]] = place[order], call[order]
@@ -294,7 +294,7 @@ def _starting(
         offset += len(group)
 
 
-def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
+def kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
     """Stream of each operation, and whether it copies from the host to the device.
 
     `places`: int64[n], indices into all groups of operations joined.

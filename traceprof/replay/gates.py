@@ -14,6 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.verdict.savings import Gate
+from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.graph.process_part import unseen_pace
 from traceprof.replay.graph.run_graph import by_number
 from traceprof.replay.graph.stream_waits import MAX_LOST_RECORDS
@@ -249,7 +250,8 @@ def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> flo
     late_ns = {rank: ns for process in facts for rank, ns in process.late_ns.items()}
     shares = [0.0]
     for result in analysis.measured.of(gpu_idle):
-        queued, _, silent = result.unknown_ns
+        _, silent = result.unknown_ns
+        queued = result.by_cause[IdleCause.QUEUED]
         unknown = silent + min(queued, late_ns.get(result.rank, 0))
         shares.append(unknown / max(result.window.length_ns, 1))
     return max(shares)

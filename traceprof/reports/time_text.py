@@ -40,6 +40,7 @@ _SPOKEN = {
 CAUSE_WORDS = {
     "launch_bound_ns": "launching",
     "turnaround_ns": "the GPU's own turn-around",
+    "queued_ns": "launched work that waits",
     "sync_ns": "waits for the GPU",
     "data_loading_ns": "data loading",
     "mpi_ns": "MPI",

@@ -57,8 +57,9 @@ def idle(
     """Return the metrics of `gpu-idle` of one rank, up to the end of its training.
 
     A gap before an operation that was already launched is the GPU's own turnaround, but for what
-    the launch's latency adds to it. Other gaps are divided by the program's purposes during them;
-    the rest is due to a wait for the GPU, or to launching.
+    the launch's latency adds to it; from 20 us on, `queued_ns`, which is left out if it is 0. Other
+    gaps are divided by the program's purposes during them; the rest is due to a wait for the GPU,
+    or to launching.
 
     Args:
         ranks: of the run.
@@ -98,7 +99,8 @@ def idle(
                 causes[launching] += added
                 left -= added
             causes["turnaround_ns"] += min(left, _TURNAROUND_NS)
-            causes["unknown_ns"] += max(left - _TURNAROUND_NS, 0)
+            if left > _TURNAROUND_NS:
+                causes["queued_ns"] = causes.get("queued_ns", 0) + left - _TURNAROUND_NS
             continue
         for cause, spans in purposes.items():
             spent = covered(start, operation.start_ns, spans)

@@ -100,7 +100,7 @@ READS: tuple[str, ...] = ("arrivals",)
 class GpuIdleMetrics(Metrics):
     """Numbers of `gpu-idle`: of each cause, `{cause}_ns`."""
 
-    idle_ns: Annotated[Ns, "the sum of the eleven causes, exactly, and the impact"]
+    idle_ns: Annotated[Ns, "the sum of the twelve causes, exactly, and the impact"]
     launch_bound_ns: Annotated[
         Ns,
         "the thread that launched the next operation was launching: it was in CUDA calls, or its"
@@ -112,6 +112,12 @@ class GpuIdleMetrics(Metrics):
         "the next operation had been launched before the gap began: the first"
         f" {MAX_TURNAROUND_NS // 1000} µs of such a gap are the GPU's own time between operations,"
         " less what a launch that came too late adds",
+    ]
+    queued_ns: Annotated[
+        Ns,
+        "the next operation had been launched, its stream was free, and it did not start for over"
+        f" {MAX_TURNAROUND_NS // 1000} µs: it waited for something else than the host, such as an"
+        " event of another device or rank, a copy, or a function on the host",
     ]
     sync_ns: Annotated[
         Ns,
@@ -157,8 +163,8 @@ class GpuIdleMetrics(Metrics):
     ]
     unknown_ns: Annotated[
         Ns,
-        "the cause cannot be determined: the launch is not known, the queue"
-        " held work, or nothing is known about the thread",
+        "the cause cannot be determined: the launch is not known, or nothing is known about the"
+        " thread",
     ]
     lost_ns: Annotated[
         Ns,
@@ -193,6 +199,7 @@ _HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT
 CAUSES = {
     IdleCause.LAUNCH_BOUND: "launch-bound",
     IdleCause.TURNAROUND: "turn-around",
+    IdleCause.QUEUED: "queued",
     IdleCause.SYNC: "sync",
     IdleCause.DATA_LOADING: "data loading",
     IdleCause.MPI: "MPI",
@@ -211,9 +218,8 @@ class GpuIdleResult(RankResult, frozen=True):
 
     window: Window  # the window that was measured
     metrics: GpuIdleMetrics  # the numbers of its finding
-    # the unknown time in three parts: the queue held work, no launch is known, and nothing is
-    # known of the host
-    unknown_ns: tuple[int, int, int]
+    # the unknown time in two parts: no launch is known, and nothing is known of the host
+    unknown_ns: tuple[int, int]
     # the idle time of the mean steady step by cause; of all if no step is known
     in_step: Mapping[IdleCause, int]
     # ranges, calls and functions of the host, for the causes that matter
@@ -263,9 +269,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     outside_ns = idle_ns - sum(by_cause.values())
     by_cause[IdleCause.UNKNOWN] += outside_ns
     low, high = window.start_ns, window.end_ns
-    queued = intervals.clip(causes.queued, low, high).measure_ns
     unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
-    silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
+    silent = by_cause[IdleCause.UNKNOWN] - unlaunched
     in_step = {cause: covered_in_mean(rank, window, causes.of(cause)) for cause in IdleCause}
     matter, in_most = (
         _that_matter(IdleCause, by_cause, idle_ns),
@@ -287,7 +292,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         rank=rank.rank,
         window=window,
         metrics=metrics,
-        unknown_ns=(queued, unlaunched, silent),
+        unknown_ns=(unlaunched, silent),
         in_step=in_step,
         details={cause: details(rank, window, cause) for cause in {*matter, in_most}},
         evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),

@@ -67,6 +67,7 @@ _ANY_PROGRAM: Advice = {
 _BECAUSE = {
     IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
     IdleCause.TURNAROUND: "the GPU takes time between operations, even those launched in time",
+    IdleCause.QUEUED: "work that had been launched waited for something else than the host",
     IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
     IdleCause.DATA_LOADING: "the host waited for data to be loaded",
     IdleCause.MPI: "the host was in MPI",
@@ -282,9 +283,10 @@ _SILENT = (
     " the unknown time"
 )
 _QUEUED = (
-    "Look on the timeline for what the operations after these gaps waited for, since they had been"
-    " launched before: an event of another stream, a copy, another rank{}"
+    "Look on the timeline for what {} waited for, launched in time and on a stream that was free:"
+    " an event of another device or rank, a copy, a function on the host"
 )
+_EVENTS = "Which event a stream waited for is not in the report: {}"
 _UNLAUNCHED = (
     "Look on the timeline at the operations after these gaps: the calls that launched them are not"
     " in the report, or begin later. The capture may have begun after them, pages of unified memory"
@@ -345,6 +347,8 @@ def advice(
             if cause is IdleCause.HOST_CODE and reads_pages
             else _DALI
             if cause is IdleCause.DATA_LOADING and uses_dali
+            else (_QUEUED.format(longest.get(cause, "each operation after a gap")),)
+            if cause is IdleCause.QUEUED
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
             else _of_what_ran(
@@ -353,6 +357,8 @@ def advice(
         )
         if has_pageable or line != _OVERLAP_COPY
     ]
+    if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in held:
+        lines.append(_EVENTS.format(how_to_collect(Part.EVENT_RECORDS)))
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
     elif IdleCause.SETUP in causes and _LOADS.search(setup):
@@ -373,7 +379,6 @@ def advice(
 
 
 def unknown_advice(
-    queued_ns: int,
     unlaunched_ns: int,
     silent_ns: int,
     held: Collection[Part],
@@ -382,21 +387,15 @@ def unknown_advice(
     """Return what to record to know more about the largest part of unknown idle time.
 
     Args:
-        queued_ns: how much of it the queue held work.
         unlaunched_ns: how much of it ends with an operation without a launch.
         silent_ns: how much of it the host did something unknown.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
     """
-    largest = max(queued_ns, unlaunched_ns, silent_ns)
-    if largest == silent_ns:
+    if silent_ns >= unlaunched_ns:
         if Part.THREAD_SWITCHES in held:
             return ["For the unknown time the report shows nothing about the launching thread"]
         return [_SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
-    if largest == queued_ns:
-        records = how_to_collect(Part.EVENT_RECORDS)
-        how = "" if Part.EVENT_RECORDS in held else f"; {records} records the events"
-        return [_QUEUED.format(how)]
     return [_UNLAUNCHED]
 
 
@@ -422,6 +421,7 @@ def page_advice() -> str:
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         setup += _PAGES if cause is IdleCause.HOST_CODE else []
+        setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")

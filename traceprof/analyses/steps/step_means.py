@@ -29,6 +29,7 @@ COLUMNS = ("window_ns", *PARTS)
 CAUSES = (
     "launch_bound_ns",
     "turnaround_ns",
+    "queued_ns",
     "sync_ns",
     "data_loading_ns",
     "mpi_ns",
@@ -106,6 +107,7 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     waiting_ns: Count
     host_code_ns: Count
     unknown_ns: Count
+    queued_ns: Count = 0
     stalled_ns: Count = 0
     lost_ns: Annotated[Count, "As in `breakdown`."] = 0
 
