@@ -120,7 +120,9 @@ def test_a_usual_step_is_shorter_whatever_hides_it_in_the_mean(
     assert found.step.usual is not None
     assert found.step.usual.verdict == "faster"
     assert (found.step.usual.num_longer_before, found.step.usual.num_longer_after) == longer
-    assert f"{longer[0]} steps before and {longer[1]} after" in (usual(found) or "")
+    assert found.step.usual.longer_cause == "data_loading"
+    told = f"{longer[0]} steps before and {longer[1]} after, a quarter longer or more (mostly data"
+    assert told in (usual(found) or "")
 
 
 def test_stored_runs_say_how_much_parts_vary() -> None:
@@ -173,6 +175,11 @@ def test_no_interval_of_shares_goes_below_all() -> None:
     assert -100 < low < -96 < high < 0
     plain = difference([before, after])
     assert plain.low < -100
+    # Means that are certain, but of so few steps that the interval is wide.
+    few = [Mean(100.0, 16.0, 1), Mean(6.0, 0.01, 1)]
+    assert difference(few).low < -100
+    low, high = difference(few, is_share=True)
+    assert -100 < low < -94 < high < 0
     sure = [Mean(100.0, 1.0, 10), Mean(98.0, 1.0, 10)]
     assert difference(sure, is_share=True) == difference(sure)
 

@@ -20,7 +20,8 @@ from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import Comparison, GateResult
 from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
-from traceprof.reports.comparison_sections import verdict
+from traceprof.reports.blocks import Paragraph
+from traceprof.reports.comparison_sections import MAX_DIFFERENCES, comparison_sections, verdict
 from traceprof.reports.json import render
 from traceprof.run.step_ranges import StepsSource
 from traceprof.store.runs import save
@@ -208,6 +209,26 @@ def test_other_gpus_and_ranks_are_not_comparable() -> None:
     assert not comparison.is_met
     with pytest.raises(TraceprofError, match="choose one of gpu, world-size, recording"):
         compare(document, other, allow_different=["gpus"])
+
+
+def test_a_gpu_is_the_same_whether_its_name_has_the_maker() -> None:
+    document, other = document_of(DDP), document_of(LATE)
+    for rank in other.ranks:
+        rank.gpu = (rank.gpu or "").removeprefix("NVIDIA ")
+    assert compare(document, other).comparable.is_comparable
+
+
+def test_of_many_differences_those_known_on_both_sides_are_shown() -> None:
+    document, other = document_of(DDP), document_of(LATE)
+    document.reports[0].environment = {f"TORCH_{num}": "1" for num in range(12)}
+    other.reports[0].environment = {"TORCH_11": "2"}
+    head = next(iter(comparison_sections(compare(document, other))))
+    lines = [block.text for block in head.blocks if isinstance(block, Paragraph)]
+    shown = [line for line in lines if line.startswith("differs:")]
+    assert len(shown) == MAX_DIFFERENCES
+    assert "differs: TORCH_11: 1 before, 2 after" in shown
+    (rest,) = (line for line in lines if line.startswith("differs, too: "))
+    assert rest.endswith("TORCH_9: --format json has the values")
 
 
 @pytest.mark.parametrize("rank", [None, 0])

@@ -68,8 +68,8 @@ _READ_BY_PEOPLE = ("text", "markdown")
     "allow_different",
     metavar="KIND",
     multiple=True,
-    help="Compare although the sides differ in this: gpu, world-size, recorded-parts, clocks,"
-    " steps, completeness; or although both are the same recording: recording. Without it the"
+    help="Compare although the sides differ in this: gpu, world-size, clocks, steps; or"
+    " although both are the same recording: recording. Without it the"
     " verdict is 'not comparable', and every gate fails. Repeatable.",
 )
 @click.option(

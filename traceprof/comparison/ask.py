@@ -29,6 +29,7 @@ from traceprof.units import duration
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Collection, Mapping, Sequence
 
     from traceprof.comparison.gates import GateLimit
@@ -250,12 +251,20 @@ def _usual(
         after_ns=round(second),
         num_longer_before=longer,
         num_longer_after=longer_after,
+        longer_cause=_longer_cause(before.slow[0], longer)
+        if longer > longer_after
+        else _longer_cause(after.slow[0], longer_after),
         change=second / first - 1,
         low=change.interval.low,
         high=change.interval.high,
         p=mann_whitney(before.lengths[0], after.lengths[0]),
         verdict=_verdict(interval, between) if is_comparable else "not comparable",
     )
+
+
+def _longer_cause(slow: Counter[str], num: int) -> str | None:
+    """Return what made most of so many steps longer; None if it is not known."""
+    return next((cause for cause, of_cause in slow.most_common(1) if 2 * of_cause > num), None)
 
 
 def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.UnrecordedStep | None:

@@ -126,8 +126,11 @@ def _listed(values: Iterable[str | None]) -> str:
 
 
 def _gpus(captures: Sequence[Document]) -> str:
-    gpus = {rank.gpu for capture in captures for rank in capture.ranks if rank.device is not None}
-    return _listed(gpus) if gpus else "none"
+    """Return the GPUs by their models: drivers before 470 name them without the maker."""
+    ranks = [rank for capture in captures for rank in capture.ranks if rank.device is not None]
+    return (
+        _listed({(rank.gpu or "").removeprefix("NVIDIA ") for rank in ranks}) if ranks else "none"
+    )
 
 
 def _ranks(captures: Sequence[Document]) -> str:

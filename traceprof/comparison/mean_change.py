@@ -98,15 +98,22 @@ def difference(means: Sequence[Mean], level: float = LEVEL, *, is_share: bool = 
     `level`: of confidence. `is_share`: as in `mean_change`; logarithms of uncertain means are
     compared.
     """
+    before, after = means
+    found = _welch(before, after, level=level)
     is_uncertain = any(mean.variance > (_UNCERTAIN * mean.value) ** 2 for mean in means)
-    if is_share and is_uncertain and min(mean.value for mean in means) > 0:
+    is_beyond = found.low <= -before.value  # less than nothing would be left
+    if is_share and (is_uncertain or is_beyond) and min(before.value, after.value) > 0:
         logarithms = [
             Mean(math.log(mean.value), mean.variance / mean.value**2, mean.freedom)
             for mean in means
         ]
-        base = means[0].value
-        return Interval(*(base * math.expm1(end) for end in difference(logarithms, level)))
-    before, after = means
+        return Interval(
+            *(before.value * math.expm1(end) for end in _welch(*logarithms, level=level))
+        )
+    return found
+
+
+def _welch(before: Mean, after: Mean, *, level: float) -> Interval:
     variance = before.variance + after.variance
     change = after.value - before.value
     if variance <= 0:

@@ -16,6 +16,7 @@ from traceprof.trace.grouping import distinct_values, median_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from traceprof.analyses.steps.step_means import StepTotals
     from traceprof.documents.analysis.model import Document, Step
     from traceprof.intervals import Float64, Int64
 
@@ -57,6 +58,8 @@ class Series(Record, frozen=True):
     has_steps: bool  # whether every recording has steps
     # of the program, of the rows and of the lengths of each recording: int64[n] each
     phases: tuple[tuple[Int64, Int64], ...] = ()
+    # of each recording, how many of its steady steps are slow, by cause
+    slow: tuple[Counter[str], ...] = ()
 
     @property
     def has_phases(self) -> bool:
@@ -114,7 +117,8 @@ def series(captures: Sequence[Document]) -> Series:
         for (_, of_rows), (_, of_lengths, _) in zip(shared, slowest, strict=True)
     )
     rows = tuple(rows for rows, _ in shared)
-    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, phases)
+    slow = tuple(_slow(capture) for capture in captures)
+    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, phases, slow)
 
 
 def unrecorded(captures: Sequence[Document]) -> Series | None:
@@ -157,6 +161,18 @@ def _one_row(capture: Document) -> tuple[Float64, Int64]:
     return np.array([[means[name] for name in COLUMNS]], np.float64), _ONE_PHASE
 
 
+def _slowest_rank(capture: Document, *, has_steps: bool) -> StepTotals | None:
+    totals = [rank for rank in capture.step_totals if rank.num_steps or not has_steps]
+    mean_ns = {rank.rank: rank.window_ns / max(rank.num_steps, 1) for rank in totals}
+    return max(totals, key=lambda rank: (mean_ns[rank.rank], -rank.rank), default=None)
+
+
+def _slow(capture: Document) -> Counter[str]:
+    rank = _slowest_rank(capture, has_steps=True)
+    steps = [] if rank is None else [one for one in capture.slow_steps if one.rank == rank.rank]
+    return Counter(step.cause for step in steps if step.counts)
+
+
 def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, Int64, int]:
     """Return the steady steps of the rank whose step takes longest, and how many steps it has.
 
@@ -165,10 +181,9 @@ def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, Int64, int
     Returns:
         float64[n] lengths, int64[n] phases of the program, and the number of steps.
     """
-    totals = [rank for rank in capture.step_totals if rank.num_steps or not has_steps]
-    if not totals:
+    slowest = _slowest_rank(capture, has_steps=has_steps)
+    if slowest is None:
         return np.zeros(1), _ONE_PHASE, 0
-    slowest = max(totals, key=lambda rank: (rank.window_ns / max(rank.num_steps, 1), -rank.rank))
     if not has_steps:
         return np.array([slowest.window_ns], np.float64), _ONE_PHASE, 0
     steps = [step for step in capture.steps if step.rank == slowest.rank]

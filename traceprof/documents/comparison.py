@@ -86,6 +86,11 @@ class UsualStep(Struct, forbid_unknown_fields=True):
     after_ns: Count
     num_longer_before: Annotated[Count, "Number of steps longer by a quarter or more, before."]
     num_longer_after: Count
+    longer_cause: Annotated[
+        str | None,
+        "What made most of them longer, on the side that has more, as `slow_steps[].cause`; null"
+        " if that is not known.",
+    ]
     change: Annotated[float, "Change of the median, as a fraction of the value before."]
     low: Annotated[float, "Lower end of its interval over steps."]
     high: float

@@ -9,6 +9,7 @@ from traceprof.comparison.statistics import LEVEL
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import section, table
+from traceprof.reports.slow_steps_text import cause_text
 from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _LEVEL = f"{LEVEL * 100:.0f} %"
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_MODULES = 20
+MAX_DIFFERENCES = 8
 MAX_COMMUNICATION = 15
 _MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
 _MAX_NAMED = 3  # reports
@@ -100,11 +102,12 @@ def usual(comparison: Comparison) -> str | None:
     if step is None or is_told or step.verdict not in {"faster", "slower"}:
         return None
     span = _span(step.change, step.low, step.high)
+    why = "" if step.longer_cause is None else f" (mostly {cause_text(step.longer_cause)})"
     return (
         f"The usual step takes {_exact(step.before_ns)} before and {_exact(step.after_ns)} after:"
         f" {step.verdict}, {span[:-1]}, {_LEVEL} over steps). In the mean,"
         f" {counted(step.num_longer_before, 'step')} before and {step.num_longer_after} after, a"
-        " quarter longer or more, hide it."
+        f" quarter longer or more{why}, hide it."
     )
 
 
@@ -163,18 +166,29 @@ def _head(comparison: Comparison) -> Iterator[str]:
     yield from _why(comparison)
     for reason in dict.fromkeys(part.unknown for part in comparison.part_changes if part.unknown):
         yield f"Unknown are the parts of the step: {reason}."
-    reasons = [*comparison.comparable.reasons, *comparison.comparable.allowed]
-    for difference in comparison.comparable.differences:
-        pair = f"{difference.before} before, {difference.after} after"
-        if any(pair in reason for reason in reasons):
-            continue
-        values = f"{difference.before or 'nothing'} before, {difference.after or 'nothing'} after"
-        yield f"differs: {difference.what}: {values}"
+    yield from _differences(comparison)
     yield f"before: {_side(comparison.before)}"
     yield f"after:  {_side(comparison.after)}"
     for side in (comparison.before, comparison.after):
         for reason in side.left_out_reports:
             yield f"left out: {reason}"
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    """Yield what may be the cause, first what both sides have a value of."""
+    reasons = [*comparison.comparable.reasons, *comparison.comparable.allowed]
+    others = [
+        one
+        for one in comparison.comparable.differences
+        if not any(f"{one.before} before, {one.after} after" in reason for reason in reasons)
+    ]
+    if len(others) > MAX_DIFFERENCES:
+        others.sort(key=lambda one: one.what != "command line" and not (one.before and one.after))
+    for one in others[:MAX_DIFFERENCES]:
+        values = f"{one.before or 'nothing'} before, {one.after or 'nothing'} after"
+        yield f"differs: {one.what}: {values}"
+    if more := others[MAX_DIFFERENCES:]:
+        yield f"differs, too: {', '.join(one.what for one in more)}: --format json has the values"
 
 
 def _why(comparison: Comparison) -> Iterator[str]:

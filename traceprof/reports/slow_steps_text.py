@@ -83,7 +83,7 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
     return f"{took}; {out}" if num_out else took
 
 
-def cause_text(cause: str, label: str | None) -> str:
+def cause_text(cause: str, label: str | None = None) -> str:
     """Return why a step is slow, in words: `a checkpoint (torch.save)`."""
     name = "" if label is None else one_line(label, _MAX_NAME)
     is_said = not name or _WORDS[cause].endswith(name)
