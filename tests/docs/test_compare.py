@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.docs.test_readme import shows
-from tests.support.commands import run
+from tests.support.commands import run, shows
 from traceprof.cli.main import EXIT_DONE
 from traceprof.comparison.statistics import t_quantile
 

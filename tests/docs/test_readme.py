@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import run
+from tests.support.commands import run, shows
 from traceprof.cli.main import EXIT_DONE, cli
 
 pytestmark = pytest.mark.slow
@@ -27,12 +27,6 @@ def sessions() -> list[tuple[str, str]]:
         if "sample_traces/" in command:
             found.append((command.removeprefix("$ "), output))
     return found
-
-
-def shows(page: str, printed: str) -> bool:
-    """Tell whether a page shows an output, of which lines `…` stand for any number of lines."""
-    parts = re.split("^…\n", page, flags=re.MULTILINE)
-    return re.fullmatch("(?:.*\n)*?".join(map(re.escape, parts)), printed) is not None
 
 
 @pytest.mark.parametrize(("command", "output"), sessions())

@@ -255,3 +255,9 @@ def unnoticed_signal(
         is_over.set()
         sender.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def shows(page: str, printed: str) -> bool:
+    """Tell whether a page shows an output, of which lines `…` stand for any number of lines."""
+    parts = re.split("^…\n", page, flags=re.MULTILINE)
+    return re.fullmatch("(?:.*\n)*?".join(map(re.escape, parts)), printed) is not None
