@@ -28,6 +28,7 @@ PATH = addresses.TIMELINE
 TITLE = "Timeline"
 
 COLORS = {
+    **charts.CATEGORIES,
     events.COMPUTE: charts.COMPUTE,
     events.COMMUNICATION: charts.COMMUNICATION,
     events.COPY: charts.COPY,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.events import CALL, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
+from dashboards.timeline.events import CALL, COMPUTE, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
 from dashboards.widgets.charts import PARTS
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import stream_waits
@@ -209,11 +209,13 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
     track, events = timeline.tracks[number], timeline.events[source]
     start = int(track.row.starts(np.array([place]))[0])
     end = start + int(track.row.length[place])
+    name = int(events.numbers(np.array([index]))[0])
     return {
         "id": event_id(timeline, source, index),
         "row": f"{timeline.rank.rank}.{number}",
         "group": track.group,
         "kind": track.kind,
+        "category": events.names.category(name) if track.kind == COMPUTE else None,
         "name": events.name_of(index),
         "label": events.label_of(index),
         "start": str(start),

@@ -17,6 +17,7 @@ import numpy as np
 from dashboards.clock import OWN
 from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import kernel_kind
 from traceprof.trace.columns import pack
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.ranges import Texts
@@ -77,6 +78,12 @@ class NameTable:
     def label(self, number: int) -> str:
         """Return the short form of a name, as drawn in an event: of a kernel, its function."""
         return _label(self.names[number], is_kernel=number < self._num_kernels)
+
+    def category(self, number: int) -> str | None:
+        """Return the category of compute kernels of a name; None if it is no kernel's."""
+        if number >= self._num_kernels:
+            return None
+        return str(kernel_kind(self.names[number], communicates=False).category)
 
     def matching(self, text: str) -> Int64:
         """Return the numbers of names that contain a text in either case, in full or in short."""

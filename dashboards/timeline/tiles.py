@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline import rows
-from dashboards.timeline.events import COMMUNICATION, MARKS, OPERATION, label
+from dashboards.timeline.events import COMMUNICATION, COMPUTE, MARKS, OPERATION, label
 from traceprof.communication.messages import messages
 from traceprof.intervals import even_limits
 
@@ -25,9 +25,10 @@ MAX_BYTES = 290_000
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
 _SYMBOL_COLUMNS = 10  # that a mark is wide
 _MAX_ALONE = 20_000
+_SAMPLED = 16  # events of a block
 
 # What a block and an event take at most, and a row by itself: to guess what fits.
-_BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
+_BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 16, 50, 160
 
 
 def tiles(
@@ -43,7 +44,9 @@ def tiles(
     * `begin`, `length`, `name`, `event`: events shown one by one: ns from the view's start and
       ns, both within the view, the number of the name, the index of the event;
     * `names`: names by number, of events that have room for it;
-    * `labels`: by event, of those with room that say more: `AllReduce 67 MB`.
+    * `labels`: by event, of those with room that say more: `AllReduce 67 MB`;
+    * `categories`: of compute kernels, each once, `category`: the index there of each event's, and
+      `main`: of that which takes most of each block.
     """
     allowed = dict.fromkeys(rows, columns)
     views = {key: _view(row, start_ns, end_ns, columns) for key, row in rows.items()}
@@ -110,11 +113,40 @@ def _row(
         "length": length.tolist(),
         "name": name.tolist(),
         "event": index.tolist(),
+        **_categories(timeline, track, view, name),
         "names": {
             str(number): events.names.label(number) for number in np.unique(name[roomy]).tolist()
         },
     }
     return json.dumps(written, separators=(",", ":"))
+
+
+def _categories(
+    timeline: RankTimeline, track: Track, view: Viewport, name: Int64
+) -> dict[str, Any]:
+    if track.kind != COMPUTE:
+        return {}
+    events = timeline.events[track.source]
+    started = track.row.started_before(view.edges_ns)
+    first, stop = started[view.column], started[view.column + 1]
+    first = np.minimum(first, np.maximum(stop - 1, 0))  # in some, one merely goes on
+    # Of many events in a block these are enough to see which category takes most of it.
+    sampled = first[:, None] + (stop - first)[:, None] * np.arange(_SAMPLED) // _SAMPLED
+    of_sampled = events.numbers(track.index[sampled.ravel()].astype(np.int64))
+    numbers, which = np.unique(np.concatenate((name, of_sampled)), return_inverse=True)
+    named = [events.names.category(number) or track.kind for number in numbers.tolist()]
+    categories = sorted(set(named))
+    category = np.array([categories.index(of) for of in named], np.int64)[which]
+    time = np.zeros((len(sampled), len(categories)), np.int64)
+    block = np.arange(len(sampled))[:, None]
+    np.add.at(
+        time, (block, category[len(name) :].reshape(sampled.shape)), track.row.length[sampled]
+    )
+    return {
+        "categories": categories,
+        "category": category[: len(name)].tolist(),
+        "main": time.argmax(axis=1).tolist() if categories else [],
+    }
 
 
 def _gaps(view: Viewport, begin: Int64, end_ns: int) -> Int64:

@@ -48,6 +48,10 @@ export class TimelinePainter {
     this.width = 0;
     this.height = 0;
     this.shades = shadesByKind(colors);
+    /** @type {Set<string>} */
+    this.drawn = new Set(); // the kinds in sight, for the legend
+    /** @type {Map<string, Path2D[]>} */
+    this.shapes = new Map(); // to be filled, by kind and shade
     this.hatching = hatching(this.context);
     this.view = BEFORE_VIEW;
     this.x = (/** @type {number} */ time) => xOf(time, this.view, this.plotWidth);
@@ -99,6 +103,7 @@ export class TimelinePainter {
     const { context, theme, width, height } = this;
     const ratio = window.devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.drawn.clear();
     context.fillStyle = theme.surface;
     context.fillRect(0, 0, width, height);
     context.font = FONT;
@@ -160,6 +165,7 @@ export class TimelinePainter {
     }
     if (row.track.kind === MARKS) {
       drawMarks(this, tile, row, this.shades[MARKS][0]);
+      this.drawn.add(MARKS);
       return;
     }
     this.#blocks(tile, row, row.track.kind);
@@ -173,19 +179,18 @@ export class TimelinePainter {
    * @param {string} kind
    */
   #blocks(tile, { top, height }, kind) {
-    const { context } = this;
     const unit = tile.span / tile.columns;
     const bottom = top + height - 1;
-    context.beginPath();
     for (let index = 0; index < tile.column.length; index += 1) {
       const left = this.x(tile.start + tile.column[index] * unit);
       if (left > this.width) break;
       const right = this.x(tile.start + (tile.column[index] + 1) * unit);
       if (right < GUTTER) continue;
       const covered = Math.max((tile.share[index] / 1000) * (height - 2), 2);
-      context.rect(left, bottom - covered, Math.max(right - left, MIN_WIDTH), covered);
+      const main = tile.categories?.[tile.main?.[index] ?? 0] ?? kind;
+      this.#shape(main, 0).rect(left, bottom - covered, Math.max(right - left, MIN_WIDTH), covered);
     }
-    this.#fill(kind, 0);
+    this.#fill();
   }
 
   /**
@@ -197,22 +202,19 @@ export class TimelinePainter {
     const { context } = this;
     /** @type {[number, number, string][]} */
     const labels = [];
-    for (const shade of [0, 1, 2]) {
-      context.beginPath();
-      for (let index = 0; index < tile.begin.length; index += 1) {
-        if (tile.name[index] % 3 !== shade) continue;
-        const left = this.x(tile.start + tile.begin[index]);
-        if (left > this.width) break;
-        const right = this.x(tile.start + tile.begin[index] + tile.length[index]);
-        if (right < GUTTER) continue;
-        // A gap to the neighbour, where there is room for one.
-        const width = right - left > 4 ? right - left - 1 : Math.max(right - left, MIN_WIDTH);
-        context.rect(left, top + 1, width, height - 2);
-        const name = tile.labels?.[tile.event[index]] ?? tile.names[tile.name[index]];
-        if (name !== undefined && width > MIN_LABELLED) labels.push([left, width, name]);
-      }
-      this.#fill(kind, shade);
+    for (let index = 0; index < tile.begin.length; index += 1) {
+      const left = this.x(tile.start + tile.begin[index]);
+      if (left > this.width) break;
+      const right = this.x(tile.start + tile.begin[index] + tile.length[index]);
+      if (right < GUTTER) continue;
+      // A gap to the neighbour, where there is room for one.
+      const width = right - left > 4 ? right - left - 1 : Math.max(right - left, MIN_WIDTH);
+      const category = tile.categories?.[tile.category?.[index] ?? 0] ?? kind;
+      this.#shape(category, tile.name[index] % 3).rect(left, top + 1, width, height - 2);
+      const name = tile.labels?.[tile.event[index]] ?? tile.names[tile.name[index]];
+      if (name !== undefined && width > MIN_LABELLED) labels.push([left, width, name]);
     }
+    this.#fill();
     context.fillStyle = INK;
     for (const [left, width, name] of labels) {
       const from = Math.max(left, GUTTER);
@@ -222,17 +224,28 @@ export class TimelinePainter {
   }
 
   /**
+   * What is to be filled with a shade of the colour of a kind.
    * @param {string} kind
    * @param {number} shade
    */
-  #fill(kind, shade) {
+  #shape(kind, shade) {
+    const known = this.shapes.get(kind) ?? [new Path2D(), new Path2D(), new Path2D()];
+    this.shapes.set(kind, known);
+    return known[shade];
+  }
+
+  #fill() {
     const { context } = this;
-    context.fillStyle = (this.shades[kind] ?? this.shades.host)[shade];
-    context.fill();
-    if (kind === HATCHED) {
-      context.fillStyle = this.hatching;
-      context.fill();
+    for (const [kind, shapes] of this.shapes) {
+      this.drawn.add(kind);
+      for (const [shade, shape] of shapes.entries()) {
+        context.fillStyle = (this.shades[kind] ?? this.shades.host)[shade];
+        context.fill(shape);
+        context.fillStyle = this.hatching;
+        if (kind === HATCHED) context.fill(shape);
+      }
     }
+    this.shapes.clear();
   }
 
   /**

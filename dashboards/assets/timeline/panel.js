@@ -9,8 +9,10 @@ import { counted, duration, exactly, grouped, seconds } from "./time.js";
 /** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, FindingBrief, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
 
-const LEGEND = [["compute", "compute"], ["communication", "communication"],
-  ["copy", "copies"], ["host", "API calls"], ["nvtx", "ranges"], ["marks", "marks"]];
+/** @type {Record<string, string>} */
+const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels" };
+const KINDS = ["compute", "matmul", "attention", "convolution", "normalization", "elementwise",
+  "reduction", "optimizer", "other", "communication", "copy", "host", "nvtx", "marks"];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
   ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
@@ -25,10 +27,10 @@ const FIRST_KEYS = 5; // that are always shown
 const NOT_LINKED = new Set(["K", "C", "drag the time axis"]); // for the timeline of a whole run only
 
 /** @param {Record<string, string>} colors by kind of row */
-const legendOf = (colors) => LEGEND.map(([kind, text]) => {
+const legendOf = (colors) => KINDS.map((kind) => {
   const swatch = make("span", { class: `swatch ${kind}` });
   swatch.style.backgroundColor = colors[kind];
-  return make("li", {}, swatch, text);
+  return make("li", { hidden: "" }, swatch, TEXTS[kind] ?? kind);
 });
 
 /** @param {boolean} isLinked */
@@ -59,8 +61,7 @@ export class TimelinePanel {
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
-    const legend = legendOf(colors);
-    this.marksLegend = /** @type {HTMLElement} */ (legend.at(-1));
+    this.legend = legendOf(colors);
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
       "aria-label": `timeline; ${keysOf(isLinked).map(([key, what]) => `${key}: ${what}`).join("; ")}`,
@@ -77,7 +78,7 @@ export class TimelinePanel {
         button("‹", "previous match (P)", () => actions.search("previous")),
         button("›", "next match (N)", () => actions.search("next")),
         this.matches,
-        make("ul", { class: "legend" }, ...legend),
+        make("ul", { class: "legend" }, ...this.legend),
         this.hidden,
         button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
         button("events", "the events in the area or in the view, one by one (E)", actions.events),
@@ -201,9 +202,9 @@ export class TimelinePanel {
     this.hidden.setAttribute("aria-label", `show the ${count} hidden rows (U)`);
   }
 
-  /** @param {boolean} isShown whether the legend has marks: most runs have none */
-  showMarksInLegend(isShown) {
-    this.marksLegend.hidden = !isShown;
+  /** @param {Set<string>} drawn the kinds in sight */
+  showLegend(drawn) {
+    for (const [index, kind] of KINDS.entries()) this.legend[index].hidden = !drawn.has(kind);
   }
 
   /** @param {string} text */
@@ -217,6 +218,7 @@ export class TimelinePanel {
     const facts = [
       [event.kind === "marks" ? "time" : "start", `${seconds(event.begin)} · ${event.start} ns`],
       event.kind === "marks" ? ["what", "a mark of the program"] : ["duration", exactly(event.length)],
+      ...(event.category ? [/** @type {[string, string]} */ (["category", event.category])] : []),
       ...event.facts,
     ];
     const links = event.links.map((other) =>
@@ -226,7 +228,7 @@ export class TimelinePanel {
       ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
       : [];
     this.#show(
-      make("header", {}, this.#swatch(event.kind), make("h2", {}, event.label), ...together,
+      make("header", {}, this.#swatch(event.category ?? event.kind), make("h2", {}, event.label), ...together,
         button("fit", "fit the selection (F)", this.actions.fit),
         button("next of this name", "the next one of this name on this rank (O)", this.actions.namesake),
         ...links),

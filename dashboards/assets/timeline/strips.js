@@ -1,7 +1,6 @@
 // @ts-check
 // Strips: the GPU's work of a folded rank in one row. The upper third is compute, the middle third
 // communication, the lower third copies; where all are empty the GPU is idle.
-import { HATCHED } from "./colors.js";
 import { GUTTER } from "./geometry.js";
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Row, Strip, View } from "./types.d.ts" */
@@ -59,8 +58,9 @@ export function drawStrip(painter, { top, height }, { start, span, shares }) {
         const filled = Math.max((share / 1000) * (third - GAP), 1);
         context.rect(left, bottom - filled, Math.max(right - left, 0.7), filled);
       }
-      context.fillStyle = painter.shades[kind === HATCHED ? HATCHED : kind][0];
+      context.fillStyle = painter.shades[kind][0];
       context.fill();
+      if (values.some(Boolean)) painter.drawn.add(kind);
     }
   });
 }

@@ -255,7 +255,6 @@ export class Timeline {
       this.painter.resize(width, height);
     }
     this.#place();
-    this.panel.showMarksInLegend(this.rows.some(({ track }) => track?.kind === "marks"));
     this.flags = flagsOf(this.opened, this.data.ranks, this.chosenEvidence);
     this.bands = bandsOf(this.flags, this.rows, this.chosenEvidence);
     this.painter.draw({
@@ -278,6 +277,7 @@ export class Timeline {
       hits: this.data.hits,
       notes: this.notes?.marks ?? [],
     });
+    this.panel.showLegend(this.painter.drawn);
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
       row.top + row.height > AXIS - AHEAD && row.top < height + AHEAD);

@@ -87,6 +87,10 @@ export interface TileReply {
   names: Record<string, string>;
   /** By event, where it says more than its name. */
   labels: Record<string, string>;
+  /** Of kernels that compute; with the index of each event's, and of what takes most of each block. */
+  categories?: string[];
+  category?: number[];
+  main?: number[];
 }
 
 export interface Tile extends TileReply { start: number; span: number; asked: number; viewSpan: number }
@@ -104,6 +108,8 @@ export interface BriefEvent {
   row: string;
   group: string;
   kind: string;
+  /** Of a kernel that computes. */
+  category: string | null;
   name: string;
   label: string;
   start: string;

@@ -11,6 +11,7 @@ from tests.support.dashboard import FIND, Serve, Timeline, box_of, damage_host, 
 from tests.support.selection import long_after
 from traceprof.analysis import Analysis
 from traceprof.findings import by_id, worst_of
+from traceprof.kernel_names.categories import kernel_kind
 
 AXIS = 46  # as in geometry.js
 UTC = 1_726_722_437_796_624_059
@@ -57,15 +58,18 @@ def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> No
 
 
 @pytest.mark.long
-def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, analysis: Analysis) -> None:
-    start, end, _ = first_kernel(analysis)
+def test_a_kernel_has_the_colour_of_its_category(timeline: Timeline, analysis: Analysis) -> None:
+    start, end, name = first_kernel(analysis)
+    assert kernel_kind(name).category == "normalization"
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
     timeline.wait_for_frames()
     x, y = timeline.place("0.op.0")
     red, green, blue = timeline.color(x, y - 7)
-    assert green > red + 30
-    assert green > blue
+    assert min(red, green) > blue + 60
+    legend = timeline.page.locator(".timeline-bar .legend")
+    expect(legend.get_by_text("normalization")).to_be_visible()
+    expect(legend.get_by_text("optimizer")).to_be_hidden()
 
 
 @pytest.mark.long

@@ -264,6 +264,34 @@ def test_where_too_many_are_long_all_are_merged(
     assert int(shown.covered_ns.sum()) == total
 
 
+GEMM = "ampere_sgemm_128x64_nn"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+
+
+def test_kernels_have_categories_and_blocks_that_of_most_time(tmp_path: Path) -> None:
+    trace = TraceBuilder().graph(0, 100, launch=False)
+    for start, end, name in (
+        *((start, start + 5, ADD) for start in (100, 110, 120)),
+        (130, 160, GEMM),
+        *((start, start + 20, ADD) for start in (200, 225, 250)),
+        (290, 295, GEMM),
+        (300, 400, GEMM),
+        (400, 520, ADD),
+    ):
+        trace.kernel(start, end, name, launch=False)
+    with analysis_of(trace.write(tmp_path)) as analysis:
+        ask = asking(analysis)
+        (row,) = (row["row"] for row in ask("rank", rank=0)["rows"] if row["kind"] == "compute")
+        tile = ask("tiles", rows=row, start=0, end=600, columns=6)["rows"][row]
+        ids = [f"0.op.{event}" for event in tile["event"]]
+        said = [ask("event", id=event)["category"] for event in ids]
+    named = tile["categories"].__getitem__
+    assert [*map(named, tile["category"])] == ["compute", "matmul", "elementwise"]
+    assert said == [None, "matmul", "elementwise"]
+    assert np.cumsum(tile["column"]).tolist() == [1, 2]
+    assert [*map(named, tile["main"])] == ["matmul", "elementwise"]
+
+
 def test_an_empty_row() -> None:
     shown = check([], 0, 10, 5)
     assert (len(shown.event), len(shown.column)) == (0, 0)

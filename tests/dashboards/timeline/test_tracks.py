@@ -138,6 +138,7 @@ def test_a_mark_is_a_yellow_diamond_with_its_name_in_the_tooltip(timeline: Timel
 
 @pytest.mark.long
 def test_by_key_from_one_to_the_next(timeline: Timeline) -> None:
+    timeline.press("w", "w")  # of the whole run, no other moment can be in the middle
     _, span = timeline.view
     timeline.page.keyboard.press("/")
     timeline.page.keyboard.type("loss is read 3")
