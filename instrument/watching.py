@@ -6,13 +6,15 @@ DDP's reducer waits in C++, from the last bucket's send to the end of the backwa
 
 Each `every` steps a thread puts medians into the store of the process group, a key-value store that
 all ranks reach: other than a collective it needs no order among ranks, and none can hang in it.
-Rank 0 compares them.
+Rank 0 compares them. It also puts how far the training is, once a second: while a step of rank 0
+does not end, who holds it up is who gives no such sign of life, or is behind and waits for nobody.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import itertools
 import json
 import logging
@@ -23,7 +25,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instrument import switch
@@ -38,12 +40,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("traceprof.instrument")
 
-TIMEOUT_S = 10.0  # rank 0 waits this long for the others' times
+TIMEOUT_S = 10.0  # rank 0 waits this long for the others' times and signs of life
+BEAT_S = 1.0  # between two signs of life
 NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
 _MAX_WAITS = 1 << 14  # of a step: a thread without an optimizer has no end of one
-_SLOTS = 4  # a rank may be this many windows ahead of rank 0's thread
+_TRANSFERS = ("isend", "irecv", "send", "recv", "batch_isend_irecv")
 
 
 class Times(NamedTuple):
@@ -56,29 +59,20 @@ class Times(NamedTuple):
     wait_ns: int
     loader_ns: int
     spread_ns: int  # half the distance between the quartiles of its own time
-    # ranks with which DDP reduces its gradients; empty where that is all of them, or unknown
-    peers: Sequence[int] = ()
+    peers: Sequence[int] = ()  # ranks that should take as long; empty for all
 
     def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
         """Return the times of the ranks that should take as long."""
-        others = [other for other in all_times if other.rank != self.rank]
-        return [other for other in others if not self.peers or other.rank in self.peers]
+        peers = self.peers or [other.rank for other in all_times]
+        return [other for other in all_times if other.rank in peers and other.rank != self.rank]
 
 
 class HostClock:
     """Marks are times of the host."""
 
     mark = staticmethod(time.perf_counter_ns)
-
-    @staticmethod
-    def is_over(_mark: int) -> bool:
-        """Return whether the mark can be read."""
-        return True
-
-    @staticmethod
-    def between(begin: int, end: int) -> int:
-        """Return the time between two marks in ns."""
-        return end - begin
+    is_over = staticmethod(lambda _mark: True)
+    between = staticmethod(lambda begin, end: end - begin)
 
 
 class EventClock:
@@ -96,15 +90,8 @@ class EventClock:
         event.record()
         return event
 
-    @staticmethod
-    def is_over(mark: Any) -> bool:  # noqa: ANN401
-        """Return whether the GPU has passed the event."""
-        return bool(mark.query())
-
-    @staticmethod
-    def between(begin: Any, end: Any) -> int:  # noqa: ANN401
-        """Return the time between two events in ns."""
-        return int(begin.elapsed_time(end) * 1e6)
+    is_over = staticmethod(lambda mark: bool(mark.query()))
+    between = staticmethod(lambda begin, end: int(begin.elapsed_time(end) * 1e6))
 
 
 class _Step(NamedTuple):
@@ -150,26 +137,24 @@ class StepTimer:
         self, every: int, new_clock: Callable[[], Any], full: Callable[[int, list[_Step]], None]
     ) -> None:
         self.is_on = True
-        self._every = every
-        self._new_clock = new_clock
+        self._every, self._new_clock, self._full = every, new_clock, full
         self._clock: Any = HostClock()  # until the first step ends: there may be no group yet
         self.mark: Callable[[], Any] = HostClock.mark
-        self._is_missing = False  # whether a time of this step is unknown
-        self._full = full
+        self._is_missing = self._is_marked = False  # whether a time of this step is unknown
         self._thread = _Thread()
-        self._pid = os.getpid()
-        self.reduction = ""  # the label of the operation that sent a bucket last
+        self._pid, self._ident = os.getpid(), 0  # of the thread whose steps these are
+        self.transfers: set[str | None] = set()  # groups that sent or received
         self._sent: Any = None  # the mark of the last bucket's send in this backward pass
         self._begin: Any = None
-        self._is_marked = False
-        self._num_steps = 0
+        self._num_steps = self._num_sent = 0  # sent: buckets since the last step
+        self._waits: Sequence[Any] = ()  # of that thread since the last step
         self._steps: deque[_Step] = deque(maxlen=2 * every)
 
     def push(self, text: str) -> None:
         """Open a range."""
         try:
             kind, open_ = kind_of(text), self._thread.open
-            is_nested = kind is WAIT and open_ and any(outer is WAIT for outer, _ in open_)
+            is_nested = kind is WAIT and any(outer is WAIT for outer, _ in open_)
             if kind is OTHER or is_nested or not self.is_on:
                 open_.append((OTHER, None))
                 return
@@ -177,10 +162,9 @@ class StepTimer:
                 self._is_marked = True
             elif kind is BACKWARD:
                 self._sent = None
-            elif self._sent is not None:
-                self.reduction = text
-            begin = time.perf_counter_ns() if kind is LOADER else None
-            open_.append((kind, self.mark() if kind is WAIT else begin))
+            elif text.startswith(_TRANSFERS):
+                self.transfers.add(labels.parse(text).facts.get("group"))
+            open_.append((kind, self.mark() if kind is WAIT else time.perf_counter_ns()))
         except Exception:  # noqa: BLE001  (an observer must not stop the training)
             self._fail()
 
@@ -199,8 +183,8 @@ class StepTimer:
                 thread.loader_ns += time.perf_counter_ns() - begin
             elif kind is BACKWARD:
                 if self._sent is not None:
-                    thread.waits.append((self._sent, self.mark()))
-                    self._sent = None
+                    self.end(self._sent)
+                self._sent = None
             elif (kind is STEP) == self._is_marked:
                 self._step_ends()
         except Exception:  # noqa: BLE001
@@ -208,13 +192,10 @@ class StepTimer:
 
     def end(self, begin: Any) -> None:  # noqa: ANN401
         """Take a communication call that began at this mark."""
-        try:
-            now = self.mark()
-            self._thread.waits.append((begin, now))
-            if self._sent is not None:
-                self._sent = now
-        except Exception:  # noqa: BLE001
-            self._fail()
+        now = self.mark()
+        self._thread.waits.append((begin, now))
+        if self._sent is not None:
+            self._sent = now
 
     def _mark_event(self) -> Any:  # noqa: ANN401
         event = None
@@ -222,16 +203,14 @@ class StepTimer:
             event = self._clock.mark() if self.is_on else None
         except Exception:  # noqa: BLE001
             self._fail()
-        self._is_missing = self._is_missing or event is None
+        self._is_missing |= event is None
         return event
 
     def start(self, text: str) -> None:
         """See that a bucket is sent; no range is opened."""
-        try:
-            if self.is_on and text.startswith(labels.BUCKET):
-                self._sent = self.mark()
-        except Exception:  # noqa: BLE001
-            self._fail()
+        if self.is_on and text.startswith(labels.BUCKET):
+            self._sent = self.mark()
+            self._num_sent += 1
 
     def _fail(self) -> None:
         self.is_on = False
@@ -242,23 +221,30 @@ class StepTimer:
         waits, thread.waits = thread.waits, deque(maxlen=_MAX_WAITS)
         loader_ns, thread.loader_ns = thread.loader_ns, 0
         if self._num_steps == 0:  # launchers fork ranks
-            self._pid = os.getpid()
+            self._pid, self._ident = os.getpid(), threading.get_ident()
         elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
             return
         if self._num_steps == 0:
             self._clock, waits, self._sent = self._new_clock(), deque(), None
             self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
         begin, self._begin = self._begin, self.mark()
-        if self._is_missing or begin is None:
-            self._is_missing = self._begin is None
-        else:
+        if not self._is_missing and begin is not None:
             self._steps.append(_Step(begin, self._begin, waits, loader_ns))
+        self._is_missing = self._begin is None
+        self._waits, self._num_sent = thread.waits, 0
         self._num_steps += 1
-        if self._num_steps % self._every == 0:
+        if self.is_on and (self._num_steps == 1 or self._num_steps % self._every == 0):
             steps = [step for step in self._steps if self._clock.is_over(step.end)]
             for _ in steps:
                 self._steps.popleft()
             self._full(self._num_steps, steps)
+
+    def progress(self) -> tuple[int, int, str]:
+        """Return the steps done, the calls begun since, and the script's line if in none."""
+        from instrument.core import calls  # noqa: PLC0415  (it imports torch)
+
+        line = calls.line_of(self._ident)
+        return self._num_steps, self._num_sent + len(self._waits) + (not line), line
 
     def times(self, rank: int, number: int, steps: Sequence[_Step]) -> Times:
         """Return the medians of steps of which the last has this number."""
@@ -271,8 +257,7 @@ class StepTimer:
         whole_ns, own_ns, wait_ns, loader_ns = zip(*rows, strict=True)
         lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
         medians = [int(statistics.median(ns)) for ns in (whole_ns, own_ns, wait_ns, loader_ns)]
-        spread_ns = int((upper - lower) / 2)
-        return Times(rank, number, medians[0], medians[1], medians[2], medians[3], spread_ns)
+        return Times._make((rank, number, *medians, int((upper - lower) / 2), ()))
 
 
 def excess_ns(times: Times, all_times: Sequence[Times], noise_factor: float = NOISE_FACTOR) -> int:
@@ -294,8 +279,7 @@ class Verdicts:
     """Which ranks are slow: those beyond the noise in two windows, one after the other."""
 
     def __init__(self, every: int) -> None:
-        self.since: dict[int, int] = {}
-        """By rank that is slow, the step with which its first slow window began."""
+        self.since: dict[int, int] = {}  # by slow rank, the step when its first slow window began
         self._every = every
         self._streaks: dict[int, int] = {}  # windows that say otherwise than `since`, by rank
         self._before: dict[int, Times] = {}
@@ -314,22 +298,18 @@ class Verdicts:
         """Return a line for each rank that is slow from now on, or no more."""
         lines = []
         for times in all_times:
-            rank = times.rank
+            rank, is_slow = times.rank, times.rank in self.since
             # A finding ends within the noise itself: at the limit it would come and go.
-            excess = excess_ns(times, all_times, 1.0 if rank in self.since else NOISE_FACTOR)
-            if bool(excess) == (rank in self.since):
-                self._streaks.pop(rank, None)
+            excess = excess_ns(times, all_times, 1.0 if is_slow else NOISE_FACTOR)
+            streak = 0 if bool(excess) == is_slow else self._streaks.get(rank, 0) + 1
+            self._streaks[rank] = streak % 2
+            if streak < 2:
                 continue
-            self._streaks[rank] = self._streaks.get(rank, 0) + 1
-            if self._streaks[rank] < 2:
-                continue
-            del self._streaks[rank]
             begin = times.step - 2 * self._every
-            if not excess:
-                first = self.since.pop(rank)
+            if is_slow:
                 lines.append(
                     f"rank {rank} computes as long as its peers again since step {begin};"
-                    f" it was slow since step {first}"
+                    f" it was slow since step {self.since.pop(rank)}"
                 )
                 continue
             self.since[rank] = begin
@@ -344,26 +324,21 @@ class Verdicts:
 
 
 class _Window(NamedTuple):
-    """A full window, and where its times go to."""
-
     number: int
     steps: list[_Step]
     store: Any
-    rank: int
-    size: int
+    rank: int = 0
+    size: int = 1
     peers: Sequence[int] = ()
 
 
-def _members(reduction: str, size: int) -> Sequence[int]:
-    """Return the ranks of the group of this label; none where it is unknown, or that of all."""
-    from torch.distributed import distributed_c10d  # noqa: PLC0415
-
-    name = labels.parse(reduction).facts.get("group")
-    for group, known in list(distributed_c10d._world.pg_names.items()):  # noqa: SLF001
-        ranks = [*distributed_c10d._world.pg_group_ranks.get(group, ())]  # noqa: SLF001
-        if known == name and 1 < len(ranks) < size:
-            return sorted(ranks)
-    return ()
+class _Sign(NamedTuple):
+    # What a rank puts into the store; the default stands for a rank that never did.
+    at: float | None = 0.0  # None: its watch is over
+    step: int = 0
+    num_calls: int = 0
+    line: str = ""  # of the script, unless it is in a call
+    times: Sequence[Any] = ()  # of its last window
 
 
 class Reporter:
@@ -372,25 +347,25 @@ class Reporter:
     def __init__(
         self, every: int, path: Path | None, callback: Callable[[Table], object] | None
     ) -> None:
-        self._every = every
-        self._path = path
-        self._callback = callback
+        self._every, self._path, self._callback = every, path, callback
         self._has_complained = False
         self._windows: SimpleQueue[_Window | None] = SimpleQueue()
         self._verdicts = Verdicts(every)
         self._number = next(_numbers)  # the same on all ranks, which watch equally often
-        self._answered: dict[int, int] = {}
+        self._times: Times | Sequence[Any] = ()
+        self._counts: dict[str, int] = {}  # of operations, by group
         self._silent: set[int] = set()
+        self._stuck: set[str] = set()
+        self._own: Sequence[Any] = ()  # this rank's progress at the last beat
+        self._num_beats = 0  # since then
+        self._since: dict[tuple[int, str], tuple[object, int]] = {}  # values, and beats they came
         self._last = math.inf  # no wait lasts beyond this
         self._thread: threading.Thread | None = None
         self._clones: tuple[Any, Any] = (None, None)
-        self.timer: StepTimer | None = None
+        self.timer = StepTimer(every, _clock, self.full)
 
-    def try_path(self) -> None:
-        """Say at once if no line can be written."""
-        self._append("")
-
-    def _append(self, text: str) -> None:
+    def append(self, text: str) -> None:
+        """Write lines; say once if that cannot be done."""
         if self._path is None:
             return
         try:
@@ -408,15 +383,28 @@ class Reporter:
             self._thread = threading.Thread(target=self._run, name="traceprof-watch", daemon=True)
             self._thread.start()
         from torch import distributed as dist  # noqa: PLC0415  (`watch` found it)
-        from torch.distributed import distributed_c10d  # noqa: PLC0415
 
-        store, rank, size = None, 0, 1
-        peers: Sequence[int] = ()
-        if dist.is_initialized():
-            store = distributed_c10d._get_default_store()  # noqa: SLF001
-            rank, size = dist.get_rank(), dist.get_world_size()
-            peers = _members(self.timer.reduction, size) if self.timer is not None else ()
-        self._windows.put(_Window(number, steps, store, rank, size, peers))
+        from instrument.core import operations  # noqa: PLC0415
+
+        if not dist.is_initialized():
+            self._windows.put(_Window(number, steps, None))
+            return
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
+        rank, size = dist.get_rank(), dist.get_world_size()
+        groups = operations.count_in_groups(self._counts)
+        self._windows.put(
+            _Window(number, steps, store, rank, size, self._peers(groups, rank, size))
+        )
+
+    def _peers(
+        self, groups: list[tuple[str, int, list[int]]], rank: int, size: int
+    ) -> Sequence[int]:
+        """Return the ranks of the smaller groups that had a collective in each step, if any had."""
+        transfers, peers = self.timer.transfers, set()
+        for name, num, ranks in groups:
+            if num >= self._every and len(ranks) < size and name not in transfers:
+                peers.update(ranks)
+        return sorted(peers) or ([rank] if transfers else ())
 
     def stop(self) -> None:
         """End the thread, after a second at most where others do not answer."""
@@ -426,88 +414,134 @@ class Reporter:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        while (window := self._windows.get()) is not None:
-            self._try(window)
+        latest = None
+        while True:
+            try:
+                window = self._windows.get(timeout=BEAT_S)
+            except Empty:
+                self._try(self._beat, latest)
+                continue
+            if window is None:
+                return self._try(self._give_sign, latest, True)
+            self._try(self._pass_on, latest := window)
 
-    def _try(self, window: _Window) -> None:
+    def _try(self, what: Callable[..., object], window: _Window | None, *arguments: object) -> None:
         try:
-            self._pass_on(window)
+            if window is not None and window.store is not None:
+                # On its own connection: on the training's, that would wait for ours.
+                if self._clones[0] is not window.store:
+                    clone = getattr(window.store, "clone", lambda: window.store)
+                    self._clones = (window.store, clone())
+                what(window, self._clones[1], *arguments)
         except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
-            _log.info("step %d is not reported: %s", window.number, error)
+            _log.info("steps are not reported: %s", error)
 
-    def _pass_on(self, window: _Window) -> None:
-        if self.timer is None or window.store is None or len(window.steps) < 2:
+    def _pass_on(self, window: _Window, store: Any) -> None:  # noqa: ANN401
+        if len(window.steps) < 2:
             return
         times = self.timer.times(window.rank, window.number, window.steps)
-        times = times._replace(peers=window.peers)
-        store = self._own_connection(window.store)
-        if window.rank != 0:
-            store.set(self._key(window, window.rank), json.dumps(times))
-            return
-        others, silent = self._others(window, store)
-        self._tell([times, *others], silent, window)
+        self._times = times._replace(peers=window.peers)
+        if window.rank == 0:
+            others, silent = self._others(window, store)
+            self._tell([self._times, *others], silent, window.number, {})
+        else:
+            self._give_sign(window, store)
 
-    def _own_connection(self, store: Any) -> Any:  # noqa: ANN401
-        """Return a connection to the store: on its own, the training's would wait for ours."""
-        if self._clones[0] is not store:
-            self._clones = (store, store.clone() if hasattr(store, "clone") else store)
-        return self._clones[1]
+    def _give_sign(self, window: _Window, store: Any, is_over: bool = False) -> None:  # noqa: ANN401
+        at = None if is_over else time.monotonic()
+        sign = _Sign(at, *self.timer.progress(), self._times)
+        store.set(self._key(window.rank), json.dumps(sign))
 
-    def _key(self, window: _Window, rank: int) -> str:
+    def _key(self, rank: int) -> str:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        slot = window.number // self._every % _SLOTS
-        return f"traceprof/watch/{attempt}/{self._number}/{rank}/{slot}"
+        return f"traceprof/watch/{attempt}/{self._number}/{rank}"
 
-    def _others(self, window: _Window, store: Any) -> tuple[list[Times], list[int]]:  # noqa: ANN401
-        """Return the other ranks' times, and the ranks that did not answer in time."""
-        missing = {*range(1, window.size)}
-        begin = time.monotonic()
-        found = {}
+    def _sign_of(self, store: Any, rank: int) -> _Sign:  # noqa: ANN401
+        key = self._key(rank)
+        return _Sign(*json.loads(store.get(key))) if store.check([key]) else _Sign()
+
+    def _others(self, window: _Window, store: Any) -> tuple[list[Times], dict[int, int]]:  # noqa: ANN401
+        """Return the other ranks' times, and who did not answer in time, with the last step."""
+        missing = dict.fromkeys(range(1, window.size), 0)
+        begin, found = time.monotonic(), {}
         while missing:
-            for rank in sorted(missing):
-                key = self._key(window, rank)
-                if store.check([key]):
-                    times = Times(*json.loads(store.get(key)))
-                    if times.step >= window.number:
-                        found[rank] = times
-                        self._answered[rank] = times.step
-                        missing.discard(rank)
-            limit = TIMEOUT_S / 10 if missing <= self._silent else TIMEOUT_S
+            for rank in [*missing]:
+                sign = self._sign_of(store, rank)
+                missing[rank] = sign.step
+                if sign.times and (times := Times(*sign.times)).step >= window.number:
+                    found[rank] = times
+                    del missing[rank]
+            limit = TIMEOUT_S / 10 if missing.keys() <= self._silent else TIMEOUT_S
             if time.monotonic() > min(begin + limit, self._last):
                 break
             time.sleep(0.05 if missing else 0.0)
-        return [found[rank] for rank in sorted(found)], sorted(missing)
+        return [found[rank] for rank in sorted(found)], missing
 
-    def _tell(self, all_times: list[Times], silent: list[int], window: _Window) -> None:
+    def _beat(self, window: _Window, store: Any) -> None:  # noqa: ANN401
+        """Give a sign of life; on rank 0 judge those of all, once its step does not end."""
+        if window.rank != 0:
+            self._give_sign(window, store)
+            return
+        own = self.timer.progress()
+        if own[:2] != self._own[:2]:
+            self._own, self._num_beats, self._since, self._stuck = own, 0, {}, set()
+            return
+        self._num_beats += 1
+        signs = {rank: self._sign_of(store, rank) for rank in range(1, window.size)}
+        signs = {rank: sign for rank, sign in signs.items() if sign.at is not None}
+        self._judge({0: _Sign(self._num_beats, *own), **signs})
+
+    def _judge(self, signs: dict[int, _Sign]) -> None:
+        """Say who gives no signs, or is behind while nobody gets further and waits for none."""
+        limit = max(TIMEOUT_S / BEAT_S, 2)  # in beats: this rank may have been stopped itself
+        progress = {rank: sign[1:3] for rank, sign in signs.items()}
+        quiet = [rank for rank in signs if self._age(rank, "life", signs[rank].at) >= limit]
+        silent = {rank: signs[rank].step for rank in quiet}
+        is_still = min(self._age(rank, "calls", progress[rank]) for rank in signs) >= limit
+        free = [rank for rank in signs if signs[rank].line]
+        least = min((progress[rank] for rank in free), default=())
+        stuck: Table = {}
+        if is_still and not silent and least < max(progress.values()):
+            stuck = {str(rank): signs[rank].line for rank in free if progress[rank] == least}
+        if silent.keys() - self._silent or stuck.keys() - self._stuck:
+            self._stuck |= stuck.keys()
+            self._tell([], silent, signs[0].step, stuck)
+
+    def _age(self, rank: int, what: str, value: object) -> int:
+        """Return since how many beats this is the value."""
+        if self._since.get((rank, what), (None,))[0] != value:
+            self._since[rank, what] = value, self._num_beats
+        return self._num_beats - self._since[rank, what][1]
+
+    def _tell(self, rows: list[Times], silent: dict[int, int], step: int, stuck: Table) -> None:
         lines = [
-            f"rank {rank} did not answer since step {self._answered.get(rank, 0)}"
-            for rank in silent
+            f"rank {rank} did not answer since step {since}"
+            for rank, since in silent.items()
             if rank not in self._silent
         ]
+        for rank, line in stuck.items():
+            lines.append(f"rank {rank} gets no further than {line} after step {step}")
         self._silent = set(silent)
-        all_times = self._verdicts.steadied(all_times)
-        lines += self._verdicts.lines(all_times)
+        rows = self._verdicts.steadied(rows)
+        lines += self._verdicts.lines(rows)
         for line in lines:
             _log.warning("%s", line)
         table = {
-            "step": window.number,
-            "ranks": [
-                times._asdict() | {"excess_ns": excess_ns(times, all_times)} for times in all_times
-            ],
-            "silent": silent,
+            "step": step,
+            "ranks": [row._asdict() | {"excess_ns": excess_ns(row, rows)} for row in rows],
+            "silent": [*silent],
+            "stuck": stuck,
             "slow": {str(rank): step for rank, step in self._verdicts.since.items()},
             "said": lines,
         }
-        self._append(json.dumps(table) + "\n")
-        if self._callback is not None:
-            try:
-                self._callback(table)
-            except Exception:  # noqa: BLE001  (the user's, in our thread)
-                _log.warning("the callback of the watch failed", exc_info=True)
+        self.append(json.dumps(table) + "\n")
+        try:
+            (self._callback or bool)(table)
+        except Exception:  # noqa: BLE001  (the user's, in our thread)
+            _log.warning("the callback of the watch failed", exc_info=True)
 
 
 _numbers = itertools.count()
-_undo: list[Callable[[], object]] = []
 
 
 def watch(
@@ -530,40 +564,29 @@ def watch(
     """
     if every < 2:
         raise ValueError(f"ranks are compared every 2 steps or more, not {every}")
-    if _undo:
-        switch.disable()
-    if not _has_ranks():
+    switch.end_watch()
+    try:
+        has_ranks = importlib.import_module("torch.distributed").is_available()
+    except ImportError:
+        has_ranks = False
+    if not has_ranks:
         _log.warning("nothing is watched: there is no torch.distributed")
         return
     if switch.follows_profiler():
         _log.warning("nothing is watched: a torch.profiler records, which takes the same ranges")
         return
     reporter = Reporter(every, None if path is None else Path(path).absolute(), callback)
+    timer = reporter.timer
     if rank_number() == 0:
-        reporter.try_path()
-    timer = reporter.timer = StepTimer(every, _clock, reporter.full)
+        reporter.append("")
     switch.disable()
     ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
     is_recorded = nvtx_ranges.is_recording()
     restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, waits=timer)
-    _undo[:] = [reporter.stop, restore]
-    switch.after_disabling(_end)
+    switch.after_disabling(reporter.stop)
+    switch.after_disabling(restore)
     switch.enable()
     atexit.register(reporter.stop)
-
-
-def _has_ranks() -> bool:
-    """Return whether there is a PyTorch, and it was built with torch.distributed."""
-    try:
-        from torch import distributed  # noqa: PLC0415
-    except ImportError:
-        return False
-    return distributed.is_available()
-
-
-def _end() -> None:
-    while _undo:
-        _undo.pop()()
 
 
 def _clock() -> HostClock | EventClock:

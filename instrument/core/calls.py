@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributed import _functional_collectives
 
 from instrument.core import completion, nvtx_ranges, operations, wrapping
@@ -101,6 +104,8 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
     `level` holds for calls inside. Failures in here are logged once, and the call goes on without a
     label; exceptions of the function close the range and pass.
     """
+    # Of transfers, a watch needs the groups: a stage and the next do not compute the same.
+    is_timed = level == INSIDE and not name.startswith(("isend", "irecv", "send", "recv"))
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912, PLR0915
@@ -109,7 +114,7 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
         # All in one function: further calls would double the cost. A signal's exception arrives
         # before or after a call, never between two other steps, and passes.
         compiler = compiler_of_thread()
-        if compiler is None and (waits := nvtx_ranges.waits) is not None:
+        if is_timed and compiler is None and (waits := nvtx_ranges.waits) is not None:
             if outer != FREE:  # a part of what is timed
                 return original(*args, **kwargs)
             begin = waits.mark()
@@ -205,6 +210,21 @@ def _as(name: str, function: Function) -> Function:
     """Give the function's code this name: in tracebacks, for pybind11, and for torch.compile."""
     function.__code__ = function.__code__.replace(co_name=name)
     return function
+
+
+def line_of(thread: int) -> str:
+    """Return the line of the script that a thread runs now; empty within a call with a wrapper."""
+    hidden = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+    line = ""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  (there is no other way)
+    while frame is not None:
+        file, code = frame.f_code.co_filename, frame.f_code
+        if file == __file__:
+            return ""
+        if not line and not file.startswith(hidden):
+            line = f"{Path(file).name}:{frame.f_lineno} ({code.co_name})"
+        frame = frame.f_back
+    return line or "?"
 
 
 def is_silent(level: int) -> bool:

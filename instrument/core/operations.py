@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -126,6 +127,22 @@ def _reports(group: dist.ProcessGroup) -> bool:
     except (KeyError, ValueError, RuntimeError):
         return False
     return any(entry.split(":")[0] == "cpu" for entry in backends if "gloo" in entry)
+
+
+def count_in_groups(counts: dict[str, int]) -> list[tuple[str, int, list[int]]]:
+    """Return name, number of operations since these counts, and ranks of this process's groups.
+
+    The counts become those of now. Groups whose backend does not count are left out.
+    """
+    world, groups = distributed_c10d._world, []  # noqa: SLF001
+    group: Any
+    for group, ranks in list(world.pg_group_ranks.items()):
+        with suppress(AttributeError, RuntimeError):  # -100 stands for the groups of others
+            name = _word(group.group_name)
+            number = group._get_sequence_number_for_group()  # noqa: SLF001
+            groups.append((name, number - counts.get(name, number), [*ranks]))
+            counts[name] = number
+    return groups
 
 
 def _word(text: str) -> str:

@@ -8,10 +8,17 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from instrument.watching import Reporter, Times, _Window
+from instrument.watching import Reporter, Times
 from tests.support.commands import in_process
 from traceprof.documents.schema import texts
-from traceprof.documents.watched import RankTimes, SilentRank, SlowRank, is_watched, read_watched
+from traceprof.documents.watched import (
+    RankTimes,
+    SilentRank,
+    SlowRank,
+    StuckRank,
+    is_watched,
+    read_watched,
+)
 from traceprof.errors import TraceFormatError
 from traceprof.reports.watched_text import render
 
@@ -37,7 +44,7 @@ def written(
             for rank in range(4)
             if rank not in missing
         ]
-        reporter._tell(rows, missing, _Window(100 * number, [], None, 0, 4))
+        reporter._tell(rows, dict.fromkeys(missing, 0), 100 * number, {})
     return path
 
 
@@ -90,6 +97,24 @@ def test_silent_ranks(tmp_path: Path) -> None:
     found = read_watched(path)
     assert found.silent == [SilentRank(3, 500, 600), SilentRank(3, 1900, None)]
     assert found.slow == []
+
+
+def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
+    path = written(tmp_path / "watch.jsonl", lambda *_: PEERS, num_windows=3)
+    first = Reporter(100, path, None)
+    first._tell([], {3: 290}, 300, {})
+    first._tell([], {}, 300, {"1": "train.py:88 (load)"})
+    found = read_watched(path)
+    assert (found.num_windows, found.num_restarts, found.last_step) == (3, 0, 300)
+    assert found.silent == [SilentRank(3, 300, 300)]
+    assert found.stuck == [StuckRank(1, 300, "train.py:88 (load)")]
+    assert found.slow == []
+    assert "Rank 1 got no further than train.py:88 (load) after step 300." in render(found)
+    within = written(tmp_path / "within.jsonl", lambda *_: PEERS, num_windows=1)
+    within.write_text(path.read_text().splitlines()[-1] + "\n")
+    assert is_watched(within)
+    with pytest.raises(TraceFormatError, match="no whole line yet"):
+        read_watched(within)
 
 
 def test_nothing_found(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from instrument.recording import record_as_requested
 from instrument.watching import (
     EventClock,
     HostClock,
+    Reporter,
     StepTimer,
     Times,
     Verdicts,
@@ -24,7 +27,7 @@ from instrument.watching import (
 )
 from tests.support import recording
 from tests.support.commands import output_of
-from tests.support.programs import watched, watched_many
+from tests.support.programs import watched, watched_many, watched_stuck
 from tests.support.programs.watched import EVERY, NUM_STEPS, SLEEP_S, WAYS
 
 MS = 1_000_000
@@ -83,6 +86,27 @@ def test_a_rank_that_dies_ends_the_training_as_without_the_watch(
     seen: list[dict[str, Any]],
 ) -> None:
     assert seen[0]["dead"]
+
+
+@pytest.mark.slow
+def test_within_a_step_the_rank_is_named_that_was_stopped_or_is_behind(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    seen = recording.run(watched_stuck.run, watched_stuck.SIZE, tmp_path_factory)
+    for rank in seen:
+        assert rank["same"]
+        assert rank["restored"]
+    tables = [table for table in seen[0]["tables"] if not table["ranks"]]
+    stopped, stuck = (next(table for table in tables if table[key]) for key in ("silent", "stuck"))
+    assert stopped["silent"] == [1]
+    assert stopped["step"] <= watched_stuck.STOPPED
+    assert stopped["said"][0].startswith("rank 1 did not answer since step ")
+    assert stuck["step"] == watched_stuck.STUCK
+    (line,) = stuck["stuck"].values()
+    assert line.startswith("watched_stuck.py:")
+    assert line.endswith(" (until_exists)")
+    assert stuck["said"] == [f"rank 1 gets no further than {line} after step {watched_stuck.STUCK}"]
+    assert seen[1]["tables"] == []
 
 
 @pytest.mark.long
@@ -145,11 +169,11 @@ def test_events_are_read_once_the_gpu_has_passed_them() -> None:
     step()  # the first one chooses the clock
     events.num = 0
     step()
-    assert windows == [(2, [])]
+    assert windows == [(1, []), (2, [])]  # with the first, signs of life begin
     events.num_done = 100
     for _ in range(2):
         step()
-    ((_, _), (number, steps)) = windows
+    *_, (number, steps) = windows
     assert number == 4
     assert len(steps) == 3
     times = timed.times(0, number, steps[1:])
@@ -169,7 +193,7 @@ def test_steps_in_the_capture_of_a_graph_are_left_out() -> None:
         timed.pop()
         timed.push("optimizer step")
         timed.pop()
-    assert windows == [(2, []), (4, [])]
+    assert windows == [(1, []), (2, []), (4, [])]
 
 
 def test_a_failure_of_ours_ends_the_watch_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -257,17 +281,25 @@ def test_a_call_within_a_timed_one_is_part_of_it(monkeypatch: pytest.MonkeyPatch
     """A batch of transfers has no level of its own, its transfers are free to open ranges."""
     timed = timer(HostClock(), lambda *_: None)
     monkeypatch.setattr(calls._process, "is_on", True)
-    isend = calls.around(lambda: 1, tuple, "isend")
-    batch = calls.around(isend, tuple, "batch_isend_irecv", level=calls.BLOCK)
+
+    def label(name: str, _: object) -> tuple[str, None, bool]:
+        return f"{name} group=4", None, False
+
+    isend = calls.around(lambda: 1, tuple, "isend", label=label)
+    batch = calls.around(isend, tuple, "batch_isend_irecv", label=label, level=calls.BLOCK)
+    all_reduce = calls.around(batch, tuple, "all_reduce", label=label)
     restore = nvtx_ranges.use(
         nvtx_ranges.Functions(timed.push, timed.pop, timed.start, bool, lambda text, _: text),
         waits=timed,
     )
     try:
+        assert all_reduce() == 1
+        assert timed.transfers == set()
         assert batch() == isend() == 1
     finally:
         restore()
-    assert len(timed._thread.waits) == 2
+    assert len(timed._thread.waits) == 3
+    assert timed.transfers == {"4"}
 
 
 def row(rank: int, own_ms: float, spread_ms: float = 0.05, step: int = 100) -> Times:
@@ -293,20 +325,46 @@ def test_stages_of_a_pipeline_are_no_peers() -> None:
     assert [excess_ns(times, stages) for times in stages] == [0, 0, 0, 2 * MS]
 
 
-def test_the_group_of_the_last_bucket_tells_peers() -> None:
-    timed = timer(HostClock(), lambda *_: None)
-    reduction = "all_reduce bytes=4 dtype=float32 group=3 rank=0 size=2 seq=1"
-    timed.push("backward")
-    timed.push("all_reduce group=")  # of the script, before any bucket
-    timed.pop()
-    assert timed.reduction == ""
-    timed.start("bucket index=0 bytes=4 dtype=float32 last=1")
-    timed.push(reduction)
-    timed.pop()
-    timed.pop()
-    timed.push("all_gather group=")
-    timed.pop()
-    assert timed.reduction == reduction
+class FakeGroup:
+    """A group whose operations are counted, unless its backend does not count."""
+
+    def __init__(self, name: str, number: int | None) -> None:
+        self.group_name = name
+        self.number = number
+
+    def _get_sequence_number_for_group(self) -> int:
+        if self.number is None:
+            raise RuntimeError("does not yet support sequence numbers")
+        return self.number
+
+
+def test_peers_are_the_ranks_of_smaller_groups_with_a_collective_in_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = {
+        FakeGroup("all", 5): range(8),
+        FakeGroup("stage", 7): [2, 3],
+        FakeGroup("pipeline", 9): [3, 7],
+        FakeGroup("rare", 1): [3, 5],
+        FakeGroup("uncounted", None): [3, 6],
+    }
+    world = SimpleNamespace(pg_group_ranks=members)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_world", world)
+    reporter = Reporter(10, None, None)
+    counts: dict[str, int] = {}
+
+    def peers_after(stage: int) -> Sequence[int]:
+        for group, num in zip(members, (100, stage, 20, 1), strict=False):
+            assert group.number is not None
+            group.number += num
+        return reporter._peers(operations.count_in_groups(counts), 3, 8)
+
+    assert peers_after(stage=50) == ()  # with the first step, counts begin
+    assert peers_after(stage=10) == [2, 3, 7]
+    reporter.timer.push("isend dst=7 bytes=4 dtype=float32 group=pipeline rank=3 size=2 seq=0")
+    reporter.timer.pop()
+    assert peers_after(stage=10) == [2, 3]
+    assert peers_after(stage=0) == [3]  # a stage of one rank: it has no peers
 
 
 def test_two_windows_begin_and_end_a_finding() -> None:

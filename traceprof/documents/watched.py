@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA: Literal["traceprof.watched/1"] = "traceprof.watched/1"
-_BEGIN, _RANKS = b'{"step": ', b'"ranks": [{'
+_BEGIN, _RANKS = b'{"step": ', b'"ranks": ['
 
 
 class WatchedTimes(Struct):
@@ -38,11 +38,15 @@ class WatchedTimes(Struct):
 
 
 class Window(Struct):
-    """A line: the ranks' times, who is slow since which step, and who did not answer."""
+    """A line: the ranks' times, who is slow since which step, and who did not answer.
+
+    Without times it was written within a step that did not end.
+    """
 
     step: int
     ranks: list[WatchedTimes]
     silent: list[int] = []
+    stuck: dict[int, str] = {}
     slow: dict[int, int] = {}
 
 
@@ -75,6 +79,14 @@ class SilentRank(Struct):
     until_step: int | None
 
 
+class StuckRank(Struct):
+    """A rank that got no further in a step, while the others waited for it."""
+
+    rank: Count
+    after_step: int
+    line: Annotated[str, "Of the script, with the function."]
+
+
 class Watched(Struct):
     """Output of `traceprof analyze FILE --format json` where FILE is of `instrument.watch`.
 
@@ -90,6 +102,7 @@ class Watched(Struct):
     num_restarts: Annotated[Count, "How often steps began again."]
     slow: Annotated[list[SlowRank], "In order of the wait that they cause."]
     silent: list[SilentRank]
+    stuck: list[StuckRank]
     ranks: list[RankTimes]
 
 
@@ -113,17 +126,15 @@ def read_watched(path: Path) -> Watched:
     """
     lines = path.read_bytes()
     try:
-        windows = msgspec.json.Decoder(Window).decode_lines(lines[: lines.rfind(b"\n") + 1])
+        told = msgspec.json.Decoder(Window).decode_lines(lines[: lines.rfind(b"\n") + 1])
     except msgspec.DecodeError as error:
         why = f"a line is none that instrument.watch writes ({error})"
         raise TraceFormatError(f"cannot read {path}", why, "copy it again") from error
+    windows = [window for window in told if window.ranks]
     if not windows:
         why = "it has no whole line yet"
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
-    starts = [at for at in range(1, len(windows)) if windows[at].step <= windows[at - 1].step]
-    parts = [
-        windows[begin:end] for begin, end in zip([0, *starts], [*starts, len(windows)], strict=True)
-    ]
+    parts, told_parts = _parts(windows), _parts(told)
     slow = [one for part in parts for one in _slow(part, is_last=part is parts[-1])]
     return Watched(
         schema=SCHEMA,
@@ -132,11 +143,24 @@ def read_watched(path: Path) -> Watched:
         num_windows=len(windows),
         first_step=windows[0].step,
         last_step=windows[-1].step,
-        num_restarts=len(starts),
+        num_restarts=len(parts) - 1,
         slow=sorted(slow, key=lambda one: (-one.others_wait_ns, one.since_step, one.rank)),
-        silent=[one for part in parts for one in _silent(part, is_last=part is parts[-1])],
+        silent=[
+            one for part in told_parts for one in _silent(part, is_last=part is told_parts[-1])
+        ],
+        stuck=[StuckRank(rank, one.step, line) for one in told for rank, line in one.stuck.items()],
         ranks=_times(windows),
     )
+
+
+def _parts(windows: Sequence[Window]) -> list[Sequence[Window]]:
+    """Divide windows where steps begin again; lines without times may have the step before."""
+    starts = [0]
+    for at in range(1, len(windows)):
+        change = windows[at].step - windows[at - 1].step
+        if change < 0 or (change == 0 and windows[at].ranks and windows[at - 1].ranks):
+            starts.append(at)
+    return [windows[a:b] for a, b in zip(starts, [*starts[1:], len(windows)], strict=True)]
 
 
 def _times(windows: Sequence[Window]) -> list[RankTimes]:

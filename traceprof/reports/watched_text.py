@@ -12,7 +12,7 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.documents.watched import SilentRank, SlowRank, Watched
+    from traceprof.documents.watched import SilentRank, SlowRank, StuckRank, Watched
     from traceprof.reports.blocks import Block
 
 _MAX_ENTRIES = 10
@@ -22,7 +22,11 @@ _MAX_RANKS = 16
 def render(watched: Watched) -> str:
     """Return who was slow, since when and until when, and each rank's times, as plain text."""
     title = Paragraph(f"traceprof {__version__}", "title")
-    lines = [*map(_slow_line, watched.slow), *map(_silent_line, watched.silent)]
+    lines = [
+        *map(_slow_line, watched.slow),
+        *map(_silent_line, watched.silent),
+        *map(_stuck_line, watched.stuck),
+    ]
     if not lines:
         lines = ["No rank took longer than its peers by more than the noise, and all answered."]
     more = len(lines) - _MAX_ENTRIES
@@ -50,6 +54,10 @@ def _slow_line(one: SlowRank) -> str:
 
 def _silent_line(one: SilentRank) -> str:
     return f"Rank {one.rank} did not answer{_span(one)}."
+
+
+def _stuck_line(one: StuckRank) -> str:
+    return f"Rank {one.rank} got no further than {one.line} after step {one.after_step}."
 
 
 def _span(one: SlowRank | SilentRank) -> str:
