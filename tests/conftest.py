@@ -17,10 +17,12 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.support.selection import missing, once
+from tests.support.selection import Uncollected, known, missing, once
 from tests.support.traces import (
+    KNOWN_FOLDER,
+    OWN_CPU_TRACE,
+    OWN_TRACES,
     QUICK_SAMPLES,
-    REAL_FOLDER,
     REAL_TRACES,
     SAMPLES,
     real_name,
@@ -65,6 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "long":
         settings.load_profile("many examples")
     config.pluginmanager.register(Crashes(), "crashes")
+    if KNOWN_FOLDER is None:
+        advice = "TRACEPROF_TRACES names no folder of them"
+        config.pluginmanager.register(Uncollected("traces", advice), "uncollected")
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -165,27 +170,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes `real_trace` once for each of them."""
     if "real_trace" not in metafunc.fixturenames:
         return
-    if REAL_TRACES:
-        # By its scope all tests of one export run together, and open and read it once.
-        turn = real_turn(metafunc.definition.nodeid.partition("::")[0])
-        if metafunc.definition.get_closest_marker("one_export"):
-            turn = turn[len(turn) // 2 :][:1]
-        exports = [
-            pytest.param(path, marks=[] if path in turn else [pytest.mark.long], id=real_name(path))
-            for path in REAL_TRACES
-        ]
-        metafunc.parametrize("real_trace", exports, scope="session")
-    else:
-        skip = pytest.mark.skip(reason="TRACEPROF_TRACES names no folder of real exports")
-        metafunc.parametrize("real_trace", [pytest.param(None, marks=skip)], ids=["none"])
+    # By its scope all tests of one export run together, and open and read it once.
+    turn = real_turn(
+        metafunc.definition.nodeid.partition("::")[0],
+        is_one=metafunc.definition.get_closest_marker("one_export") is not None,
+    )
+    own = list(OWN_TRACES)
+    if metafunc.definition.get_closest_marker("cpu_export"):
+        own.append(OWN_CPU_TRACE)
+        turn.append(OWN_CPU_TRACE)
+    exports = [
+        pytest.param(path, marks=[] if path in turn else [pytest.mark.long], id=real_name(path))
+        for path in (*own, *REAL_TRACES)
+    ]
+    metafunc.parametrize("real_trace", exports, scope="session")
 
 
 @pytest.fixture
 def traces() -> Path:
     """Return the folder of the real exports that tests know by name."""
-    if REAL_FOLDER is None or not (REAL_FOLDER / "a100x4_ddp_baseline_rank0.sqlite").exists():
-        pytest.skip("TRACEPROF_TRACES names no folder with the exports that this test is about")
-    return REAL_FOLDER
+    return known(KNOWN_FOLDER)  # without, no test that takes this is collected
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,7 @@ def test_samples(tmp_path: Path, path: Path, way: Callable[[Database], None]) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.cpu_export
 def test_real_exports(tmp_path: Path, real_trace: Path, way: Callable[[Database], None]) -> None:
     if real_trace.stat().st_size > _MAX_BYTES:
         pytest.skip("it is large")

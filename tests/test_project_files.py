@@ -1,6 +1,8 @@
 """Files for those who host, build and cite the project say what holds."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from check_jsonschema import main
 from click.testing import CliRunner
 
 from tests.support import dist
+from tests.support.commands import ended
 from tests.support.selection import missing
 from traceprof.version import __version__
 
@@ -112,3 +115,34 @@ def test_ci_skips_only_what_its_machine_cannot_have(
     monkeypatch.setenv("TRACEPROF_WITHOUT", " nsys chromium")
     with pytest.raises(expected):
         missing("it", program)
+
+
+@pytest.mark.slow
+def test_what_is_not_collected_is_counted(tmp_path: Path) -> None:
+    """By each worker; the first process says it."""
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support.selection import Uncollected\n"
+        "def pytest_configure(config):\n"
+        "    config.pluginmanager.register(Uncollected('traces', 'get them'))\n"
+    )
+    (tmp_path / "test_few.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_recording(traces, number): ...\n"
+        "def test_other(): ...\n"
+        "def test_not_asked_for(traces): ...\n"
+    )
+    pytest_ = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:dash"]
+    done = ended(
+        *pytest_,
+        "-n",
+        "1",
+        "-k",
+        "not asked",
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "1 passed" in done.stdout
+    assert (
+        "2 tests of recordings that this machine lacks are not collected: get them" in done.stdout
+    )

@@ -239,6 +239,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.cpu_export
 def test_info_of_every_real_export(real_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", real_trace) == EXIT_DONE
     assert "exported by" in capsys.readouterr().out

@@ -90,6 +90,7 @@ def test_in_samples(sample: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.cpu_export
 def test_in_real_traces(real_trace: Path, tmp_path: Path) -> None:
     assert_all_say_the_same(real_trace, tmp_path / "runs.db")
 

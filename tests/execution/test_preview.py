@@ -49,6 +49,7 @@ def test_it_agrees_with_the_analysis(path: Path) -> None:
     assert_agrees(path, Options())
 
 
+@pytest.mark.cpu_export
 def test_it_agrees_with_the_analysis_of_real_exports(real_trace: Path, tmp_path: Path) -> None:
     """But for clocks, which it does not compare: that takes API calls."""
     assert_agrees(on_one_clock(real_trace, tmp_path / "t.sqlite"), Options())

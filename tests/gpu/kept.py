@@ -23,9 +23,9 @@ _TABLES = (
     "TARGET_INFO_CUDA_*", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "ENUM_CUDA_*",
 )  # fmt: skip
 _GOES = (
-    "DELETE FROM StringIds WHERE instr(CAST(value AS BLOB), CAST('/' AS BLOB)) > 0",
-    "DELETE FROM META_DATA_EXPORT WHERE name LIKE '%PATH%'",
-    "DELETE FROM OSRT_API WHERE end - start < 10000",
+    ("StringIds", "instr(CAST(value AS BLOB), CAST('/' AS BLOB)) > 0"),
+    ("META_DATA_EXPORT", "name LIKE '%PATH%'"),
+    ("OSRT_API", "end - start < 10000"),
 )
 
 
@@ -40,8 +40,10 @@ def keep(export: Path, kept: Path) -> None:
                 if any(fnmatchcase(name, pattern) for pattern in _TABLES):
                     database.execute(sql)
                     database.execute(f'INSERT INTO main."{name}" SELECT * FROM source."{name}"')
-            for statement in _GOES:
-                database.execute(statement)
+            has = {name for name, _ in tables}
+            for table, condition in _GOES:
+                if table in has:
+                    database.execute(f"DELETE FROM main.{table} WHERE {condition}")
             database.commit()
             database.execute("VACUUM main")
         kept.write_bytes(lzma.compress(path.read_bytes(), preset=9 | lzma.PRESET_EXTREME))

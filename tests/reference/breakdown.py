@@ -254,14 +254,19 @@ def read_launches(db: sqlite3.Connection) -> Launches:
     return {key: sorted(starts) for key, starts in launches.items()}
 
 
+def numbered(name: Any, number: int | None) -> Any:
+    """A range's name, with its payload where `instrument` leaves the running number to it."""
+    takes_number = isinstance(name, str) and re.fullmatch("(cut )?step |.* seq=", name)
+    return f"{name}{number}" if takes_number and number is not None and number >= 0 else name
+
+
 def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[Range]]:
     """The NVTX ranges of each process, sorted; one that was not closed never ends."""
     ranges: dict[int, list[Range]] = defaultdict(list)
-    for text, *others in rows(
-        db, "NVTX_EVENTS", "text", "eventType", "start", "end", "globalTid", "textId"
-    ):
-        kind, start, end, thread, text_id = integers(*others)
-        name = text if text is not None else strings.get(text_id)
+    columns = ("text", "eventType", "start", "end", "globalTid", "textId", "int64Value")
+    for text, *others in rows(db, "NVTX_EVENTS", *columns):
+        kind, start, end, thread, text_id, number = integers(*others)
+        name = numbered(text if text is not None else strings.get(text_id), number)
         if kind in {59, 60} and name is not None and start is not None and thread is not None:
             closed = NEVER if end is None else end
             ranges[thread & ~LOW_24_BITS].append(Range(start, closed, name, thread))

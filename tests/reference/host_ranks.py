@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from tests.reference.breakdown import OPERATIONS, opened, rows
+from tests.reference.breakdown import OPERATIONS, numbered, opened, rows
 
 CALLS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "isend",
@@ -97,17 +97,18 @@ def blocks(each: Range) -> bool:
 def read(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[Range]]:
     """The ranges of the domain by process, ends that are not known as the latest time."""
     stop = {duration for (duration,) in rows(db, "ANALYSIS_DETAILS", "duration")}
-    columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId",
+               "int64Value")  # fmt: skip
     events = list(rows(db, "NVTX_EVENTS", *columns))
     domains = {
         (tid >> 24, domain)
-        for _, _, kind, text, _, tid, domain in events
+        for _, _, kind, text, _, tid, domain, _ in events
         if kind == 75 and text == "traceprof"
     }
     by_process: dict[int, list[Any]] = defaultdict(list)
-    for start, end, kind, text, text_id, tid, domain in events:
+    for start, end, kind, text, text_id, tid, domain, number in events:
         if kind in {59, 60} and (tid >> 24, domain) in domains:
-            name = text if text is not None else strings[text_id]
+            name = numbered(text if text is not None else strings[text_id], number)
             is_open = end is None or any(start <= time <= end for time in stop)
             known = None if is_open else end
             by_process[tid >> 24 << 24].append((start, known, tid, kind == 59, name, is_open))

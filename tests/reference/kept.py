@@ -5,9 +5,9 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TypeVar
 
-from tests.support.traces import REAL_TRACES, SAMPLES
+from tests.support.traces import OWN_CPU_TRACE, OWN_TRACES, REAL_TRACES, SAMPLES
 
-_UNCHANGED = frozenset((*REAL_TRACES, *SAMPLES))
+_UNCHANGED = frozenset((*REAL_TRACES, *OWN_TRACES, OWN_CPU_TRACE, *SAMPLES))
 _MAX_KEPT = 2  # tests of one export run one after the other
 Read = TypeVar("Read")
 

@@ -31,6 +31,7 @@ from tests.reference.breakdown import (
     believed_ends,
     default_is_communication,
     integers,
+    numbered,
     opened,
     operation_rows,
     rows,
@@ -198,11 +199,12 @@ class Export:
                 self.ranks[key][index] = self.ranks[key][index]._replace(end=end)
 
     def _read_ranges(self, db: sqlite3.Connection) -> None:
-        columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId")
+        columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId",
+                   "int64Value")  # fmt: skip
         stops = [stop for (stop,) in rows(db, "ANALYSIS_DETAILS", "duration")]
         for text, *others in rows(db, "NVTX_EVENTS", *columns):
-            kind, start, end, began, ended, text_id = integers(*others)
-            name = text if text is not None else self.strings.get(text_id)
+            kind, start, end, began, ended, text_id, number = integers(*others)
+            name = numbered(text if text is not None else self.strings.get(text_id), number)
             is_range = kind in {PUSH_POP_RANGE, START_END_RANGE}
             if is_range and name is not None and start is not None and began is not None:
                 is_open = end is None or any(start <= stop <= end for stop in stops)

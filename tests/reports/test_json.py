@@ -53,6 +53,7 @@ def test_nothing_may_be_added_to_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.one_export
+@pytest.mark.cpu_export
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         validator().validate(json.loads(json_report.render(analysis.result)))

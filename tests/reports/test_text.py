@@ -20,7 +20,15 @@ from tests.support.builders import TraceBuilder, solver
 from tests.support.commands import run
 from tests.support.dashboard import named
 from tests.support.selection import known, long_after
-from tests.support.traces import REAL_FOLDER, SAMPLE, SAMPLE_FOLDER, SAMPLES, analysis_of
+from tests.support.traces import (
+    OWN_CPU_PROFILES,
+    OWN_PROFILES,
+    REAL_FOLDER,
+    SAMPLE,
+    SAMPLE_FOLDER,
+    SAMPLES,
+    analysis_of,
+)
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
@@ -59,6 +67,7 @@ def _smallest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 @pytest.mark.one_export
+@pytest.mark.cpu_export
 def test_every_real_export_is_shown(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         shown_text = text.render(analysis.result, is_verbose=True)
@@ -86,7 +95,12 @@ def test_every_real_run_fits_on_a_page(traces: Path, folder: str) -> None:
 
 @pytest.mark.parametrize(
     "trace",
-    long_after(2, _smallest_first(REAL_FOLDER.glob("kineto/*.json.gz"))) if REAL_FOLDER else [],
+    [
+        *(*OWN_PROFILES[:1], *OWN_CPU_PROFILES[:1]),
+        *long_after(
+            2, _smallest_first(REAL_FOLDER.glob("kineto/*.json.gz")) if REAL_FOLDER else []
+        ),
+    ],
     ids=lambda path: path.name[:40],
 )
 def test_every_real_trace_of_the_profiler_fits_on_a_page(trace: Path) -> None:

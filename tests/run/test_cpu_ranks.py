@@ -10,8 +10,9 @@ from msgspec.structs import asdict
 from tests.reference.host_ranks import host_ranks
 from tests.support.builders import TraceBuilder
 from tests.support.selection import few_and_many, for_examples
-from tests.support.traces import closed_analysis
+from tests.support.traces import OWN_CPU_PROFILES, OWN_CPU_TRACE, closed_analysis, ranks_of
 from traceprof.analyses.breakdown import Measures
+from traceprof.analysis import analyze_reports
 from traceprof.errors import UsageError
 
 MAIN, OTHER = 1000, 1001  # threads
@@ -296,6 +297,34 @@ def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> N
         assert sorted(rows, key=lambda row: [str(row[name]) for name in key]) == sorted(
             other.uses, key=lambda row: [str(row[name]) for name in key]
         )
+
+
+@pytest.mark.parametrize("recording", [[OWN_CPU_TRACE], OWN_CPU_PROFILES], ids=["nsys", "torch"])
+def test_real_recordings_say_what_the_training_did(recording: list[Path]) -> None:
+    """Six steps of `programs/train.py`: gradients in two buckets, a parcel to rank 1, the loss."""
+    result = analyze_reports(recording)
+    assert [[step.number for step in rank.steps] for rank in result.breakdown] == [
+        [*range(10, 16)]
+    ] * 2
+    used = {
+        (collective.rank, use.operation, use.count, use.bytes)
+        for collective in result.collectives
+        for use in collective.uses
+    }
+    gradients, parcel = 4 * 96 * 96 * 4, 1000 * 4
+    assert used == {
+        (0, "AllReduce", 18, 6 * (gradients + 4)),
+        (1, "AllReduce", 18, 6 * (gradients + 4)),
+        (0, "Send", 6, 6 * parcel),
+        (1, "Recv", 6, 6 * parcel),
+    }
+
+
+def test_a_real_recording_agrees() -> None:
+    assert_agreement(OWN_CPU_TRACE)
+    with ranks_of(OWN_CPU_TRACE) as ranks:
+        start, length = ranks[0].window.start_ns, ranks[0].window.length_ns
+    assert_agreement(OWN_CPU_TRACE, (start + length // 3, start + length // 2))
 
 
 LABELS = st.sampled_from(

@@ -1,9 +1,10 @@
-"""The exports that tests read: samples in the repository, and real ones where there are some.
+"""The exports that tests read: samples, recordings of ours, and a folder of real ones if there is.
 
 The environment variable TRACEPROF_TRACES names the folder of real exports.
 """
 
 import atexit
+import lzma
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,43 @@ QUICK_SAMPLES = {*("ddp", "gloo", "mpi-wait", "host-sync", "peer-copies")}
 GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]
 
 REAL_FOLDER = Path(os.environ["TRACEPROF_TRACES"]) if os.environ.get("TRACEPROF_TRACES") else None
+KNOWN_FOLDER = (
+    REAL_FOLDER
+    if REAL_FOLDER and (REAL_FOLDER / "a100x4_ddp_baseline_rank0.sqlite").exists()
+    else None
+)
+"""The same, if it has the exports that tests know by name."""
 REAL_TRACES = sorted(REAL_FOLDER.glob("**/*.sqlite")) if REAL_FOLDER else []
+
+
+def _unpacked(packed: Path) -> Path:
+    """Return a recording that is kept in the repository, unpacked into `build/recordings`."""
+    path = SAMPLE_FOLDER.parent / "build" / "recordings" / packed.stem
+    if not path.exists() or path.stat().st_mtime < packed.stat().st_mtime:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")  # several workers may be at it
+        partial.write_bytes(lzma.decompress(packed.read_bytes()))
+        partial.replace(path)
+    return path
+
+
+OWN_FOLDER = Path(__file__).with_name("recordings")
+_GPU_FOLDER = Path(__file__).parents[1] / "gpu" / "recordings"
+OWN_TRACES = [
+    _unpacked(_GPU_FOLDER / "nsight" / "synchronize.sqlite.xz"),
+    _unpacked(_GPU_FOLDER / "nsight" / "small_reductions.sqlite.xz"),
+    _unpacked(_GPU_FOLDER / "h200_nsight" / "metrics.sqlite.xz"),
+]
+"""Real exports of our own making, which every machine has."""
+OWN_CPU_TRACE = _unpacked(OWN_FOLDER / "two_cpu_ranks.sqlite.xz")
+"""Another one, of two ranks over Gloo: nothing ran on a GPU."""
+OWN_PROFILES = [
+    _GPU_FOLDER / f"{name}.pt.trace.json.gz" for name in ("autocast", "h200/threads", "graph")
+]
+"""Traces of torch.profiler of our own making, on a GPU."""
+OWN_CPU_PROFILES = sorted(OWN_FOLDER.glob("*.json.gz"))
+"""Others, of two ranks over Gloo: nothing ran on a GPU."""
+
 WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only_3.17.2"}
 """Real exports in which nothing ran on a GPU, and nothing is known of communication either."""
 
@@ -67,13 +104,31 @@ _NOT_LONG = [
 _TURNS = 6  # by size every sixth: large and small ones, of old and new formats, in each
 
 
-def real_turn(name: str) -> list[Path]:
-    """Return the real exports that a file of tests always reads: the others by `make verify`."""
-    return _NOT_LONG[crc32(name.encode()) % _TURNS :: _TURNS]
+def real_turn(name: str, *, is_one: bool) -> list[Path]:
+    """Return the real exports that a file of tests always reads: the others by `make verify`.
+
+    Where TRACEPROF_TRACES names no folder these are all of ours, else one of them.
+
+    Args:
+        name: of the file.
+        is_one: return one only, of middle size.
+    """
+    number = crc32(name.encode())
+    turn, own = _NOT_LONG[number % _TURNS :: _TURNS], OWN_TRACES
+    if turn:
+        own = [OWN_TRACES[number % len(OWN_TRACES)]]
+    if is_one:
+        several = turn or own
+        return several[len(several) // 2 :][:1]
+    return [*turn, *own]
 
 
 def real_name(path: Path) -> str:
-    return str(path.relative_to(REAL_FOLDER)) if REAL_FOLDER else path.name
+    return (
+        path.stem
+        if path.parent == OWN_CPU_TRACE.parent or not REAL_FOLDER
+        else str(path.relative_to(REAL_FOLDER))
+    )
 
 
 class Closable(Protocol):
@@ -81,7 +136,7 @@ class Closable(Protocol):
 
 
 _MAX_OPEN = 4  # real exports that stay open; some hold 100 MB of columns
-_REAL = frozenset(REAL_TRACES)
+_REAL = frozenset((*REAL_TRACES, *OWN_TRACES, OWN_CPU_TRACE))
 _KNOWN = _REAL | {*SAMPLES}
 
 

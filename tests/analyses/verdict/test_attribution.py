@@ -22,6 +22,7 @@ def made(id_: str, rank: int = 0) -> Finding:
     return Finding(id_, Severity.INFO, rank, "it is so", 1, 0.1, {})
 
 
+@pytest.mark.cpu_export
 def test_time_of_real_exports_is_attributed(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         result = analysis.result

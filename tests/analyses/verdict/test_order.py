@@ -159,6 +159,7 @@ def test_samples_keep_the_order(sample: Path) -> None:
         _check(analysis.result)
 
 
+@pytest.mark.cpu_export
 def test_real_traces_keep_the_order(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         _check(analysis.result)

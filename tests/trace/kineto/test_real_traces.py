@@ -9,7 +9,7 @@ import pytest
 
 from tests.reference import completeness, kineto
 from tests.support.claims import analyzed, assert_agrees
-from tests.support.traces import REAL_FOLDER, ranks_of
+from tests.support.traces import OWN_PROFILES, REAL_FOLDER, ranks_of
 from traceprof.analysis import analyze_reports
 from traceprof.trace.folder import reports_in
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -20,6 +20,7 @@ from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
+"""Real traces that the machine has beside `OWN_PROFILES`."""
 LONG_BYTES = 500_000  # packed
 KINDS = {
     CopyKind.HOST_TO_DEVICE: "htod", CopyKind.DEVICE_TO_HOST: "dtoh",
@@ -27,18 +28,19 @@ KINDS = {
 }  # fmt: skip
 
 
-def is_long(path: Path) -> bool:
-    """Say whether a trace is large, or one of a run of which another one is read always."""
+def is_short(path: Path) -> bool:
+    """Say whether a trace is small, and not one of a run of which another one is read always."""
     is_first = path.parent.name == "kineto" or path == min(path.parent.iterdir())
-    return path.stat().st_size > LONG_BYTES or not is_first
+    return path.stat().st_size <= LONG_BYTES and is_first
 
 
 def parameters() -> list[Any]:
-    named = [
-        pytest.param(path, id=path.name[-40:], marks=[pytest.mark.long] if is_long(path) else [])
-        for path in TRACES
+    own = [path for path in OWN_PROFILES if not TRACES or path == OWN_PROFILES[0]]
+    return [
+        pytest.param(path, id=path.name[-40:], marks=[] if is_always_read else [pytest.mark.long])
+        for paths, is_read in ((OWN_PROFILES, own.__contains__), (TRACES, is_short))
+        for path, is_always_read in zip(paths, map(is_read, paths), strict=True)
     ]
-    return named or [pytest.param(None, marks=pytest.mark.skip("TRACEPROF_TRACES has none"))]
 
 
 @pytest.fixture(scope="module", params=parameters())
@@ -164,10 +166,8 @@ def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]
 
 @pytest.mark.long
 @pytest.mark.traces
-def test_eight_ranks_of_one_step_are_brought_together() -> None:
-    if REAL_FOLDER is None or not (REAL_FOLDER / "kineto" / "dlrm_8ranks").is_dir():
-        pytest.skip("TRACEPROF_TRACES has no dlrm_8ranks")
-    result = analyze_reports(reports_in(REAL_FOLDER / "kineto" / "dlrm_8ranks"))
+def test_eight_ranks_of_one_step_are_brought_together(traces: Path) -> None:
+    result = analyze_reports(reports_in(traces / "kineto" / "dlrm_8ranks"))
     assert (result.run.rank_source, len(result.run.ranks)) == ("torch", 8)
     operations = list[tuple[int, str, int, int]]()
     for waits in result.ranks.waits:

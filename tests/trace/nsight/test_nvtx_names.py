@@ -194,6 +194,7 @@ def test_tables_are_made_again_when_they_were_let_go_of(
     trace.close()
 
 
+@pytest.mark.cpu_export
 def test_real_exports(real_trace: Path) -> None:
     trace = NsightTrace(real_trace)
     database = trace._database

@@ -38,6 +38,7 @@ _HOLDS_FILES = {"ANALYSIS_FILE"}
 
 
 @pytest.mark.traces
+@pytest.mark.cpu_export
 def test_every_integer_of_a_real_export(real_trace: Path) -> None:
     with closing(opened(real_trace)) as connection:
         connection.set_progress_handler(None, 0)
