@@ -14,6 +14,7 @@ from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.kernels import kernel_table, launched_kernels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import UsageError, one_line
+from traceprof.reports.tracks import Moment, rank_scenes
 from traceprof.run.windows import time_window
 from traceprof.units import ranks_text
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.shape.results import Judge, RankResult, Result
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
+    from traceprof.reports.tracks import Scene
     from traceprof.run.opening import Rank
     from traceprof.run.rank import Window
 
@@ -170,6 +172,14 @@ class View:
         if headline is None or headline.lengths is not None:
             return "a step" if headline is None else headline.breakdown.unit.unit.one
         return f"the {headline.breakdown.judged_kind}"
+
+    def scene(self, finding: Finding) -> Scene:
+        """Return what ran around the first evidence of a finding, which must have some."""
+        rank, first = self.rank(finding.rank), finding.evidence[0]
+        with _lock:
+            (scene,) = rank_scenes(rank, [Moment(rank.rank, first.start_ns, first.end_ns)])
+            rank.release()
+        return scene
 
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
         """Return which of these findings, or of all, could not be judged on the chosen ranks."""

@@ -24,13 +24,17 @@ function unfold(card) {
   if (others) others.open = true;
 }
 
-/** Show the card of a finding that a link on its page leads to. */
+/** Show the card of a finding that a link on its page leads to, and the picture in a card that unfolds. */
 export function unfoldLinked() {
   document.addEventListener("click", ({ target }) => {
     const link = target instanceof Element && target.closest("a[href^='#finding-']");
     const card = link && document.getElementById(link.getAttribute("href")?.slice(1) ?? "");
     if (card) unfold(card);
   });
+  document.addEventListener("toggle", ({ target }) => {
+    const picture = target instanceof Element && target.querySelector(":scope > .columns figure img:not([src])");
+    if (picture instanceof HTMLImageElement) picture.src = picture.dataset.src ?? "";
+  }, true); // it does not bubble
 }
 
 /**

@@ -26,7 +26,7 @@ from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings
-from traceprof.reports.html import pipeline_svg
+from traceprof.reports.html import svg
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, ranks_text
 
@@ -133,7 +133,7 @@ def _pipelines(view: View) -> list[Component]:
         html.Figure(
             [
                 html.Img(
-                    src=f"data:image/svg+xml,{quote(pipeline_svg(drawing))}",
+                    src=f"data:image/svg+xml,{quote(svg(drawing))}",
                     alt="the passes and waits of each stage of a pipeline",
                     width="100%",
                 ),

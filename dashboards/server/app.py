@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dash
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash._callback_context import context_value
-from flask import current_app, request
+from flask import Response, abort, current_app, request
 from flask_compress import Compress
 
 from dashboards import shell
@@ -31,14 +31,17 @@ from dashboards.server.state import ANEW, FILES, PROGRESS, ReportFiles
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
 from dashboards.widgets.components import nothing, page
+from dashboards.widgets.findings import DRAWING, DRAWING_WIDTH
 from traceprof.errors import TraceprofError, UsageError, one_line
+from traceprof.reports.drawings import timeline
+from traceprof.reports.html import svg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
     from dash.development.base_component import Component
-    from flask import Flask, Response
+    from flask import Flask
 
     from dashboards.pages.registry import Page
     from dashboards.server.state import AnalysisProgress
@@ -99,6 +102,7 @@ def create_app(
     compress(server, guard.programs(app))
     if analysis is not None:
         timeline_server.register(server, analysis)
+        server.add_url_rule(f"{DRAWING}/<int:number>", "drawing", partial(_drawing, analysis))
     paths = [] if analysis is None else [trace.path for trace in analysis.run.traces]
     _watch_files(app, files or ReportFiles(paths), read_anew)
     clock = None if analysis is None else View(analysis, Address()).clock
@@ -253,6 +257,15 @@ def _progress(progress: AnalysisProgress | None) -> dict[str, int | bool]:
     is_over, num_previews = progress.wait(0), progress.num_previews
     done, expected = progress.so_far()
     return {"is_over": is_over, "done": done, "expected": expected, "previews": num_previews}
+
+
+def _drawing(analysis: Analysis, number: int) -> Response:
+    """Return the picture of a finding's first evidence."""
+    findings = analysis.findings
+    if number >= len(findings) or not findings[number].evidence:
+        abort(404, "there is no such evidence")
+    scene = View(analysis, Address()).scene(findings[number])
+    return Response(svg(timeline(scene, DRAWING_WIDTH)), mimetype="image/svg+xml")
 
 
 def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | None) -> None:

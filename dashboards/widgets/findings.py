@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dash import dcc, html
 
+from dashboards.widgets import charts
 from dashboards.widgets.components import (
     UNKNOWN,
     evidence_address,
@@ -14,6 +15,7 @@ from dashboards.widgets.components import (
     folded,
     gain_bar,
     heads,
+    legend,
     nothing,
     number,
     row,
@@ -60,8 +62,16 @@ def meaning(finding: str) -> str:
     return " ".join(paragraph.split()).replace("`", "").replace("**", "")
 
 
+DRAWING, DRAWING_WIDTH = "/drawing", 700
+"""The path of pictures of evidence, before the number of the finding, and how wide they are."""
+_DRAWN = (
+    (charts.COMPUTE, "compute"),
+    (charts.COMMUNICATION, "communication"),
+    (charts.COPY, "copy"),
+    (charts.HOST, "CUDA call"),
+    (charts.NVTX, "range"),
+)
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
-_MAX_EVIDENCE = 3
 
 
 def findings_card(view: View) -> Component | None:
@@ -84,7 +94,7 @@ def findings_card(view: View) -> Component | None:
             gain_bar(0, 1, None, "hatched"),
             " at most, ",
             gain_bar(0, 0, 0.5, "mark"),
-            " expected",
+            " expected (where no such change is on file: half of the limit)",
         ],
         className="note",
     )
@@ -140,9 +150,16 @@ def finding_card(
             *_gain(worst, view),
         ]
     )
+    number = next(at for at, found in enumerate(view.analysis.findings) if found is worst)
     columns = html.Div(
         [
-            html.Div([*_evidence(worst, address, clock), *_ranks(group, address, clock, judged)]),
+            html.Div(
+                [
+                    *_drawing(worst, number, view, opened=opened),
+                    *_evidence(worst, address, clock),
+                    *_ranks(group, address, clock, judged),
+                ]
+            ),
             html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
         ],
         className="columns",
@@ -155,6 +172,17 @@ def finding_card(
         id=f"finding-{worst.id}",
         open=opened,
     )
+
+
+def _drawing(finding: Finding, number: int, view: View, *, opened: bool) -> list[Component]:
+    """Return the picture of the first evidence; assets/navigation.js fetches it once unfolded."""
+    if not finding.evidence:
+        return []
+    where = evidence_address(finding, 0, view.address, view.clock).href()
+    alt = f"what ran around {one_line(finding.evidence[0].label)}"
+    picture = html.Img(alt=alt)
+    setattr(picture, "src" if opened else "data-src", f"{DRAWING}/{number}")
+    return [html.Figure([dcc.Link(picture, href=where, title="on the timeline"), legend(_DRAWN)])]
 
 
 def _gain(finding: Finding, view: View) -> list[Component]:
@@ -247,11 +275,9 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
         )
         for index, interval in enumerate(finding.evidence)
     )
-    entries = [*places]
-    rest = entries[_MAX_EVIDENCE:]
+    first, *rest = places
     more = [folded(f"{len(rest)} more", evidence_list(rest, clock))] if rest else []
-    shown = evidence_list(entries[:_MAX_EVIDENCE], clock)
-    return [html.H4("Where to see it"), shown, *more]
+    return [evidence_list([first], clock), *more]
 
 
 def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:

@@ -59,6 +59,7 @@ class DrawnRow(Record, frozen=True):
 class Timeline(Record, frozen=True):
     """Drawing of the events around a piece of evidence."""
 
+    full_width: int  # of the drawing
     height: int  # of the drawing
     rows: tuple[DrawnRow, ...]  # from the top
     left: float  # where the evidence begins
@@ -66,9 +67,9 @@ class Timeline(Record, frozen=True):
     ticks: tuple[DrawnText, ...]  # times, from the evidence's start on
 
 
-def timeline(scene: Scene) -> Timeline:
+def timeline(scene: Scene, full_width: int = WIDTH) -> Timeline:
     """Return the drawing of a scene."""
-    scale = (WIDTH - LABELS) / (scene.end_ns - scene.start_ns)
+    scale = (full_width - LABELS) / (scene.end_ns - scene.start_ns)
     rows = tuple(_row(track, number * ROW, scene, scale) for number, track in enumerate(scene.rows))
     height = len(rows) * ROW
     left = LABELS + (scene.place.start_ns - scene.start_ns) * scale
@@ -77,7 +78,7 @@ def timeline(scene: Scene) -> Timeline:
     ticks = [DrawnText(round(left, 1), height + 14, "0")]
     if length:
         ticks.append(DrawnText(round(left + width, 1), height + 14, duration(length)))
-    return Timeline(height, rows, round(left, 1), round(width, 1), tuple(ticks))
+    return Timeline(full_width, height, rows, round(left, 1), round(width, 1), tuple(ticks))
 
 
 def _row(track: Track, y: int, scene: Scene, scale: float) -> DrawnRow:

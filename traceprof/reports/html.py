@@ -111,9 +111,10 @@ def render_comparison(comparison: Comparison) -> str:
     return environment().get_template("comparison.html.jinja").render(page)
 
 
-def pipeline_svg(drawing: PipelineDrawing) -> str:
-    """Return a drawing of a pipeline as an SVG file."""
-    return environment().get_template("pipeline.svg.jinja").render(drawing=drawing)
+def svg(drawing: PipelineDrawing | Timeline) -> str:
+    """Return a drawing as an SVG file, light or dark as the page that shows it."""
+    name = "timeline" if isinstance(drawing, Timeline) else "pipeline"
+    return environment().get_template("drawing.svg.jinja").render(drawing=drawing, name=name)
 
 
 def environment() -> Environment:

@@ -318,12 +318,12 @@ def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
         with suppress(TraceprofError), closing(open_trace(path)) as trace:
             for rank in options.ranks_of(trace):
                 of_rank = places.get((rank.process, rank.device), [])
-                by_place |= {scene.place: scene for scene in _scenes(rank, of_rank)}
+                by_place |= {scene.place: scene for scene in rank_scenes(rank, of_rank)}
                 rank.release()
     return by_place
 
 
-def _scenes(rank: Rank, places: Sequence[Moment]) -> Iterator[Scene]:
+def rank_scenes(rank: Rank, places: Sequence[Moment]) -> Iterator[Scene]:
     """Yield what ran around these places, each track unpacked once."""
     if not places:
         return

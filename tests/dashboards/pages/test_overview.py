@@ -13,9 +13,10 @@ from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages import overview, steps
 from dashboards.pages.overview import breakdown_card, outliers
+from dashboards.server.app import create_app
 from dashboards.view import View, device_text
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.findings import metric_text, saving_text
+from dashboards.widgets.findings import DRAWING_WIDTH, metric_text, saving_text
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import components, named, text
 from tests.support.planted import made
@@ -27,7 +28,10 @@ from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
+from traceprof.reports.drawings import timeline
+from traceprof.reports.html import svg
 from traceprof.reports.slow_steps_text import slow_steps_lines
+from traceprof.reports.tracks import Moment, scenes
 from traceprof.units import duration
 
 
@@ -73,6 +77,24 @@ def test_a_preview_shows_the_ranks_that_are_known() -> None:
         assert "to come" not in text(overview.preview(analysis, Address()))
         assert overview.preview(first, Address(rank=(1,))) is None  # not known yet
         assert "to come" not in text(overview.preview(first, Address(rank=(0,))))
+
+
+def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysis) -> None:
+    pictures = named(overview.layout(analysis, Address()), "Img")
+    groups = [worst_of(group) for group in by_id(analysis.findings)]
+    drawn = [worst for worst in groups if worst.evidence]
+    assert len(pictures) == len(drawn)
+    browser = create_app(analysis).server.test_client()
+    made = scenes(analysis.result, Options()) if drawn else {}
+    for place, (picture, worst) in enumerate(zip(pictures, drawn, strict=True)):
+        is_open = place == 0 and worst is groups[0]
+        source = getattr(picture, "src" if is_open else "data-src")
+        reply = browser.get(source)
+        assert (reply.status_code, reply.mimetype) == (200, "image/svg+xml")
+        first = worst.evidence[0]
+        scene = made[Moment(worst.rank, first.start_ns, first.end_ns)]
+        assert reply.get_data(as_text=True) == svg(timeline(scene, DRAWING_WIDTH))
+    assert browser.get(f"/drawing/{len(analysis.findings)}").status_code == 404
 
 
 def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:

@@ -237,6 +237,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, analysis: A
     finding = next(finding for finding in shown_on_cards if len(finding.evidence) > 1)
     page.goto(sample_url)
     card = page.locator(f"#finding-{finding.id}")
+    card.locator(".columns summary").first.click()  # all but the first are folded
     card.locator(".evidence a").nth(1).click()
     page.wait_for_url("**/timeline?*")
     page.get_by_role("heading", name=finding.id).wait_for()
