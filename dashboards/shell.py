@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html, page_container
 
 from dashboards.address import TIMELINE
-from dashboards.view import device_text
+from dashboards.view import device_text, time_range
 from dashboards.widgets.components import labelled, part_id
+from traceprof.analyses import breakdown
 from traceprof.errors import one_line
-from traceprof.units import duration
+from traceprof.units import counted, duration, ranks_text
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,6 +111,47 @@ def time(view: View) -> list[Component]:
     length = f" ({duration(end - start)})" if start is not None and end is not None else ""
     note = "" if is_timeline else "findings are of all of the time"
     return _time(f"{first} to {last}{length}", note, can_clear=True, can_keep=is_timeline)
+
+
+def caption(view: View, title: str) -> str:
+    """Say what a picture or a print of a page shows: of which reports, ranks, time and version."""
+    shown = {rank.report for rank in view.ranks} or range(len(view.analysis.run.traces))
+    names = [view.report_name(report) for report in shown]
+    reports = names[0] if len(names) == 1 else counted(len(names), "report")
+    parts = [
+        f"{title} of {reports}",
+        ranks_text(view.numbers) if view.numbers else "",
+        *_steps(view),
+    ]
+    return " · ".join([*filter(None, parts), f"traceprof {__version__}"])
+
+
+def _steps(view: View) -> list[str]:
+    """Name the chosen time, and the steps in it of the first rank that has some."""
+    scope = view.address.chosen
+    if not scope.has_range:
+        return []
+    text = view.clock.text
+    ends = [text(end) for end in (scope.start_ns, scope.end_ns) if end is not None]
+    for result in view.analysis.of(breakdown):
+        if result.rank in view.numbers and result.steps:
+            start, end = time_range(scope, view.clock.rank(result.rank))
+            inside = [
+                step.number
+                for step in result.steps
+                if (end is None or step.measures.window_start_ns < end)
+                and (
+                    start is None or step.measures.window_start_ns + step.measures.window_ns > start
+                )
+            ]
+            if inside:
+                return [
+                    " to ".join(ends),
+                    f"step {inside[0]}"
+                    if len(inside) < 2
+                    else f"steps {inside[0]} to {inside[-1]}",
+                ]
+    return [" to ".join(ends)]
 
 
 def _time(

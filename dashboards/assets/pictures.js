@@ -1,6 +1,6 @@
 // @ts-check
 // Pictures of a page, as it stands: an SVG file that holds the page with its styles and charts, and
-// the same as PNG. Nothing is fetched for them.
+// the same as PNG with at least two pixels for each. A caption says what it shows, and its address.
 
 const SVG = "http://www.w3.org/2000/svg";
 const XHTML = "http://www.w3.org/1999/xhtml";
@@ -21,7 +21,7 @@ export const fileOf = (title, kind) =>
   `${title.split(" · ")[0]?.toLowerCase().replaceAll(/\W+/g, "-") || "traceprof"}.${kind}`;
 
 /** @param {HTMLElement} page */
-function copyOf(page) {
+async function copyOf(page) {
   const copy = /** @type {HTMLElement} */ (page.cloneNode(true));
   const drawn = page.querySelectorAll("canvas");
   for (const [index, canvas] of copy.querySelectorAll("canvas").entries()) {
@@ -33,15 +33,23 @@ function copyOf(page) {
     Object.assign(image.style, { width: `${width}px`, height: `${height}px` });
     canvas.replaceWith(image);
   }
+  for (const image of copy.querySelectorAll("img[src^='/']")) { // a picture loads nothing
+    const text = await (await fetch(/** @type {HTMLImageElement} */ (image).src)).text();
+    image.setAttribute("src", `data:image/svg+xml,${encodeURIComponent(text)}`);
+  }
+  copy.querySelector(".caption")?.append(` · ${location.href}`);
   for (const unseen of copy.querySelectorAll(".unseen, .save, [hidden]")) unseen.remove();
   return copy;
 }
 
 /** The page as the text of an SVG file, and its size in pixels. */
-function pictured() {
+async function pictured() {
   const page = /** @type {HTMLElement} */ (document.getElementById("page"));
+  page.classList.add("pictured"); // shows the caption
+  const copy = copyOf(page);
   const { width } = page.getBoundingClientRect();
   const height = Math.max(page.scrollHeight, page.offsetHeight);
+  page.classList.remove("pictured");
   const { font, color, backgroundColor } = getComputedStyle(document.body);
   const svg = document.createElementNS(SVG, "svg");
   const sizes = { width: String(width), height: String(height), viewBox: `0 0 ${width} ${height}` };
@@ -54,7 +62,7 @@ function pictured() {
   frame.setAttribute("height", "100%");
   const body = document.createElementNS(XHTML, "div");
   body.setAttribute("style", `font: ${font.replaceAll('"', "'")}; color: ${color}; background: ${backgroundColor}`);
-  body.append(copyOf(page));
+  body.append(await copy);
   frame.append(body);
   svg.append(style, frame);
   return { text: new XMLSerializer().serializeToString(svg), width, height };
@@ -77,7 +85,7 @@ function save(file, name) {
  * @param {"png" | "svg"} kind
  */
 export async function savePicture(kind) {
-  const { text, width, height } = pictured();
+  const { text, width, height } = await pictured();
   const name = fileOf(document.title, kind);
   if (kind === "svg") {
     save(new Blob([text], { type: "image/svg+xml" }), name);
@@ -87,7 +95,7 @@ export async function savePicture(kind) {
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [width, height].map((pixels) => Math.round(pixels * devicePixelRatio));
+  [canvas.width, canvas.height] = [width, height].map((pixels) => Math.round(pixels * Math.max(2, devicePixelRatio)));
   canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
   canvas.toBlob((file) => { if (file) save(file, name); });
 }

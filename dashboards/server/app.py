@@ -176,7 +176,10 @@ def _page(analysis: Analysis, address: Address) -> Component:
     if not View(analysis, address).ranks and analysis.run.ranks:
         return page(module.TITLE, "", nothing("None of the ranks chosen is in the reports chosen."))
     try:
-        return module.layout(analysis, address)
+        caption = shell.caption(View(analysis, address), module.TITLE)
+        return html.Div(
+            [module.layout(analysis, address), html.P(caption, className="caption note")]
+        )
     except TraceprofError:
         raise
     except Exception:  # noqa: BLE001  (said in the page and in the log)

@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support.dashboard import Serve, box_of
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.documents.analysis.records import document
+from traceprof.version import __version__
 
 # Where a value of the x axis stands in the window, in the middle of a row of uPlot's.
 PLACE = """([name, row, share]) => {
@@ -231,13 +232,16 @@ def saved(page: Page, kind: str, folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_page_is_saved_as_svg_and_png(page: Page, sample_url: str, tmp_path: Path) -> None:
-    page.goto(f"{sample_url}/steps")
+    page.goto(f"{sample_url}/steps?rank=1&start=1501000000&end=1512000000")
     page.wait_for_selector("#steps-bars canvas")
     page.wait_for_load_state("networkidle")
     svg = saved(page, "svg", tmp_path)
     assert svg.name == "steps.svg"
     tree = ET.parse(svg)  # noqa: S314  (our own)
-    assert "Where each step's time went" in "".join(tree.getroot().itertext())
+    written_text = "".join(tree.getroot().itertext())
+    assert "Where each step's time went" in written_text
+    said = f"Steps of {SAMPLE.name} · rank 1 · 1.501000 s to 1.512000 s · steps 0 to 3"
+    assert f"{said} · traceprof {__version__} · {page.url}" in written_text
     images = [element.get("src", "") for element in tree.iter("{http://www.w3.org/1999/xhtml}img")]
     assert len(images) == page.locator("#page canvas").count() > 0
     assert all(image.startswith("data:image/png") for image in images)
@@ -247,6 +251,7 @@ def test_a_page_is_saved_as_svg_and_png(page: Page, sample_url: str, tmp_path: P
     assert written.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", written[16:24])
     box = box_of(page.locator("#page"))
-    assert (width, height) == pytest.approx((box["width"], box["height"]), abs=2)
+    assert width == pytest.approx(2 * box["width"], abs=2)
+    assert 2 * box["height"] < height < 2 * (box["height"] + 60)  # the caption
     # The same with nothing on it would take some 8 kB.
     assert len(written) > 40_000
