@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +27,54 @@ from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
 from traceprof.units import duration, percent, size_text
+
+# What has too little contrast for WCAG 2.2, AA: texts under 4.5, edges of marks under 3.
+FAINT = """() => {
+    const parts = (color) => [...color.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+    const over = ([r, g, b, a], under) => [r, g, b].map((c, i) => c * a + under[i] * (1 - a));
+    const light = (color) => color.map((c) => c / 255)
+        .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = (element) => element === null ? [255, 255, 255]
+        : over(parts(getComputedStyle(element).backgroundColor), ground(element.parentElement));
+    const contrast = (color, under) => {
+        const [dark, bright] = [over(parts(color), under), under].map(light).sort((a, b) => a - b);
+        return (bright + 0.05) / (dark + 0.05);
+    };
+    const isSeen = (element) => element.checkVisibility({ visibilityProperty: true });
+    const faint = [];
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    let count = 0;
+    while (texts.nextNode()) {
+        const { data, parentElement: element } = texts.currentNode;
+        if (!data.trim() || element.matches(".glyph") || !isSeen(element)) continue;
+        count += 1;
+        const found = contrast(getComputedStyle(element).color, ground(element));
+        if (found < 4.5) faint.push([data, found]);
+    }
+    for (const mark of [...document.querySelectorAll(".swatch, .bar, .gain")].filter(isSeen)) {
+        const found = contrast(getComputedStyle(mark).outlineColor, ground(mark.parentElement));
+        if (found < 3) faint.push([mark.className, found]);
+    }
+    return [count, faint];
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("module", long_after(1, PAGES), ids=lambda module: module.TITLE)
+def test_contrast(
+    page: Page, sample_url: str, module: Any, theme: Literal["light", "dark"]
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    shown(page, f"{sample_url}{module.PATH}")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    count, faint = page.evaluate(FAINT)
+    page.emulate_media(color_scheme="light")
+    assert count > 20
+    assert faint == []
+
 
 HOSTILE = (
     "<script>window.evil=1</script>",
