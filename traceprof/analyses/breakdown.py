@@ -39,13 +39,7 @@ class Surroundings(Record, frozen=True):
 
 
 def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
-    """Return the surroundings of a rank's training; None without any time, and without a GPU.
-
-    Args:
-        rank: the rank.
-        start_ns: when the time begins.
-        end_ns: when it is over.
-    """
+    """Return the surroundings of a rank's training; None without any time, and without a GPU."""
     if end_ns <= start_ns or rank.device is None:
         return None
     copies = rank.operations.copies
@@ -104,11 +98,7 @@ class Measures(Struct, frozen=True):
         return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
     def fraction(self, part_ns: str) -> float:
-        """Return the share of the window that a part of it takes, 0 to 1.
-
-        Args:
-            part_ns: the field of the part, such as `idle_ns`.
-        """
+        """Return the share of the window, 0 to 1, that a part takes: a field such as `idle_ns`."""
         part: int = getattr(self, part_ns)
         return part / self.window_ns if self.window_ns else 0.0
 
@@ -225,11 +215,7 @@ def _lead_ns(rank: Rank) -> int:
 
 
 def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
-    """Return the kind of time that findings of several ranks are about.
-
-    Args:
-        results: of at least one rank. Where one trains, it is the training.
-    """
+    """Return the kind of time that findings of ranks are about: the training, where one trains."""
     kinds = [result.judged_kind for result in results]
     if WindowKind.SERVING in kinds:
         return WindowKind.SERVING
@@ -256,13 +242,9 @@ def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
 
 
 def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[Measures]:
-    """Measure many windows of a rank at once.
+    """Measure the windows [start_ns, end_ns] of a rank at once.
 
-    Args:
-        rank: the rank.
-        start_ns: int64[m].
-        end_ns: int64[m].
-        closed: bool[m], whether an operation without length at the very end counts as inside.
+    `closed`: bool[m], whether an operation without length at the very end counts as inside.
     """
 
     def within(covered: Intervals) -> Int64:

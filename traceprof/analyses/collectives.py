@@ -228,13 +228,7 @@ def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResu
 def with_transfer(
     use: OperationUse, transfer: Transfer | None, peaks_gb_per_s: Mapping[str, float | None]
 ) -> OperationUse:
-    """Return the same with rates of its transfers, where there are any.
-
-    Args:
-        use: of one rank.
-        transfer: of its operations, None if they were not matched.
-        peaks_gb_per_s: by scope; None, or absent, if unknown.
-    """
+    """Return the same with rates of its transfers, where there are any; peaks by scope."""
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
@@ -337,11 +331,8 @@ def rates(
 ) -> tuple[float | None, float | None]:
     """Return algorithm and bus bandwidth in GB/s as nccl-tests counts them; None if unknown.
 
-    Args:
-        operation: as NCCL names it.
-        size: int64[n], of one rank's message, -1 if unknown.
-        num_ranks: int64[n], that take part, -1 if unknown.
-        durations: int64[n], in ns.
+    `operation` is named as by NCCL; `size`, bytes of one rank's message, and `num_ranks` are -1 if
+    unknown.
     """
     total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
     return rate(total_bytes, durations), rate(bus_bytes, durations)

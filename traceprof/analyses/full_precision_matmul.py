@@ -104,11 +104,7 @@ def advice(
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
-    Args:
-        cores: the formats and rates of the GPU's tensor cores.
-        is_pytorch: whether the program is known to use PyTorch.
-        plain: the share of the time that is multiplications or convolutions without TF32.
-        categories: the kinds of work that they do.
+    `plain`: the share of the time that is multiplications or convolutions without TF32.
     """
     multiplies = Category.MATMUL in categories
     convolves = Category.CONVOLUTION in categories

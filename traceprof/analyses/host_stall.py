@@ -99,13 +99,7 @@ _SHOWS = {
 
 
 def advice(reason: str, *, is_pytorch: bool, missing: tuple[Part, str] | None) -> tuple[str, ...]:
-    """Return what to do, most promising first.
-
-    Args:
-        reason: what held the threads up.
-        is_pytorch: whether the program is known to be PyTorch.
-        missing: a part of a trace that would say more, and how to record it; None for none.
-    """
+    """Return what to do, most promising first."""
     lines = [line for line in _BY_REASON[reason] if is_pytorch or line not in _TORCH_ONLY]
     if missing is not None:
         part, how = missing
@@ -134,13 +128,7 @@ class LostTime(Record, frozen=True):
 def lost_time(
     stalls: Mapping[int, RankStalls], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
 ) -> LostTime:
-    """Return the time that the ranks of a run lost in waits for stalled ranks.
-
-    Args:
-        stalls: of the ranks, by their number.
-        waits: the waits of all groups.
-        arrivals: the arrivals of all ranks.
-    """
+    """Return the time that the ranks of a run lost in waits for stalled ranks."""
     spans: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
     waited: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
     for group in waits:
@@ -251,15 +239,9 @@ class SharedCores(Record, frozen=True):
 
 
 def shared_cores(stalled: Sequence[Intervals], start_ns: int, end_ns: int) -> SharedCores | None:
-    """Return how many ranks of a machine go on while one is stalled.
+    """Return how many ranks of a machine go on while one is stalled; None for too few, or no stall.
 
-    Args:
-        stalled: of each rank, on one clock.
-        start_ns: since when all ranks are judged.
-        end_ns: until when.
-
-    Returns:
-        None for too few ranks, or without any stall.
+    All times are on one clock.
     """
     if len(stalled) < MIN_RANKS:
         return None
@@ -300,22 +282,14 @@ def _independent(stalled: Sequence[Intervals], whole_ns: int) -> float:
 
 
 def has_quota(end_ns: Int64) -> bool:
-    """Return whether stalls end on a grid of `QUOTA_PERIOD_NS`.
-
-    Args:
-        end_ns: int64[n], when the stalls of a process ended.
-    """
+    """Return whether stalls that ended at these times end on a grid of `QUOTA_PERIOD_NS`."""
     num_periods = len(distinct_values((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
     mean = _mean_direction(end_ns, QUOTA_PERIOD_NS)
     return num_periods >= _MIN_PERIODS and _is_concentrated(mean, len(end_ns))
 
 
 def tick_of(length_ns: Int64) -> int | None:
-    """Return the tick whose multiples the stalls last; None if there is none.
-
-    Args:
-        length_ns: int64[n], of the stalls.
-    """
+    """Return the tick whose multiples the stalls last; None if there is none."""
     for tick_ns in TICKS_NS:
         multiples = distinct_values(np.rint(length_ns / tick_ns))
         if len(multiples) > 1 and multiples[0] >= 1 and _is_multiple(length_ns, tick_ns):

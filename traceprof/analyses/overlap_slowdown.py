@@ -353,10 +353,7 @@ def _by_name(rank: Rank, beside: BesideCommunication, chosen: Int64) -> Compared
 def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
     """Return the last part of each operation, as much as communication beside it costs at most.
 
-    Args:
-        rank: the rank.
-        kernel: int64[n], the kernels beside communication.
-        at_most_ns: int64[n], how much longer that makes each at most.
+    `at_most_ns`: how much longer each of these kernels beside communication becomes at most.
     """
     kernels, copies, graphs = (
         rank.operations.kernels,

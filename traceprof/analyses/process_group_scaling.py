@@ -52,11 +52,7 @@ class MachineOperations(Record, frozen=True):
 
 
 def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineOperations:
-    """Put the operations of all ranks on the machine's clock.
-
-    Args:
-        results: the results of each rank, with the clock's time at time 0 of its report.
-    """
+    """Put the operations of all ranks on one clock, given its time at 0 of each report."""
     groups: dict[str, int] = {}
     signatures: dict[Signature, int] = {}
     columns: list[tuple[Int64, ...]] = []

@@ -59,14 +59,7 @@ _OF_HOST = ("launch", "host code", "waiting")
 
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
-    """Return the numbers behind a cause; empty if nothing else was measured.
-
-    Args:
-        measured: the run.
-        rank: the late one, by number.
-        cause: of the straggler.
-        lateness_ns: what all its lateness cost the others.
-    """
+    """Return the numbers behind a cause; empty if nothing else was measured."""
     if cause in {SLOWER, MORE_WORK}:
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
@@ -105,13 +98,7 @@ class HeldUpSteps(Record, frozen=True):
 def held_up_steps(
     ranks: RankComparison, arrivals: Sequence[Arrivals], measured: Sequence[BreakdownResult]
 ) -> HeldUpSteps:
-    """Return which ranks hold up how many steps.
-
-    Args:
-        ranks: the comparison of the ranks.
-        arrivals: of the same ranks.
-        measured: where the time of each went, by step.
-    """
+    """Return which ranks hold up how many steps."""
     num_ranks = len(ranks.ranks)
     steps = {result.rank: [s for s in result.steps if s.is_training] for result in measured}
     numbers = [[step.number for step in steps.get(rank, ())] for rank in ranks.ranks]
@@ -360,12 +347,7 @@ def _stragglers(
 
 
 def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | None:
-    """Return which share of its cost the mean steady step holds; None without steps or a cost.
-
-    Args:
-        late: of a rank.
-        result: where the time of the same rank went; None if that was not measured.
-    """
+    """Return which share of its cost the mean steady step holds; None without steps or a cost."""
     steps = intervals.empty() if result is None else steady_spans(result)
     if not len(steps) or not late.total_ns:
         return None
@@ -490,12 +472,7 @@ _CAUSES = ("host-stall", "uneven-kernels")
 
 
 def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
-    """Say that ranks take turns at being late, with what it costs; None if that is not so.
-
-    Args:
-        measured: the run.
-        findings: of the run.
-    """
+    """Say that ranks take turns at being late, with what it costs; None if that is not so."""
     ranks, claims = measured.ranks, [*findings]
     if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in claims):
         return None

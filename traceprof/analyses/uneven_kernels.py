@@ -97,12 +97,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
 
 
 def advice(cause: str, how_to_sample: str | None) -> tuple[str, ...]:
-    """Return the advice on a cause.
-
-    Args:
-        cause: a key of `ADVICE`.
-        how_to_sample: how to record clocks; None if they were.
-    """
+    """Return the advice on a cause, a key of `ADVICE`; how to record clocks, if they were not."""
     if how_to_sample is None:
         return tuple(line for line in ADVICE[cause] if line != _SAMPLE)
     sample = f"{_SAMPLE}: {how_to_sample}"

@@ -76,10 +76,6 @@ class RunningCommand:
         No process of a command that fails, or that a signal ends, is left running. If this process
         is killed, the command gets SIGTERM.
 
-        Args:
-            command: the words.
-            environment: its environment.
-
         Raises:
             UsageError: it does not start.
         """

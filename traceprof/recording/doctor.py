@@ -72,11 +72,7 @@ def find_versions(
 ) -> Versions:
     """Return the versions in the environment of the training's Python, or of this one.
 
-    Args:
-        nsys: version of Nsight Systems.
-        driver: version of the driver.
-        nsys_cuda: the newest CUDA that Nsight Systems knows.
-        training: what the training's Python answered.
+    `nsys_cuda`: the newest CUDA that Nsight Systems knows. `training`: what that Python answered.
     """
 
     def installed(package: str) -> str:
@@ -277,11 +273,9 @@ def diagnose(
 ) -> Diagnosis:
     """Examine this machine and an environment of Python without changing them.
 
-    Args:
-        folder: of a recording, which need not exist.
-        tries_nsys: whether to record a small program, which takes some seconds.
-        training: the Python whose environment it is; None for this one.
-        lacks: sentences about what a recording of that Python would not have.
+    The folder need not exist. `tries_nsys`: record a small program, which takes some seconds.
+    `training`: the Python whose environment it is; None for this one. `lacks`: sentences about what
+    a recording of that Python would not have.
     """
     python = sys.executable if training is None else training.executable
     lack = "" if training is not None else lack_of_instrument(_origin("instrument"))

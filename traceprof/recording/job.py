@@ -340,13 +340,8 @@ def gather(
     """Wait for the reports of all recorders and return them; None if another one analyses.
 
     The first recorder analyses; if it is unknown which one is the first, the last one to finish.
-
-    Args:
-        folder: of all reports.
-        job: of this recorder.
-        reports: of this recorder.
-        was_ended: returns whether a signal has ended the job.
-        say: called with messages about the wait.
+    `job` and `reports` are those of this recorder; `was_ended` says whether a signal has ended the
+    job.
     """
     if job.num_recorders == 1:
         return list(reports)

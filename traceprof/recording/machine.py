@@ -29,11 +29,9 @@ class Machine:
 
 
 def look_at_machine(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
-    """Examine this machine.
+    """Examine this machine; `root` is another file system in tests.
 
-    Args:
-        may_sample: as nsys reports; None to ask the kernel.
-        root: of the file system; another one in tests.
+    `may_sample`: as nsys reports; None to ask the kernel.
     """
     driver = root / "proc/driver/nvidia"
     if may_sample is None:
@@ -106,10 +104,8 @@ def look_at_cores(
 ) -> Cores:
     """Examine the cores of this process, which are those of the commands that it starts.
 
-    Args:
-        num_gpus: of the machine: as many ranks are expected where no launcher says how many.
-        root: of the file system; another one in tests.
-        environment: of this process; another one in tests.
+    As many ranks as GPUs are expected where no launcher says how many. Tests have a `root` and an
+    `environment` of their own.
     """
     environment = os.environ if environment is None else environment
     allowed = sorted(os.sched_getaffinity(0))

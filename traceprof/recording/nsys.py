@@ -95,9 +95,7 @@ class Nsys:
 def find_importer(nsys: str) -> Path | None:
     """Return the program that imports recordings of nsys into reports; None if there is none.
 
-    Args:
-        nsys: the path of `nsys`, perhaps a link or a script that starts it; `host-linux-x64` lies
-            beside its folder.
+    `nsys` may be a link or a script that starts it; `host-linux-x64` lies beside its folder.
     """
     for program in _installed(nsys, "host-linux-*/QdstrmImporter"):
         if os.access(program, os.X_OK):
@@ -130,12 +128,7 @@ def _installed(nsys: str, pattern: str) -> Iterator[Path]:
 
 
 def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
-    """Import a recording of nsys into a report and remove the recording, as nsys does.
-
-    Args:
-        importer: the program.
-        recorded: the `.qdstrm`, which stays if the import fails.
-        report: the `.nsys-rep` that is made.
+    """Import a recording (`.qdstrm`) into a report and remove it, as nsys does; else it stays.
 
     Returns:
         The reason of a failure, `UNKNOWN_CALL` where it lost GPU work; None on success.
@@ -164,14 +157,7 @@ def find() -> Nsys | None:
 
 
 def parse_options(manual: str) -> dict[str, str]:
-    """Read the help of `nsys profile`.
-
-    Args:
-        manual: output of `nsys profile --help`, of any version.
-
-    Returns:
-        The help text of each option, by its long name without dashes.
-    """
+    """Read `nsys profile --help`: the text of each option, by its long name without dashes."""
     options: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in manual.splitlines():

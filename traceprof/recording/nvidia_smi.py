@@ -166,9 +166,7 @@ def nearest_gpus(
 ) -> dict[str, tuple[int, ...]]:
     """Return the GPUs with the shortest path to each network card, by the card's name.
 
-    Args:
-        matrix: the path from each to each other.
-        names: of cards that the matrix only numbers.
+    `matrix`: the path from each to each other. `names`: of cards that the matrix only numbers.
     """
     near = {}
     for card, row in matrix.items():

@@ -62,13 +62,8 @@ def choose_flags(
 ) -> Flags:
     """Choose the flags, and list what they leave out.
 
-    Args:
-        options: of `nsys profile`, each with its help text.
-        machine: its devices and permissions.
-        uses_mpi: whether MPI starts the training.
-        has_steps: whether only some steps are recorded.
-        is_first_here: whether this process records the counters that the ranks of a machine share.
-        whole_graphs: whether CUDA graphs are recorded as a whole.
+    `options`: of `nsys profile`, each with its help text. `is_first_here`: whether this process
+    records the counters that the ranks of a machine share.
     """
     flags: list[Flag] = []
     left_out: list[LeftOut] = []

@@ -52,10 +52,6 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     A signal to end this process ends the command instead; the report holds what was recorded until
     then.
 
-    Args:
-        plan: what to run.
-        say: called with a sentence for each event.
-
     Raises:
         UsageError: the folder cannot be written to, or the command does not start.
     """

@@ -190,10 +190,8 @@ def lack_of_instrument(origin: str | None) -> str:
     """Return why what `import instrument` finds is not ours; empty where it is.
 
     Another package of this name, on the public index, overwrites our `__init__.py` where it is
-    installed into the same environment, and takes it along where it is removed.
-
-    Args:
-        origin: the file of the module: empty where it has none, None where there is no module.
+    installed into the same environment, and takes it along where it is removed. `origin` is the
+    module's file: empty where it has none, None where there is no module.
     """
     if origin is None:
         return "traceprof is not installed there"

@@ -29,10 +29,8 @@ def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:
 def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
     """Return the nesting depth of each event: int64[n].
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n]; of those that start together the longest is first.
-        most: number of lanes; deeper events go into the last.
+    Starts ascend; of events that start together the longest is first. Deeper ones go into the last
+    of `most` lanes.
     """
     lasts = end_ns > start_ns
     begun: Int64 = np.cumsum(lasts) - lasts
@@ -44,10 +42,7 @@ def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
 def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
     """Return lanes in which no two events overlap, as few as possible: int64[n].
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n].
-        most: number of lanes; events that do not fit into the others go into the last.
+    Starts ascend; events that do not fit into the others go into the last of `most` lanes.
     """
     lane = np.full(len(start_ns), most - 1, np.int64)
     left = np.arange(len(start_ns))

@@ -31,13 +31,8 @@ def own_time(
 ) -> tuple[Int64, Int64]:
     """Divide the union of spans among them: where several overlap, the one that began first has it.
 
-    Of those that began together it is the one that ends first, then that of the lowest kind.
-
-    Args:
-        start_ns: int64[n], in any order.
-        end_ns: int64[n], none before its start.
-        which: int64[n], the kind of each.
-        window: start and end of what counts.
+    Of those that began together it is the one that ends first, then that of the lowest kind
+    (`which`).
 
     Returns:
         int64[n] ns that add up to the measure of the union in the window, and int64[n] kinds, both
@@ -111,11 +106,8 @@ def step_flops(
 ) -> StepFlops | None:
     """Return the FLOPs of the mean steady step; None if they are not known.
 
-    Args:
-        rank: the rank.
-        window: what findings are about.
-        counted: the kernels of all steady steps, by the shapes of operators.
-        peak: the number format in which matrices are multiplied longest, and the GPU's rate in it.
+    `counted`: the kernels of all steady steps, by the shapes of operators. `peak`: the number
+    format in which matrices are multiplied longest, and the GPU's rate in it.
     """
     steps = steady_steps(rank, window)
     total_ns, num = int((steps.end_ns - steps.start_ns).sum()), len(steps.start_ns)
@@ -203,14 +195,7 @@ class ComputeParts(RankResult, frozen=True):
 def run(
     rank: Rank, window: Window, launched: LaunchedKernels, judged: Window | None = None
 ) -> ComputeParts:
-    """Divide the compute of a rank in a window.
-
-    Args:
-        rank: the rank.
-        window: the part of it.
-        launched: what launched the kernels in the same window.
-        judged: what findings are about, whose mean step counts; the same where not given.
-    """
+    """Divide the compute of a rank in a window; the mean step is one of `judged`, if given."""
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = _inside(rank, window)
     start, end = kernels.start_ns.take(chosen), kernels.ends(chosen)

@@ -11,13 +11,7 @@ from traceprof.findings import bullets, severities_text
 
 
 def explanation(finding: str) -> str:
-    """Return the page of a finding, in Markdown.
-
-    Its metrics, limits and advice are those of the analysis.
-
-    Args:
-        finding: one of the registry's `FINDING_IDS`.
-    """
+    """Return the Markdown page of a finding: metrics, limits and advice are the analysis's."""
     (analysis,) = (analysis for analysis in ANALYSES if finding in analysis.findings)
     declared = FINDINGS[finding].metrics.declared().items()
     metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)

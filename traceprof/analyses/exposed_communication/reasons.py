@@ -145,10 +145,6 @@ class ExposedOperations(Record, frozen=True):
 
         A wait that clocks cannot resolve is not counted; where such waits could be more than all
         that is counted, nothing is known.
-
-        Args:
-            waits: of the rank.
-            ranks: the numbers of the run's ranks.
         """
         exposed = self.exposure
         if len(waits) == 0:
@@ -171,10 +167,7 @@ class ExposedOperations(Record, frozen=True):
 def _up_to(most: Int64, values: Int64, line: Int64) -> Int64:
     """Return the part of values with which their sum over a line, in order, reaches its most.
 
-    Args:
-        most: int64[n], of each value's line.
-        values: int64[n], not negative.
-        line: int64[n], the number of each one's line.
+    `most` is the limit of each value's line, `line` the ascending number of the line.
     """
     order = np.argsort(line, kind="stable")
     sums = np.cumsum(values[order])
@@ -191,13 +184,7 @@ def link_rate(
     transfers: Mapping[tuple[str, str | None], Transfer],
     peaks_gb_per_s: Mapping[str, float | None],
 ) -> LinkRate | None:
-    """Return the rate of the operations of a kind on the communicator that takes most time.
-
-    Args:
-        kind: what they do, None for nothing.
-        transfers: of a rank, by operation and communicator.
-        peaks_gb_per_s: by scope.
-    """
+    """Return the rate of the operations of a kind on the communicator that takes most time."""
     of_kind = [transfer for (operation, _), transfer in transfers.items() if operation == kind]
     longest = max(of_kind, key=lambda transfer: transfer.transfer_ns, default=None)
     if kind is None or longest is None or longest.busbw_gb_per_s is None:
@@ -224,10 +211,6 @@ def nothing_known(num: int, why: str) -> Waiting:
 
 def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     """Return the exposed communication of a rank in a window, with reasons.
-
-    Args:
-        rank: with a GPU.
-        window: that counts.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -283,12 +266,7 @@ def late_ranks(operations: ExposedOperations) -> list[int]:
 
 
 def costliest(names: Names, ns: Int64) -> str | None:
-    """Return the name with the most time; None if there is none.
-
-    Args:
-        names: n names.
-        ns: int64[n].
-    """
+    """Return the name with the most time; None if there is none."""
     cost = np.zeros(len(names.names) + 1, np.int64)
     np.add.at(cost, names.number, ns)  # what has no name counts as the last
     most = int(cost[:-1].argmax()) if len(cost) > 1 else 0
@@ -298,14 +276,7 @@ def costliest(names: Names, ns: Int64) -> str | None:
 def title(
     claim: str, operations: ExposedOperations, rate: LinkRate | None, *, has_compute: bool
 ) -> str:
-    """Return the claim, with the reasons that matter, and the rate where the transfer is one.
-
-    Args:
-        claim: how much is exposed.
-        operations: of what, and why.
-        rate: of the operations with most of it.
-        has_compute: whether anything could hide it.
-    """
+    """Return the claim, with the reasons that matter, and the rate where the transfer is one."""
     parts = []
     for reason, ns in main_reasons(operations)[:_NUM_NAMED]:
         if reason is Reason.LATE_INPUT and not has_compute:
@@ -511,14 +482,7 @@ def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
 def remedies(
     operations: ExposedOperations, rate: LinkRate | None, *, is_pytorch: bool, has_compute: bool
 ) -> tuple[Remedy, ...]:
-    """Return what can be done about the reasons that matter, most promising first.
-
-    Args:
-        operations: what is exposed, and why.
-        rate: of the operations with most of it.
-        is_pytorch: whether the program is known to use PyTorch.
-        has_compute: whether anything could hide it.
-    """
+    """Return what can be done about the reasons that matter, most promising first."""
     by_reason = operations.by_reason()
     chosen = [Remedy.CHECK_LINK] if rate is not None and rate.is_slow else []
     for reason, _ in main_reasons(operations):
@@ -536,14 +500,7 @@ def advice(
     chosen: Iterable[Remedy],
     how_to_collect: HowToCollect,
 ) -> tuple[str, ...]:
-    """Return remedies in words, and what to record to know more.
-
-    Args:
-        operations: what is exposed, and why.
-        rate: of the operations with most of it.
-        chosen: the remedies.
-        how_to_collect: what the trace may lack.
-    """
+    """Return remedies in words, and what to record to know more."""
     ranks, operation = late_ranks(operations), "" if rate is None else rate.operation
     who = f"rank {ranks[0]}" if ranks else "late ranks"
     return (

@@ -165,12 +165,7 @@ _BY_MEMORY = {
 
 
 def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
-    """Return why copies of one kind are not hidden.
-
-    Args:
-        part: the copies.
-        is_pytorch: whether the program is known to be PyTorch: only there can gradients be views.
-    """
+    """Return why copies of one kind are not hidden; only in PyTorch can gradients be views."""
     if part.is_gradient and is_pytorch:
         return GRADIENTS
     if part.is_offload:
@@ -186,12 +181,7 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
 def by_cause(
     parts: Iterable[CopyPart], *, is_pytorch: bool
 ) -> list[tuple[CopyCause, list[CopyPart]]]:
-    """Return the exposed copies by what can be done about them, longest first.
-
-    Args:
-        parts: the exposed copies by kind.
-        is_pytorch: whether the program is known to be PyTorch.
-    """
+    """Return the exposed copies by what can be done about them, longest first."""
     causes: dict[CopyCause, list[CopyPart]] = defaultdict(list)
     for part in parts:
         causes[cause_of(part, is_pytorch=is_pytorch)].append(part)
@@ -201,10 +191,7 @@ def by_cause(
 def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> tuple[str, ...]:
     """Return advice, each piece with its copies, costliest first.
 
-    Args:
-        parts: the exposed copies by kind.
-        hideable_ns: the most of them that other work could hide.
-        is_pytorch: whether the program is known to be PyTorch.
+    `hideable_ns`: the most of the exposed copies that other work could hide.
     """
     lines: list[str] = []
     to_hide_ns, all_ns = 0, exposed_ns(parts)

@@ -47,10 +47,6 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
 
     It is the copy that began first of those that run; of those that began together the one that
     ends first, then copies before memory sets, then by kind, stream, bytes and memory.
-
-    Args:
-        rank: a rank with a GPU.
-        window: the time to look at.
     """
     copies, memsets = rank.operations.copies, rank.operations.memsets
     directions = copy_directions(rank)
@@ -139,14 +135,7 @@ def _next_start(start_ns: Int64, times_ns: Int64) -> Int64:
 
 
 def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream: Int64) -> Mask:
-    """Return whether something starts at a time on a stream.
-
-    Args:
-        stream_of_start: int64[k].
-        start_ns: ascending int64[k].
-        times_ns: int64[n].
-        stream: int64[n].
-    """
+    """Return whether something starts at a time on a stream, bool[n]; `start_ns` ascends."""
     distinct, place = np.unique(times_ns, return_inverse=True)
     first = np.searchsorted(start_ns, distinct, side="left")
     count = np.searchsorted(start_ns, distinct, side="right") - first
@@ -161,12 +150,7 @@ def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream
 
 
 def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:
-    """Return for which owners the report has the memory of both sides, as far as it matters.
-
-    Args:
-        rank: the rank.
-        owners: the owners of its exposed time.
-    """
+    """Return for which owners the report has the memory of both sides, as far as it matters."""
     copies = rank.operations.copies
     from_or_to_host = np.flatnonzero(owners.direction <= DIRECTIONS.index("d2h"))
     copy = owners.copy[from_or_to_host]

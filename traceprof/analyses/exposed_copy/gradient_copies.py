@@ -45,9 +45,6 @@ def gradient_copies(rank: Rank) -> Int64:
     nothing else of that stream launched between them. All such steps must have a row of at least
     `MIN_COPIES`, of the same sizes, and there must be `MIN_STEPS` of them.
 
-    Args:
-        rank: the rank; all of it counts, whatever window is chosen.
-
     Returns:
         Indices into `rank.operations.copies`, ascending int64[n].
     """
@@ -238,13 +235,9 @@ class _Between:
 def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) -> Int64:
     """Return the copies of the longest row of each step; none where the steps' rows differ.
 
-    Args:
-        step: int64[n], the steps of the operations on the compute stream between AllReduce and
-            optimizer, by step, then launch.
-        index: int64[n], for copies, the index of the copy.
-        is_copy: bool[n], which are copies within the device.
-        judged: bool[steps], which steps must have a row.
-        rank: the rank.
+    `step`: int64[n], of the operations on the compute stream between AllReduce and optimizer, by
+    step, then launch. `index`: of the copy, for copies within the device (`is_copy`). `judged`:
+    bool[steps], which must have a row.
     """
     if not len(step):
         return _NOTHING

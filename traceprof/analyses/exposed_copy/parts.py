@@ -47,13 +47,7 @@ class CopyPart(Record, frozen=True):
 
 
 def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
-    """Return the exposed copies by kind, the longest exposed first.
-
-    Args:
-        rank: the rank.
-        window: the time to look at.
-        owners: the owners of its exposed time.
-    """
+    """Return the exposed copies by kind, the longest exposed first."""
     is_gradient = _are_gradients(rank, owners)
     is_first = owners.end_ns <= _first_compute(rank, window)
     known, at = places(rank), _places(rank, owners)

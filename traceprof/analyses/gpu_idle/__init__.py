@@ -74,11 +74,7 @@ _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
 def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
-    """Return the assumptions that remove most idle time of a step; a limit only if launching does.
-
-    Args:
-        results: of the ranks that have the finding.
-    """
+    """Return the assumptions that remove most idle time; a limit only if launching does."""
     spent = {cause: sum(result.in_step[cause] for result in results) for cause in IdleCause}
     whole = sum(spent.values())
     curable = whole - spent[IdleCause.TURNAROUND]

@@ -297,9 +297,7 @@ _UNLAUNCHED = (
 def because(cause: IdleCause, *, reads_pages: bool) -> str:
     """Return the words for a cause, after `because`.
 
-    Args:
-        cause: of idle time.
-        reads_pages: whether most code of the host runs before pages that it accesses.
+    `reads_pages`: whether most code of the host runs before pages that it accesses.
     """
     return _OF_PAGES if cause is IdleCause.HOST_CODE and reads_pages else _BECAUSE[cause]
 

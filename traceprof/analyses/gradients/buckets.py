@@ -55,15 +55,8 @@ def last_backwards(
     """Return when the last backward of each step was called, where it adds to the one before.
 
     It does if a forward lies between the two, and no optimizer, and both run the same kernels: two
-    micro-batches of one model.
-
-    Args:
-        rank: the rank.
-        passes: its backwards.
-        begin: int64[n], of the steps on the host.
-        end: int64[n].
-        may_be_several: bool[n], whether the step may train several equal models, each with a
-            backward: then nothing tells of which the first gradient is.
+    micro-batches of one model. In steps that `may_be_several` equal models, each with a backward,
+    nothing tells of which the first gradient is.
 
     Returns:
         int64[n], `intervals.BEYOND_NS` for steps whose backwards do not accumulate.
@@ -242,15 +235,7 @@ class _Groups:
 
 
 def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: Mask) -> StepTails:
-    """Judge the steps but the first.
-
-    Args:
-        rank: the rank.
-        window: the part of it that is judged.
-        step: int64[kernels], the step of each kernel, -1 for none.
-        reduces: bool[kernels], which are AllReduce.
-        inside: bool[kernels], which start in the window.
-    """
+    """Judge the steps but the first; arrays by kernel, `step` -1 for none."""
     kernels, ranges = rank.operations.kernels, rank.step_ranges
     buckets, begin = _buckets(rank, step, step, reduces, inside)
     if len(buckets) == 0 or ranges is None:
@@ -341,12 +326,8 @@ def _ready(
 ) -> tuple[Int64, bool]:
     """Return before which time no gradient of a pass was there, int64[n], and if they accumulate.
 
-    Args:
-        rank: the rank.
-        group: the buckets of each pass.
-        times: int64[n] each, when passes begin on the host, and end.
-        reduced: int64[n], when the first bucket of each started.
-        bytes_: int64[buckets], what each holds.
+    `times`: when passes begin on the host, and end. `reduced`: when the first bucket of each
+    started. `bytes_`: of each bucket.
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     if rank.calls is None:
@@ -435,12 +416,8 @@ def _buckets(
 ) -> tuple[Int64, Int64]:
     """Return the buckets of the passes to judge, by pass, then start; and when passes began.
 
-    Args:
-        rank: the rank.
-        step: int64[kernels], the step of each kernel, -1 for none.
-        split: int64[kernels], its pass, -1 for none.
-        reduces: bool[kernels], which are AllReduce.
-        inside: bool[kernels], which start in the window.
+    Arrays by kernel: its `step` and pass (`split`), -1 for none; which are AllReduce (`reduces`),
+    and which start in the window (`inside`).
 
     Returns:
         Indices of kernels, and for each pass the start of its first compute kernel. Those with

@@ -100,11 +100,7 @@ def _rates(rank: Rank) -> SlowedRates:
 def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates) -> SlowedKernels:
     """Return the kernels beside communication of some that were compared.
 
-    Args:
-        rank: the rank.
-        computes: int64[n], indices of the kernels.
-        beside_ns: int64[n], during which something communicated.
-        known: what comparing them found.
+    `beside_ns`: during which something communicated. `known`: what comparing them found.
     """
     chosen = np.flatnonzero(beside_ns > 0)
     kernel = computes.take(chosen)
@@ -126,13 +122,7 @@ def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates)
 
 
 def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
-    """Return by how much communication makes kernels longer, by signature.
-
-    Args:
-        rank: the rank.
-        computes: int64[n], indices of the kernels.
-        beside: of the same kernels.
-    """
+    """Return by how much communication makes kernels longer, by signature."""
     signature = rank.operations.kernels.packed_signature.kept.take(computes)
     rates = np.zeros((4, int(signature.max(initial=0)) + 1))
     limit = rates[3]
@@ -168,12 +158,7 @@ def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowed
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
-    """Compare kernels of a rank.
-
-    Args:
-        rank: the rank.
-        chosen: int64[n], indices of compute kernels.
-    """
+    """Compare kernels of a rank: `chosen`, int64[n] indices of compute kernels."""
     is_judged = ~beside_other_compute(rank).take(chosen)  # first of all, since it takes memory
     length, beside = _times(rank, chosen)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)

@@ -44,12 +44,8 @@ def in_steady_steps(
 ) -> list[InSteadyStep | None]:
     """Return the time of each name in a steady step; None if it occurs in none.
 
-    Args:
-        start_ns: int64[n], ascending, of kernels.
-        length_ns: int64[n].
-        which: int64[n], the name of each.
-        num_names: how many names there are.
-        steps: ascending, and apart from each other.
+    `which`: int64[n], the name of each kernel. Kernels and steps ascend; steps are apart from each
+    other.
     """
     num = len(steps.start_ns)
     blocks, block = max(num_blocks(num), 1), block_of(num)
@@ -121,10 +117,7 @@ class KernelTable(RankResult, frozen=True):
 def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable:
     """Add up the kernels that start in a window, including communication.
 
-    Args:
-        rank: the rank.
-        window: what is listed.
-        judged: what findings are about, whose steady steps are compared; the same where not given.
+    Steady steps are compared within `judged`, if given.
     """
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
@@ -165,13 +158,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
 
 
 def kernel_evidence(rank: Rank, window: Window, texts: Mapping[int, str]) -> tuple[Evidence, ...]:
-    """Show kernels of a rank within a window, each with its name.
-
-    Args:
-        rank: the rank.
-        window: the time that is judged.
-        texts: what is shown after the name, by the kernel's index.
-    """
+    """Show kernels of a rank within a window: name, then a text by the kernel's index."""
     kernels, chosen = rank.operations.kernels, np.array([*texts], np.int64)
     start = np.maximum(kernels.start_ns[chosen], window.start_ns).tolist()
     end = np.minimum(kernels.ends(chosen), window.end_ns).tolist()
@@ -181,16 +168,7 @@ def kernel_evidence(rank: Rank, window: Window, texts: Mapping[int, str]) -> tup
 
 
 def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, list[int], Int64]:
-    """Count, add up and find the median of the durations of each name.
-
-    Args:
-        which: int64[n], the name of each kernel.
-        length_ns: int64[n].
-        num_names: how many names there are, m.
-
-    Returns:
-        int64[m] counts, m sums and int64[m] medians; 0 if there is no kernel.
-    """
+    """Return count, sum and median duration of each name, int64[m] each; 0 without kernels."""
     count = np.bincount(which, minlength=num_names)
     ordered = sorted_in_groups(length_ns, which)
     used = np.flatnonzero(count)

@@ -47,14 +47,7 @@ class ModuleUse(NamedTuple):
 def modules(
     code: LaunchingCode, start_ns: Int64, length_ns: Int64, steps: SteadySteps
 ) -> tuple[ModuleUse, ...]:
-    """Return the modules: outer ones first, and of those inside the same one the longest first.
-
-    Args:
-        code: around the launches of n kernels.
-        start_ns: int64[n], ascending, of the kernels.
-        length_ns: int64[n].
-        steps: the steady steps.
-    """
+    """Return the modules: outer ones first, and of those inside the same one the longest first."""
     known = np.flatnonzero(code.module >= 0)
     module, num = code.module[known], len(code.modules)
     sums = [np.zeros(num, np.int64) for _ in range(2)]
@@ -166,10 +159,7 @@ class LaunchedKernels(RankResult, frozen=True):
 def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKernels:
     """Return what launched the kernels that start in a window of a rank.
 
-    Args:
-        rank: the rank.
-        window: what is listed.
-        judged: what findings are about, whose steady steps are counted; the same where not given.
+    Steady steps are counted within `judged`, if given.
     """
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
@@ -243,13 +233,7 @@ def _multiplies(rank: Rank, ids: Int64) -> Mask:
 
 
 def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
-    """Share the FLOPs of operators out among their kernels, by time.
-
-    Args:
-        code: around the launches of n kernels.
-        is_matrix: bool[n], whether one multiplies matrices, by its name.
-        length_ns: int64[n].
-    """
+    """Share the FLOPs of operators out among their kernels, by time."""
     known = np.flatnonzero(code.counted >= 0)
     operators, operator = np.unique(code.counted[known], return_inverse=True)
     has_matrix = np.bincount(operator, is_matrix[known], len(operators)) > 0

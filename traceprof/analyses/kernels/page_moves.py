@@ -41,12 +41,7 @@ def page_moves(rank: Rank) -> tuple[Int64, Int64]:
 
 
 def waits_for_pages(rank: Rank, moves: Int64) -> Intervals:
-    """Return when kernels computed while pages moved.
-
-    Args:
-        rank: the rank.
-        moves: int64[n], indices of copies.
-    """
+    """Return when kernels computed while these pages (indices of copies) moved."""
     copies = rank.operations.copies
     moving = intervals.union(copies.start_ns[moves], copies.ends(moves))
     return intervals.intersect(moving, rank.compute)

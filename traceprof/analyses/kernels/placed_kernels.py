@@ -141,12 +141,7 @@ def _other_processes_compute(rank: Rank) -> Iterator[tuple[Int64, Int64]]:
 
 
 def share_time(start_ns: Int64, end_ns: Int64) -> Mask:
-    """Return which intervals share time with another one, bool[n].
-
-    Args:
-        start_ns: int64[n], in any order.
-        end_ns: int64[n], each not before its start.
-    """
+    """Return which intervals share time with another one, bool[n]."""
     is_beside = np.zeros(len(start_ns), np.bool_)
     lasting: Int64 | slice = slice(None)
     if (end_ns <= start_ns).any():
@@ -190,10 +185,7 @@ class Places(Record, frozen=True):
     kinds: Int64
 
     def in_runs(self, chosen: Int64) -> tuple[Int64, ...]:
-        """Return the k kernels of some runs.
-
-        Args:
-            chosen: int64[r], indices of runs.
+        """Return the k kernels of some runs, by indices.
 
         Returns:
             Six int64[k]: the kernel's index, step and part, as in `runs`, and what `kinds` holds.
@@ -260,11 +252,8 @@ def placed_kernels(
 ) -> tuple[PlacedKernels, Int64]:
     """Return kernels of steps, and their indices among the rank's kernels, int64[n].
 
-    Args:
-        rank: the rank.
-        window: the part of it that is judged; one step where it holds none.
-        most: how many kernels of steady steps are kept, if they are those of enough steps; all
-            kernels of all steps where not given.
+    The window counts as one step where it holds none. At most so many kernels of steady steps are
+    kept, if they are those of enough steps; all kernels of all steps without `most`.
     """
     steps = steady_steps(rank, window)
     number, start_ns, end_ns = np.zeros(1, np.int64), steps.start_ns, steps.end_ns
@@ -315,12 +304,7 @@ def _ordered(
 ) -> tuple[Int64, Int64, Int64]:
     """Return the kernels that start in some of the steps, in the order of launches in each.
 
-    Args:
-        rank: the rank.
-        number: int64[s], of the steps.
-        start_ns: int64[s], ascending.
-        end_ns: int64[s].
-        most: how many kernels are kept; all where not given.
+    Arrays by step; at most so many kernels are kept, all without `most`.
 
     Returns:
         int64[n], indices of kernels; int64[n], indices into the steps that are kept; and

@@ -349,12 +349,9 @@ class LinkRates(Record, frozen=True):
 
 
 def link_rates(rank: Rank, window: Window, limits_ns: Int64) -> list[LinkRates]:
-    """Return the rates of all links of a rank.
+    """Return the rates of all links of a rank in a window.
 
-    Args:
-        rank: the rank.
-        window: samples and copies in it count.
-        limits_ns: int64[m + 1], strictly ascending: piece j is [limits[j], limits[j + 1]).
+    `limits_ns`: strictly ascending int64[m + 1]; piece j is [limits[j], limits[j + 1]).
     """
     copies = rank.operations.copies
     reaching = (copies.end_ns >= window.start_ns) & (copies.start_ns <= window.end_ns)

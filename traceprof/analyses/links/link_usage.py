@@ -31,12 +31,7 @@ _KINDS_BY_DIRECTION = {
 
 
 def copies_by_direction(rank: Rank, inside: Mask) -> dict[str, Int64]:
-    """Return the indices of copies by direction, `h2d`, `d2h`, `d2d`; no empty one, no peer copy.
-
-    Args:
-        rank: the rank.
-        inside: which copies count, bool[copies].
-    """
+    """Return indices of copies by direction, `h2d`, `d2h`, `d2d`; no empty one, no peer copy."""
     kinds = rank.operations.copies.kind
     chosen = {
         direction: np.flatnonzero(inside & ~rank.is_peer_copy & is_in(kinds, of_direction))
@@ -174,12 +169,7 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
 
 
 def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int64]:
-    """Return the indices of copies by direction and peer, as `LinkUse` has them.
-
-    Args:
-        rank: the rank.
-        inside: which copies count, bool[copies].
-    """
+    """Return the indices of copies by direction and peer, as `LinkUse` has them."""
     copies = rank.operations.copies
     ways: dict[tuple[str, int | None], Int64] = {
         (direction, None): chosen for direction, chosen in copies_by_direction(rank, inside).items()

@@ -65,13 +65,7 @@ def that_hold(
     claims: Collection[Finding | NotApplicable],
     hidden: Mapping[int, tuple[Hidden, ...]],
 ) -> list[Finding | NotApplicable]:
-    """Return claims; findings of gaps in which lost operations may have run are not applicable.
-
-    Args:
-        kinds: the findings that the analysis can make, by id.
-        claims: what it claims, and what it could not judge.
-        hidden: what is hidden, by rank.
-    """
+    """Return claims; findings of gaps in which lost operations may have run are not applicable."""
     lost = {rank: cause for rank, several in hidden.items() for cause in several if cause.is_lost}
     held, doubtful = [], {}
     for claim in claims:
@@ -90,14 +84,7 @@ def not_ruled_out(
     hidden: Mapping[int, tuple[Hidden, ...]],
     num_ranks: int,
 ) -> list[Finding | NotApplicable]:
-    """Return the findings that were not made and may be hidden.
-
-    Args:
-        kinds: the findings that the analysis can make, by id.
-        claims: what it claims, and what it could not judge.
-        hidden: what is hidden, by rank; of ranks that were judged.
-        num_ranks: of the run.
-    """
+    """Return the findings that were not made and may be hidden."""
     claimed = {(claim.id, claim.rank) for claim in claims}
     return [
         NotApplicable(id_, hides[0].reason, hides[0].how_to_collect, rank)

@@ -44,12 +44,7 @@ CAUSES = (
 
 
 def mean_step(totals: Sequence[StepTotals], *, has_steps: bool) -> dict[str, float]:
-    """Return what the mean step takes on the mean rank, in ns, by column and cause.
-
-    Args:
-        totals: the steady steps of each rank together.
-        has_steps: whether ranks without steps are left out; else all that is judged is one step.
-    """
+    """Return what the mean step takes on the mean rank, in ns, by column and cause."""
     counted = [rank for rank in totals if rank.num_steps or not has_steps]
     return {
         name: sum(getattr(rank, name) / max(rank.num_steps, 1) for rank in counted)

@@ -311,14 +311,8 @@ def _most_ns(
     """Return what the mean steady step would gain at most, or all without steps.
 
     That is what kernels would take less, and the host's time for launching them, if it is the
-    slower one.
-
-    Args:
-        rank: whose kernels they are.
-        window: what is judged.
-        spared_time: when the kernels ran that fused ones may do without.
-        spared: int64[n], these kernels.
-        kept_ns: how much of that time stays.
+    slower one. `spared_time`: when the kernels ran that fused ones may do without, of which
+    `kept_ns` stays.
     """
     of_step = share_per_step(rank, window, spared_time)
     saved_ns = max(spared_time.measure_ns - kept_ns, 0)
@@ -377,14 +371,7 @@ def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]
 def _evidence(
     rank: Rank, chains: Chains, name: Int64, names: Sequence[str]
 ) -> tuple[Evidence, ...]:
-    """Show the chain that takes longest of each pattern, the costliest patterns first.
-
-    Args:
-        rank: the rank.
-        chains: chains of k kernels.
-        name: int64[k], indices into the names.
-        names: of kernels.
-    """
+    """Show the chain that takes longest of each pattern, the costliest patterns first."""
     start, end = _times(rank, chains.kernel)
     patterns, which, num = np.unique(chains.pattern, return_inverse=True, return_counts=True)
     saved = np.zeros(len(patterns), np.int64)

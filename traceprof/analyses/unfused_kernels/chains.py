@@ -46,12 +46,7 @@ class NameTraits(Record, frozen=True):
 
     @classmethod
     def of(cls, names: Sequence[str], kinds: Sequence[KernelKind]) -> NameTraits:
-        """Return the traits of m names.
-
-        Args:
-            names: demangled.
-            kinds: of each.
-        """
+        """Return the traits of m names."""
         functions = [function_name(name) for name in names]
         members = [
             kind.category in _BY_MEMORY and not _FUSED.search(function)
@@ -153,12 +148,8 @@ def chains_of(
 def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> Mask:
     """Return which kernels are the longest pass of their chain, bool[k].
 
-    Args:
-        chain: int64[k], ascending.
-        name: int64[k].
-        unit: int64[k], of kernels on lists negative and equal for those of one list; of others
-            equal for equal name and grid.
-        length_ns: int64[k].
+    `chain` ascends. `unit` is negative and equal for the kernels on one list of tensors; of others
+    it is equal for equal name and grid.
     """
     if len(chain) == 0:
         return np.zeros(0, np.bool_)
@@ -191,12 +182,7 @@ def _differ(*keys: Int64) -> Mask:
 
 
 def _longest(length_ns: Int64, begins: Mask) -> Int64:
-    """Return the longest row of each group, of equal ones the first: int64[groups], ascending.
-
-    Args:
-        length_ns: int64[n], n > 0.
-        begins: bool[n], where a group begins.
-    """
+    """Return the longest row of each group, of equal ones the first: ascending indices."""
     group = np.cumsum(begins) - 1
     most = np.maximum.reduceat(length_ns, np.flatnonzero(begins))
     rows = np.flatnonzero(length_ns == most.take(group))
@@ -214,12 +200,8 @@ def _mixed(name: Int64, first: Int64, count: Int64) -> npt.NDArray[np.uint64]:
 def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     """Return how many operations of its stream start up to each kernel, int64[k].
 
-    Of several that start at once, kernels come in their order, and before others.
-
-    Args:
-        rank: the rank.
-        kernel: int64[k], by stream.
-        stream: int64[k].
+    Kernels come by stream. Of several operations that start at once, kernels count in their order,
+    and before others.
     """
     kernels, *others = rank.operations.groups
     before = np.empty(len(kernel), np.int64)
@@ -275,12 +257,7 @@ _OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
 
 
 def roles_of(names: Sequence[str], kinds: Sequence[KernelKind]) -> npt.NDArray[np.int8]:
-    """Return what kernels of each name may be in attention, int8[m].
-
-    Args:
-        names: demangled.
-        kinds: of each.
-    """
+    """Return what kernels of each name may be in attention, int8[m]."""
     return np.array([*map(_role, names, kinds)], np.int8)
 
 

@@ -51,12 +51,8 @@ def attributions(
 ) -> list[Attribution]:
     """Attribute each considerable part of each rank's time, the longest of each rank first.
 
-    Args:
-        results: the breakdown of each rank.
-        findings: of the run.
-        missing: findings that could not be judged, and why.
-        without_gpu: the ranks of which no GPU operation was recorded.
-        asked: the findings that were judged: others own nothing; None for all.
+    `without_gpu`: ranks of which no GPU operation was recorded. `asked`: the findings that were
+    judged, None for all; others own nothing.
     """
     claimed = {(finding.id, finding.rank) for finding in findings}
     reasons = {(gap.id, gap.rank): gap.reason for gap in missing}

@@ -37,10 +37,6 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     By severity, which is the cost, then by the gain that is expected. A cause that explains at
     least two fifths of what another finding costs stands before it, at the better of their two
     places: they are one action.
-
-    Args:
-        findings: of the run, with their savings as far as they are known.
-        step_ns: what a step takes.
     """
 
     def by_cost(finding: Finding) -> tuple[object, ...]:
@@ -86,12 +82,7 @@ def symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
 
 
 def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Finding]:
-    """Return findings, each marked with the finding on its rank that includes all of its time.
-
-    Args:
-        findings: some of the run's.
-        wholes: those that may include the time of others.
-    """
+    """Return findings, each marked with the finding on its rank that includes all of its time."""
     costs = {(whole.id, whole.rank): whole.impact_ns for whole in wholes}
     return [replace(finding, part_of=_part_of(finding, costs)) for finding in findings]
 
@@ -170,11 +161,7 @@ class Headline(Record, frozen=True):
 
 
 def headline(results: Sequence[BreakdownResult]) -> Headline | None:
-    """Return the headline of a run, without findings; None if nothing was measured.
-
-    Args:
-        results: where the time of the ranks went.
-    """
+    """Return the headline of a run, without findings; None if nothing was measured."""
     if not results:
         return None
     breakdown = slowest_rank(results)

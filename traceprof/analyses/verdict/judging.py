@@ -37,11 +37,6 @@ def judge(
 
     Where everything was measured, all findings are judged, whatever is asked for: a filter changes
     no verdict. `Verdict.listed` leaves out the others.
-
-    Args:
-        measured: the measurements of the run.
-        only: the findings to judge if only theirs were measured.
-        skip: those of them not to judge.
     """
     with collected_failures() as failures:
         verdict = _verdict(measured, {*only}, {*skip})
@@ -191,12 +186,7 @@ def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:
 def _said_once(
     missing: Sequence[NotApplicable], num_ranks: Mapping[str, int]
 ) -> Iterator[NotApplicable]:
-    """Join what is missing on every rank for the same reason into one note on the run.
-
-    Args:
-        missing: what could not be judged, rank by rank.
-        num_ranks: by finding, how many ranks it is judged on; those of the run are judged once.
-    """
+    """Join what is missing on every rank for the same reason into one note on the run."""
     of_run = [structs.replace(gap, rank=None) for gap in missing]
     counts = Counter(of_run)
     said = set()

@@ -100,11 +100,7 @@ def measured_run(
 ) -> MeasuredRun:
     """Join the measurements of the reports of a run, and compare its ranks.
 
-    Args:
-        reports: in the order given.
-        steps: the training steps that were asked for.
-        time_range: the part of the report's own time that was asked for.
-        wanted: what was to be measured; None for everything.
+    `wanted`: what was to be measured; None for everything.
 
     Raises:
         TraceprofError: no report could be measured.

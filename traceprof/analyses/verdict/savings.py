@@ -107,13 +107,7 @@ def bounded(
 
     For a finding on several ranks this is its time on the rank where it is longest, since a step
     gains the same on all ranks. Less communication also slows fewer kernels down, and who waits for
-    it may idle.
-
-    Args:
-        findings: of the run.
-        breakdowns: where the time of its ranks went.
-        assumed: what to assume so that they are gone, of those that a replay can remove, by id.
-        slowdowns: of kernels beside communication.
+    it may idle. `assumed`: what a replay assumes so that a finding is gone, by id.
     """
     of_rank = {result.rank: result for result in breakdowns}
     slowed = {result.rank: result.per_step_at_most_ns for result in slowdowns}
@@ -150,10 +144,6 @@ def within_reach(
 
     A finding that leaves kernels as they are gains at most the part of a step on its rank that is
     not compute.
-
-    Args:
-        findings: of the run, with savings.
-        breakdowns: where the time of its ranks went.
     """
     rest = {result.rank: round(step_ns(result) - compute_ns(result)) for result in breakdowns}
     return tuple(

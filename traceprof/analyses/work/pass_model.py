@@ -58,12 +58,7 @@ class ModelAnswer(Record, frozen=True):
 
 
 def equal_step(measured: MeasuredRun, what: str) -> ModelAnswer | None:
-    """Return what a step takes if kernels or stages are equal; None if the model cannot say.
-
-    Args:
-        measured: the run.
-        what: `equal-kernels` or `equal-stages`.
-    """
+    """Return a step with `equal-kernels` or `equal-stages`; None if the model cannot say."""
     return measured.cache.get(_answer, measured, what)
 
 

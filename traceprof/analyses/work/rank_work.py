@@ -206,12 +206,8 @@ def work_of(
 ) -> RunWork:
     """Compare the work of ranks.
 
-    Args:
-        placed: the kernels of each rank.
-        clocks: of the run.
-        stages: by rank, its pipeline stage.
-        groups: ranks that reduce together, and how many they are with those not recorded.
-        passes: by rank, the median compute of a forward and of a backward, ns.
+    `groups`: ranks that reduce together, and how many they are with those not recorded. `passes`:
+    by rank, the median compute of a forward and of a backward, ns.
     """
     tables = _tables(placed, clocks)
     peers = _peers(tables.num_kernels, stages, groups)

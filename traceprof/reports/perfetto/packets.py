@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
     """Return for each event the first track on which it follows all others, or lies inside one.
 
-    `start_ns`: int64[n], ascending. `end_ns`: int64[n].
-
-    Returns:
-        int64[n], from 0 on.
+    Starts ascend; tracks count from 0.
     """
     lane = np.zeros(len(start_ns), np.int64)
     is_crossing = ~_is_nested(start_ns, end_ns)
