@@ -246,7 +246,7 @@ def test_the_place_of_kernels_and_copies_is_the_range_around_their_launch(tmp_pa
     trace.kernel(50, 69).kernel(250, 255).kernel(400, 405).memcpy(70, 80).memset(450, 460)
     path = trace.write(tmp_path / "t.sqlite")
     with traceprof.open_run(path) as run:
-        kernels, copies = run.kernels(), run.copies()
+        kernels, copies, calls = run.kernels(), run.copies(), run.api_calls()
     place = "FSDP::pre_forward (layers.3)"
     assert kernels["place"].astype(object).where(kernels["place"].notna(), None).tolist() == [
         place, "backward", None,
@@ -254,5 +254,8 @@ def test_the_place_of_kernels_and_copies_is_the_range_around_their_launch(tmp_pa
     assert copies["place"].astype(object).where(copies["place"].notna(), None).tolist() == [
         place, None,
     ]  # fmt: skip
+    assert set(calls["place"].dropna()) == {place, "backward"}
+    launched = kernels.merge(calls, on=["rank", "correlation"])
+    assert launched["place_x"].astype(object).equals(launched["place_y"].astype(object))
     rows = document(closed_analysis(path).result).kernels
     assert [row.range for row in rows] == ["FSDP::pre_forward (layers.#)"]

@@ -64,6 +64,7 @@ def read(content: bytes) -> ReadTrace:
     read_trace = ReadTrace()
     event_names: dict[int, str] = {}
     categories: dict[int, str] = {}
+    texts: dict[int, str] = {}
     events: list[tuple[int, TrackEvent]] = []
     pids: dict[int, int] = {}
     for packet in trace.packet:
@@ -72,6 +73,9 @@ def read(content: bytes) -> ReadTrace:
             event_names[name.iid] = name.name
         for name in packet.interned_data.event_categories:
             categories[name.iid] = name.name
+        for text in packet.interned_data.debug_annotation_string_values:
+            assert text.iid not in texts
+            texts[text.iid] = text.str.decode()
         if packet.HasField("track_descriptor"):
             _add_track(read_trace, packet.track_descriptor, pids)
         if packet.HasField("clock_snapshot"):
@@ -80,7 +84,7 @@ def read(content: bytes) -> ReadTrace:
         if packet.HasField("track_event"):
             assert packet.track_event.track_uuid in read_trace.parents
             events.append((packet.timestamp, packet.track_event))
-    _add_events(read_trace, events, event_names, categories)
+    _add_events(read_trace, events, event_names, categories, texts)
     return read_trace
 
 
@@ -102,6 +106,7 @@ def _add_events(
     events: list[tuple[int, TrackEvent]],
     names: dict[int, str],
     categories: dict[int, str],
+    texts: dict[int, str],
 ) -> None:
     open_slices: dict[int, list[Slice]] = defaultdict(list)
     for time_ns, event in sorted(events, key=lambda item: item[0]):
@@ -115,7 +120,9 @@ def _add_events(
             stack.pop().end_ns = time_ns
         else:
             notes = {
-                note.name: getattr(note, note.WhichOneof("value") or "")
+                note.name: texts[note.string_value_iid]
+                if note.WhichOneof("value") == "string_value_iid"
+                else getattr(note, note.WhichOneof("value") or "")
                 for note in event.debug_annotations
             }
             begun = Slice(

@@ -95,7 +95,7 @@ def copies(rank: Rank) -> Part:
 
 
 def _places(rank: Rank, call: Int64) -> TextColumn:
-    """Return the innermost range of the program or its framework around each launch."""
+    """Return the innermost range of the program or its framework around each call."""
     return TextColumn(places_of_calls(rank, call), places(rank).names)
 
 
@@ -109,6 +109,7 @@ def api_calls(rank: Rank) -> Part:
             "thread": none,
             "name": TextColumn(none, ()),
             "correlation": none,
+            "place": TextColumn(none, ()),
         }
     order = np.argsort(calls.start_ns, kind="stable")
     keys, threads = calls.packed_name.distinct, calls.packed_thread.distinct
@@ -121,6 +122,7 @@ def api_calls(rank: Rank) -> Part:
             [rank.trace.api_names[key] for key in keys.tolist()],
         ),
         "correlation": calls.correlation[order],
+        "place": _places(rank, order),
     }
 
 

@@ -114,7 +114,7 @@ class RunFrames:
 
         Returns:
             rank, start_ns, end_ns, duration_ns (0 if the capture ended before the call did),
-            thread (the operating system's number), name, correlation.
+            thread (the operating system's number), name, correlation, place.
 
         Raises:
             UsageError: there is no such rank.

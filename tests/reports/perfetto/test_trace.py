@@ -14,6 +14,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 
+import traceprof
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
 from tests.support.commands import run
@@ -175,6 +176,37 @@ def test_a_graph_has_an_arrow_to_each_of_its_kernels(tmp_path: Path) -> None:
     assert sorted(arrows.values()) == [
         (10, 100, "compute"), *((210, start, "compute") for start, _ in kernels),
     ]  # fmt: skip
+
+
+def test_operations_and_calls_have_the_place_of_their_launch(tmp_path: Path) -> None:
+    """As frames say it; a CUDA graph has several arrows, and its place, too."""
+    forward = "FSDP::pre_forward (layers.3)"
+    builder = TraceBuilder().nvtx(forward, 0, 100).nvtx("backward", 200, 300)
+    builder.kernel(50, 69).kernel(250, 255).kernel(400, 405).memcpy(70, 80)
+    for start in (450, 460):
+        builder.kernel(start, start + 5, "inside", launch=False, correlation=500)
+    builder.api("cudaGraphLaunch_v10000", 280, 290, correlation=500)
+    path = builder.write(tmp_path)
+    with analysis_of(path) as analysis:
+        trace = written(analysis)
+    shown = {
+        (event.start_ns, event.category): event.notes.get("place")
+        for track in trace.slices.values()
+        for event in track
+        if event.category in {"compute", "copy", "call"}
+    }
+    with traceprof.open_run(path) as run:
+        frames = {"compute": run.kernels(), "copy": run.copies(), "call": run.api_calls()}
+    expected = {}
+    for category, frame in frames.items():
+        place = frame["place"].astype(object)
+        place = place.where(place.notna(), None)
+        for start, of_start in zip(frame["start_ns"].tolist(), place.tolist(), strict=True):
+            expected[start, category] = of_start
+    assert shown == expected
+    assert shown[50, "compute"] == shown[70, "copy"] == forward
+    assert shown[280, "call"] == shown[450, "compute"] == shown[250, "compute"] == "backward"
+    assert shown[400, "compute"] is None
 
 
 def test_operators_are_tracks_of_their_threads(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import messages
+from traceprof.host.places import places, places_of_calls
 from traceprof.reports.tracks import EventKind
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
@@ -178,6 +179,10 @@ class TrackEvents(Record, frozen=True):
     notes: Mapping[str, tuple[Int64, Mask]]
     # by index, instead of all these, the flows and notes of events that have others
     special: Special
+    # int32[n], indices into `places`, -1 for none: the range of the program around the call that
+    # each event is, or that launched it; None where no event has one
+    place: Int32 | None = None
+    places: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -197,6 +202,8 @@ class TrackEvents(Record, frozen=True):
             self.shared[index],
             {key: (values[index], known[index]) for key, (values, known) in self.notes.items()},
             special,
+            None if self.place is None else self.place[index],
+            self.places,
         )
 
 
@@ -229,8 +236,9 @@ def events_of(
     to_run: Callable[[Int64], Int64],
     flows: MatchedFlows | None = None,
     launches: LaunchFlows | None = None,
+    rank: Rank | None = None,
 ) -> TrackEvents:
-    """Return the events of a track."""
+    """Return the events of a track, with their places if `rank` is given."""
     flow = shared = np.zeros(len(track), np.int64)
     notes: Mapping[str, tuple[Int64, Mask]] = {}
     special: Special = {}
@@ -249,4 +257,13 @@ def events_of(
         shared,
         notes,
         special,
+        *(() if rank is None else _places(track, rank)),
     )
+
+
+def _places(track: Track, rank: Rank) -> tuple[Int32, Sequence[str]] | tuple[()]:
+    if isinstance(rank, CpuRank) or not len(track) or track.row[0] < 0:
+        return ()
+    row = track.row.astype(np.int64)
+    call = row if track.is_host else np.concatenate(rank.launched_by)[row]
+    return places_of_calls(rank, call), places(rank).names

@@ -281,6 +281,7 @@ _TRACK = tag_of(TrackEvent(track_uuid=1))
 _VALUE = tag_of(TrackEvent(counter_value=1))
 _NOTE = tag_of(TrackEvent(debug_annotations=[DebugAnnotation()]))
 _INTEGER = tag_of(DebugAnnotation(int_value=1))
+_TEXT = tag_of(DebugAnnotation(string_value_iid=1))
 _KEY = tag_of(DebugAnnotation(name=""))
 _FLOW = tag_of(TrackEvent(flow_ids=[1]), num_bytes=8)
 
@@ -302,6 +303,7 @@ class PacketWriter:
         self._num_tracks = 0
         self._names: dict[str, int] = {}
         self._categories: dict[str, int] = {}
+        self._places: dict[str, int] = {}
         first = self._packet()
         first.sequence_flags = _FIRST
         # Track events without a clock of their own are of this one.
@@ -361,6 +363,7 @@ class PacketWriter:
     def _nested(self, track: int, events: TrackEvents) -> None:
         """Add events that lie inside each other or follow each other."""
         name, category = self._named(events)
+        place = self._placed(events)
         kind_of = np.full(len(events), _PLAIN)
         for _, is_known in (*events.notes.values(), (None, events.shared > 0)):
             kind_of[is_known] = _NOTED
@@ -370,9 +373,11 @@ class PacketWriter:
             part = order[first : first + _CHUNK]
             kind = np.where(part >= 0, kind_of[part], _PLAIN)
             plain, noted, special = (part[kind == value] for value in (_PLAIN, _NOTED, _SPECIAL))
-            parts = [self._slices(track, events, plain, name, category, has_notes=False)]
+            parts = [self._slices(track, events, plain, name, category, place, has_notes=False)]
             if len(plain) < len(part):
-                parts.append(self._slices(track, events, noted, name, category, has_notes=True))
+                parts.append(
+                    self._slices(track, events, noted, name, category, place, has_notes=True)
+                )
                 parts.append(self._special(track, events, special, name, category))
             self._write(merged(kind, parts))
 
@@ -383,6 +388,7 @@ class PacketWriter:
         part: Int64,
         name: Int64,
         category: Int64,
+        place: Int64,
         *,
         has_notes: bool,
     ) -> EncodedMessages:
@@ -393,6 +399,9 @@ class PacketWriter:
         for key, (values, is_known) in events.notes.items() if has_notes else ():
             note = numbers(_INTEGER, values[row]) + texts(_KEY, key)
             fields += messages(_NOTE, note).where(is_known[row])
+        if place.any():
+            note = texts(_KEY, "place") + numbers(_TEXT, place[row])
+            fields += messages(_NOTE, note).where(is_begin & (place[row] > 0))
         fields += numbers(_TYPE, np.where(is_begin, _BEGIN, _END))
         fields += numbers(_NAME, name[events.name[row]]).where(is_begin)
         fields += numbers(_TRACK, _all(track))
@@ -473,6 +482,8 @@ class PacketWriter:
         event.type, event.track_uuid, event.name_iid = _BEGIN, track, name
         event.category_iids.append(category)
         flows, notes = events.special[index]
+        if events.place is not None and events.place[index] >= 0:
+            notes = {**notes, "place": one_line(events.places[events.place[index]], MAX_NAME)}
         event.flow_ids.extend(flows)
         for key, value in notes.items():
             note = event.debug_annotations.add(name=key)
@@ -496,6 +507,14 @@ class PacketWriter:
             ),
         )
 
+    def _placed(self, events: TrackEvents) -> Int64:
+        """Return the number of the place of each event, 0 for none."""
+        if events.place is None:
+            return np.zeros(len(events), np.int64)
+        used = events.place[events.place >= 0]
+        field = "debug_annotation_string_values"
+        return np.append(self._interned(field, self._places, events.places, used), 0)[events.place]
+
     def _interned(
         self, field: str, known: dict[str, int], texts: Sequence[str], used: npt.NDArray[np.integer]
     ) -> Int64:
@@ -510,7 +529,10 @@ class PacketWriter:
                 of_text = known[text] = len(known) + 1
                 if interned is None or len(interned) >= _MAX_PACKETS:
                     interned = getattr(self._packet().interned_data, field)
-                interned.add(iid=of_text, name=text)
+                if field == "debug_annotation_string_values":
+                    interned.add(iid=of_text, str=text.encode())
+                else:
+                    interned.add(iid=of_text, name=text)
             number[index] = of_text
         return number
 

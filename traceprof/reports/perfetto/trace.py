@@ -90,7 +90,7 @@ def write_rank(
     tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
     for track in tracks:
         new_track = partial(writer.track, process, track.label, _STREAMS)
-        writer.slices(new_track, events_of(track, to_run, flows, launches))
+        writer.slices(new_track, events_of(track, to_run, flows, launches, rank))
     _write_counters(writer, process, rank, to_run, has_host=has_host)
     if has_host:
         _write_threads(writer, rank, pid, launches, to_run)
@@ -204,7 +204,7 @@ def _write_threads(
             "CUDA calls" if track.category[0] == EventKind.CALL else track.label.partition(": ")[2]
         )
         new_track = partial(writer.track, thread_of(track), what)
-        writer.slices(new_track, events_of(track, to_run, None, launches))
+        writer.slices(new_track, events_of(track, to_run, None, launches, rank))
     for track in mark_tracks(rank):
         writer.instants(thread_of(track), events_of(track, to_run))
 
