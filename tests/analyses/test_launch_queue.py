@@ -344,6 +344,16 @@ def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
         assert deepest == [0, 2, 3, 3, 3, 2, 1, 0]
 
 
+def test_pages_alone_were_never_queued(tmp_path: Path) -> None:
+    """No call moves pages of unified memory: nothing was pending at any time."""
+    builder = TraceBuilder().api("cudaDeviceSynchronize_v3020", 0, 900)
+    builder.memcpy(100, 600, "unified HtoD", launch=False, correlation=0)
+    path = builder.write(tmp_path)
+    assert series(path, None) == [[]]
+    (result,) = results(path)
+    assert result.metrics.max_queue_depth == 0
+
+
 def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
     complete = TraceBuilder()
     *stalls, _ = planted(complete, CAP + 400)

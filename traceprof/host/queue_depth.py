@@ -100,7 +100,7 @@ class LaunchQueue(Record, frozen=True, eq=False):
     def series(self) -> tuple[Int64, Int32]:
         """Queue depth over time: times, ascending int64[k]; the depth from each on, int32[k]."""
         times, depth = self._changes()
-        last = np.append(times[1:] != times[:-1], True)
+        last = np.diff(times, append=BEYOND_NS) != 0
         times, depth = times[last], depth[last]
         if self._num_before:
             times = np.append(self._begin_ns(times), times)
