@@ -1,4 +1,4 @@
-# Each goal does all set-up by itself, in .venv; it needs Python 3.10 to 3.13, make and git.
+# Each goal does all set-up by itself, in .venv; it needs Python 3.10 to 3.14, make and git.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
