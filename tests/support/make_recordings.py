@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.gpu.kept import keep
 from tests.support.commands import ended
+from tests.support.kept_export import keep
 from tests.support.recording import ROOT
 
 FOLDER = Path(__file__).with_name("recordings")

@@ -1,4 +1,4 @@
-"""What is kept of a Nsight export: `python -m tests.gpu.kept EXPORT.sqlite... FOLDER`.
+"""What is kept of a Nsight export: `python -m tests.support.kept_export EXPORT.sqlite... FOLDER`.
 
 Names of files, the environment and short calls of the system go; what traceprof says stays the
 same. `FOLDER/NAME.sqlite.xz` comes of each, and their steps come into `FOLDER/times.json`, which
