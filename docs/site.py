@@ -16,6 +16,7 @@ from mkdocs.structure.files import File
 
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.cli.help import about_reports
 from traceprof.cli.main import cli
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _commands() -> str:
                 command, info_name=name, parent=parent, terminal_width=82, max_content_width=82
             )
             parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```")
+    parts.append(f"## traceprof help reports\n\n```text\n{about_reports(parent)}\n```")
     return "\n\n".join(parts) + "\n"
 
 

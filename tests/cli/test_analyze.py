@@ -171,6 +171,7 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
         (["record", "no-such-program"], "cannot run no-such-program: there is no such program; "),
         (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
         (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
+        (["help", "analize"], "No such command or topic 'analize'. Did you mean 'analyze'?"),
         (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
     ],
 )
@@ -194,6 +195,30 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: lis
     assert "Usage: traceprof" in shown
     assert command in ([], ["export"]) or "xample: " in shown or shown.count("traceprof ") > 1
     assert "\\b" not in shown
+
+
+def test_help_of_a_command_is_that_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("runs", "whatif"):
+        shown = []
+        for arguments in (["help", name], [name, "--help"]):
+            assert run(*arguments) == EXIT_DONE
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("command", ["analyze", "whatif", "compare", "dashboard", "export csv"])
+def test_options_that_commands_share_are_explained_once(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert run(*command.split(), "--help") == EXIT_DONE
+    _, _, rest = capsys.readouterr().out.partition("Shared options (see: traceprof help reports):")
+    names, _, _ = rest.lstrip().partition("\n\n")
+    assert run("help", "reports") == EXIT_DONE
+    explained = capsys.readouterr().out
+    assert "--step-pattern REGEX" in names
+    assert "around a" not in names
+    assert all(name in explained for name in names.split())
+    assert "its first group is the" in explained
 
 
 def test_bare_traceprof_shows_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import click
 
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.options import (
+    ReportsCommand,
     expand,
     flops_option,
     judging_options,
@@ -40,6 +41,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
 
 @click.command(
     "analyze",
+    cls=ReportsCommand,
     epilog="Example: traceprof analyze recording --only gpu-idle,host-sync",
     short_help="Say where the time went and what to change.",
 )

@@ -13,6 +13,7 @@ import click
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.cli.options import (
     ReportPath,
+    ReportsCommand,
     expand,
     judging_options,
     print_internal_errors,
@@ -34,6 +35,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
 
 @click.command(
     "compare",
+    cls=ReportsCommand,
     epilog="Example: traceprof compare before/ after/ --gate step:+2%",
     short_help="Say whether a change helped, and where.",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.options import (
+    ReportsCommand,
     expand,
     flops_option,
     judging_options,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "dashboard",
+    cls=ReportsCommand,
     epilog="Example: traceprof dashboard recording",
     short_help="Show the findings in a browser.",
 )

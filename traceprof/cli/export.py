@@ -11,6 +11,7 @@ import click
 
 from traceprof.cli.groups import SuggestingGroup
 from traceprof.cli.options import (
+    ReportsCommand,
     expand,
     flops_option,
     judging_options,
@@ -35,6 +36,7 @@ def command() -> None:
 
 @command.command(
     "perfetto",
+    cls=ReportsCommand,
     short_help="A trace for ui.perfetto.dev.",
     epilog="Example: traceprof export perfetto recording -o recording.pftrace",
 )
@@ -79,6 +81,7 @@ def _of_tables(ending: str, what: str) -> None:
 
     @command.command(
         ending,
+        cls=ReportsCommand,
         short_help=f"Tables of events and results, as {what} files.",
         epilog=f"Example: traceprof export {ending} recording -o tables",
         help=f"Write the events of a run and what was measured of it as {what} files, one for each"

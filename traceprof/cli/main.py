@@ -39,7 +39,7 @@ class _Commands(SuggestingGroup):
 
     _MODULES = (
         *("doctor", "record", "analyze", "explain", "whatif", "compare", "dashboard"),
-        *("info", "export", "runs", "completion"),
+        *("info", "export", "runs", "completion", "help"),
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

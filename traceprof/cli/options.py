@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.findings import NotApplicable
     from traceprof.run.summary import FailedReport
 
+    Command = TypeVar("Command", bound=Callable[..., Any])
     Result = TypeVar("Result")
 
 
@@ -95,37 +96,66 @@ def _lists_of_ids(context: click.Context, parameter: click.Parameter, start: str
     return lists_of_ids(context, parameter, start)
 
 
+class _SharedOption(click.Option):
+    """An option of many commands, which `traceprof help reports` explains."""
+
+    def get_help_record(self, ctx: click.Context) -> None:
+        """Return nothing: commands list its name only, below their own options."""
+        del ctx
+
+
+def _shared(*declarations: str, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401
+    return click.option(*declarations, cls=_SharedOption, **attributes)
+
+
+class ReportsCommand(click.Command):
+    """A command that takes `judging_options`, whose help names them and no more."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and below them the names of the shared ones."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Shared options (see: traceprof help reports)"):
+            formatter.write_text("  ".join(name for name, _ in shared_options(self, ctx)))
+
+
+def shared_options(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    """Return the shared options of a command, with their values, and what they do."""
+    shared = (option for option in command.get_params(context) if isinstance(option, _SharedOption))
+    records = (click.Option.get_help_record(option, context) for option in shared)
+    return [record for record in records if record is not None]
+
+
 _OPTIONS = (
-    click.option(
+    _shared(
         "--only",
         metavar="ID,..",
         shell_complete=_lists_of_ids,
         help="Judge only these findings"
         " (`traceprof explain` lists them; the begin of an id will do).",
     ),
-    click.option(
+    _shared(
         "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not list these findings."
     ),
-    click.option(
+    _shared(
         "--step-pattern",
         metavar="REGEX",
         help="Matches the name of the NVTX range around a training step; its first group is the"
         " number.",
     ),
-    click.option(
+    _shared(
         "--no-period",
         is_flag=True,
         help="If no range marks steps, use none; by default a step is then one"
         " period of the kernels.",
     ),
-    click.option(
+    _shared(
         "--communication-kernel",
         "communication_kernels",
         metavar="REGEX[=OPERATION]",
         multiple=True,
         help="Count kernels whose function name matches this as communication. Repeatable.",
     ),
-    click.option(
+    _shared(
         "--link-peak",
         "link_peaks",
         metavar="LINK=GB_PER_S",

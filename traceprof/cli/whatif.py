@@ -9,6 +9,7 @@ import click
 
 from traceprof.cli.completion import assumptions
 from traceprof.cli.options import (
+    ReportsCommand,
     expand,
     judging_options,
     print_failures,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
 
 
-class _Command(click.Command):
+class _Command(ReportsCommand):
     """A command whose help lists all assumptions; they are imported only for that."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
