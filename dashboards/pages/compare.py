@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from dash import html
@@ -31,8 +32,6 @@ from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dash.development.base_component import Component
 
     from dashboards.address import Address
@@ -46,6 +45,10 @@ TITLE = "Compare"
 ANSWERS = "compare"
 
 _MAX_NAME = 200
+_MAX_CHANGED = 6  # kernels on the first screen
+_SPLIT = "Where it comes from"
+_BY_KERNEL = "Compute, by kernel"
+_SIGN = re.compile(r"(?<![\w.-])-(?=\d)")
 _KERNELS = (
     Column("before", "kernel before"),
     Column("after", "kernel after"),
@@ -92,30 +95,45 @@ def drawn(question: PendingAnswer) -> list[Component]:
     compared: ComparedSides = question.answer
     comparison = compared.comparison
     head, *rest = comparison_sections(comparison)
+    by_title = {section.title: section for section in rest}
+    split = _section(by_title.pop(_SPLIT), *_two_bars(comparison))
+    kernels = by_title.pop(_BY_KERNEL)
     return [
         _head(head),
-        _two_bars(comparison),
+        html.Div([split, _changed_kernels(kernels)], className="columns compared"),
         *_two_timelines(compared),
-        *(_section(section) for section in rest if section.title != "Compute, by kernel"),
-        _kernels(comparison, rest),
+        *map(_section, by_title.values()),
+        _kernels(comparison, kernels),
     ]
 
 
 def _head(section: Section) -> Component:
-    first, *others = (block.text for block in section.blocks if isinstance(block, Paragraph))
-    lines = [html.P(one_line(line, 500), className="note") for line in others]
-    return html.Section([html.P(first, className="takes"), *lines], className="card headline")
+    """Return the verdict, then the candidates for the cause, then the sides."""
+    lines = [one_line(block.text, 500) for block in section.blocks if isinstance(block, Paragraph)]
+    candidates = [line for line in lines if line.startswith("differs")]
+    first, *others = (minus(line) for line in lines if line not in candidates)
+    causes = [html.Li(line.removeprefix("differs: ")) for line in candidates]
+    listed = [html.P("What differs, and may be the cause:"), html.Ul(causes)] if causes else []
+    notes = [html.P(line, className="note") for line in others]
+    return html.Section(
+        [html.P(html.Strong(first), className="takes"), *listed, *notes], className="card headline"
+    )
 
 
-def _section(section: Section) -> Component:
-    parts: list[Any] = []
+def minus(text: str) -> str:
+    """Write the signs of numbers as tables and axes of the dashboard do."""
+    return _SIGN.sub("\N{MINUS SIGN}", text)
+
+
+def _section(section: Section, *above: Component) -> Component:
+    parts: list[Any] = [*above]
     is_below = False
     for block in section.blocks:
         if isinstance(block, TableBlock):
             parts.append(_table(block))
             is_below = True
         elif isinstance(block, Paragraph):
-            text = one_line(block.text, 500)
+            text = minus(one_line(block.text, 500))
             parts.append(html.P(text, className="note") if is_below else html.P(text))
     return card(section.title, *parts)
 
@@ -129,18 +147,32 @@ def _table(table: TableBlock) -> Component:
         ]
     )
     rows = [
-        html.Tr(
-            [
-                html.Td(one_line(cell if isinstance(cell, str) else "", _MAX_NAME), className=name)
-                for cell, name in zip(row, classes, strict=True)
-            ]
-        )
+        html.Tr([_cell(cell, name) for cell, name in zip(row, classes, strict=True)])
         for row in table.rows
     ]
     return html.Div(html.Table([html.Thead(head), html.Tbody(rows)]), className="scroll")
 
 
-def _two_bars(comparison: Comparison) -> Component:
+def _cell(cell: object, class_name: str) -> Component:
+    text = one_line(cell if isinstance(cell, str) else "", _MAX_NAME)
+    if class_name == "number":
+        return number(minus(text))
+    return html.Td(text, title=text)  # which may be cut to the width of the column
+
+
+def _changed_kernels(section: Section) -> Component:
+    """Return the kernels that changed most, without how they were matched."""
+    tables = [block for block in section.blocks if isinstance(block, TableBlock)]
+    places = [0, 1, 2, 5]  # change, before, after, kernel
+    rows = [[row[place] for place in places] for row in tables[0].rows] if tables else []
+    columns = [tables[0].columns[place] for place in places] if tables else []
+    if not rows:
+        return _section(section)
+    shown = _table(TableBlock(tuple(columns), tuple(map(tuple, rows[:_MAX_CHANGED]))))
+    return card("Kernels that changed", shown, note="the largest changes; all stand below")
+
+
+def _two_bars(comparison: Comparison) -> list[Component]:
     most = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
     rows = [
         row(
@@ -150,11 +182,10 @@ def _two_bars(comparison: Comparison) -> Component:
         )
         for name, parts in (("before", comparison.mean_before), ("after", comparison.mean_after))
     ]
-    return card(
-        "The mean step, over all ranks",
+    return [
+        legend((color, name) for _, name, color in PARTS),
         html.Table(html.Tbody(rows), className="two-bars"),
-        note=legend((color, name) for _, name, color in PARTS),
-    )
+    ]
 
 
 def _bar(parts: Parts, most_ns: int) -> Component:
@@ -216,7 +247,7 @@ def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
 # -- kernels side by side -------------------------------------------------------------------------
 
 
-def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
+def _kernels(comparison: Comparison, section: Section) -> Component:
     rows = [
         record(
             _KERNELS,
@@ -227,7 +258,6 @@ def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
         )
         for kernel in comparison.kernels
     ]
-    (section,) = (section for section in rest if section.title == "Compute, by kernel")
     texts = [block.text for block in section.blocks[:1] if isinstance(block, Paragraph)]
     lines = [html.P(one_line(text, 500), className="note") for text in texts]
     if not rows:

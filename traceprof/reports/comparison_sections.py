@@ -388,19 +388,19 @@ def _findings(changes: Sequence[FindingChange]) -> Section:
             change.status,
             "-" if change.before_ns is None else duration(change.before_ns),
             "-" if change.after_ns is None else duration(change.after_ns),
+            _change(change),
             _predicted(change),
-            _gain(change),
         )
         for change in changes
     ]
-    headings = ("finding", "", "before", "after", "predicted gain", "gain")
+    headings = ("finding", "", "before", "after", "change", "predicted gain")
     return section("Findings, per step", table(headings, rows, text=headings[:2]))
 
 
-def _gain(change: FindingChange) -> str:
+def _change(change: FindingChange) -> str:
     if change.came_ns is None:
         return "-" if change.before_ns is None else "unknown"
-    return change_text(change.came_ns)
+    return change_text(-change.came_ns)
 
 
 def _predicted(change: FindingChange) -> str:

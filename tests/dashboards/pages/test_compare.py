@@ -1,6 +1,7 @@
 """Compare: the comparison of `traceprof compare`, made beside the page, and a step of each side."""
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -62,6 +63,17 @@ def test_it_is_what_compare_says(compared: ComparedSides) -> None:
     assert [row["change_ns"] for row in grid.rowData] == [
         kernel.change_ns for kernel in expected.kernels
     ]
+
+
+def test_causes_stand_apart_and_numbers_have_one_minus(analysis: Analysis) -> None:
+    back = compared_with(analysis, CompareQuestion((str(SAMPLE.with_stem("training")),), Options()))
+    head, split, *_ = compare.drawn(PendingAnswer(back, is_over=True))
+    (causes,) = named([head], "Ul")
+    assert "command line: training before, overlap-slowdown after" in text([causes])
+    assert "-" not in re.findall(r"(?<!\w)[-−](?=\d)", text([head, split]))
+    assert compare.minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
+        "−2.2 % (−2.7 to +1.0), 2-3 of --lr-3 and +0"
+    )
 
 
 def test_a_side_is_its_recording(analysis: Analysis, compared: ComparedSides) -> None:
@@ -244,6 +256,20 @@ def shown_step(side: ComparedSide) -> Measures:
     (rank,) = (rank for rank in side.ranks if rank.rank == side.rank)
     (step,) = (step for step in rank.steps if step.number == side.step)
     return step.measures
+
+
+@pytest.mark.long
+def test_verdict_causes_split_and_kernels_are_on_the_first_screen(
+    page: Page, compared_url: str
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(compared_url)
+    for title in ("Where it comes from", "Kernels that changed"):
+        shown = page.locator(".card").filter(has=page.get_by_role("heading", name=title))
+        box = box_of(shown.locator("table").last)
+        assert box["y"] + box["height"] <= 800
+    expect(page.locator("#page .headline li").first).to_contain_text("command line")
+    page.goto("about:blank")
 
 
 @pytest.mark.long
