@@ -16,10 +16,12 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare, compared
 from traceprof.comparison.between import NAMES, STEADY, VARYING, reach, spreads
 from traceprof.comparison.mean_change import Mean, difference, usual_change
-from traceprof.comparison.sides import LoadedSide
+from traceprof.comparison.sides import LoadedSide, stored_with
 from traceprof.comparison.statistics import mann_whitney
 from traceprof.documents.analysis.records import document
+from traceprof.errors import TraceprofError
 from traceprof.reports.comparison_sections import usual, verdict
+from traceprof.store.runs import save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -208,3 +210,17 @@ def test_mann_whitney(before: list[float], after: list[float], expected: float) 
     """By hand: U is 0 of 25 and 5 of 16, with the correction for continuity."""
     found = mann_whitney(np.array(before), np.array(after))
     assert found == pytest.approx(expected, abs=5e-4)
+
+
+def test_a_recording_that_was_stored_twice_is_one_run(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    for name in ("ddp", "late-allreduce"):
+        for again in range(2):
+            result = analyze_reports([SAMPLE_FOLDER / f"{name}.sqlite"], OPTIONS)
+            save(store, result, f"{name}-{again}", {"branch": "main"})
+    with pytest.raises(TraceprofError, match="2 recordings with these labels; 3 are needed"):
+        stored_with(store, {"branch": "main"})
+    save(store, analyze_reports([TRAINING], OPTIONS), "training", {"branch": "main"})
+    assert len(stored_with(store, {"branch": "main"})) == 3
+    with pytest.raises(TraceprofError, match="0 recordings with these labels"):
+        stored_with(store, {"branch": "other"})

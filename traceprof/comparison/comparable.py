@@ -54,7 +54,7 @@ def comparable(
         if kind is not None and _UNKNOWN not in values:
             reasons.append((kind, f"{reason}: {values[0]} before, {values[1]} after"))
 
-    if any(_is_same(one, other) for one in before for other in after):
+    if any(is_same(one, other) for one in before for other in after):
         reasons.append(("recording", "the same recording stands on both sides"))
     differences += _command_lines(before, after)
     differences += _environment(before, after)
@@ -102,7 +102,7 @@ def why_incomplete(before: Sequence[Document], after: Sequence[Document]) -> Ite
             )
 
 
-def _is_same(one: Document, other: Document) -> bool:
+def is_same(one: Document, other: Document) -> bool:
     """Say whether two analyses are of the same recording, whatever its file is called."""
     if one.steps and other.steps:
         steps = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis, analyze_captures
 from traceprof.comparison.between import MIN_RUNS
+from traceprof.comparison.comparable import is_same
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_document
 from traceprof.documents.analysis.records import document
@@ -93,18 +94,23 @@ def stored(path: str | os.PathLike[str], name: str) -> Document:
 
 
 def stored_with(path: str | os.PathLike[str], labels: Mapping[str, str]) -> list[Document]:
-    """Return the analyses of all runs of a store that have some labels.
+    """Return the analyses of all runs of a store that have some labels, each recording once.
 
     A `TraceprofError` if there is no such store or run, or another version wrote one.
     """
-    chosen = [run for run in stored_runs(path) if labels.items() <= run.labels.items()]
+    chosen: list[Document] = []
+    for run in stored_runs(path):
+        if labels.items() <= run.labels.items():
+            found = stored(path, run.name)
+            if not any(is_same(found, other) for other in chosen):
+                chosen.append(found)
     if len(chosen) < MIN_RUNS:
         raise UsageError(
             f"cannot take from {os.fspath(path)} how much runs differ",
-            f"it has {counted(len(chosen), 'run')} with these labels, and {MIN_RUNS} are needed",
+            f"it has {counted(len(chosen), 'recording')} with these labels; {MIN_RUNS} are needed",
             "save more runs of the unchanged program: traceprof analyze --save",
         )
-    return [stored(path, run.name) for run in chosen]
+    return chosen
 
 
 def files_of(sources: Sequence[str]) -> list[Path]:
