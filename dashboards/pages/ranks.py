@@ -269,23 +269,17 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
     waited = comparison.matrix_ns[np.ix_(members, members)]
     if not waited.any():
         return None
-    if len(order) > MAX_DRAWN:
-        groups, names = _by_machine(comparison, order)
-        if len(names) > MAX_APART:
-            waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
-            waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
-        else:
-            names = _names(comparison, order)
-        # Those that waited most, and those that were waited for most.
-        rows, columns = (
-            np.sort(np.argsort(-waited.sum(axis=axis), kind="stable")[:MAX_DRAWN]).tolist()
-            for axis in (1, 0)
-        )
-        return _matrix(
-            waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
-        )
     names = _names(comparison, order)
-    rows, columns = (np.flatnonzero(waited.sum(axis=axis)).tolist() for axis in (1, 0))
+    groups, machines = _by_machine(comparison, order)
+    if len(order) > MAX_DRAWN and len(machines) > MAX_APART:
+        names = machines
+        waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
+        waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
+    # Those that waited most, and those that were waited for most.
+    rows, columns = (
+        sorted(at for at in np.argsort(-sums, kind="stable")[:MAX_DRAWN].tolist() if sums[at])
+        for sums in (waited.sum(axis=1), waited.sum(axis=0))
+    )
     return _matrix(
         waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
     )

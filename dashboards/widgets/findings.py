@@ -150,12 +150,11 @@ def finding_card(
             *_gain(worst, view),
         ]
     )
-    number = next(at for at, found in enumerate(view.analysis.findings) if found is worst)
     columns = html.Div(
         [
             html.Div(
                 [
-                    *_drawing(worst, number, view, opened=opened),
+                    *_drawing(worst, view, opened=opened),
                     *_evidence(worst, address, clock),
                     *_ranks(group, address, clock, judged),
                 ]
@@ -174,9 +173,11 @@ def finding_card(
     )
 
 
-def _drawing(finding: Finding, number: int, view: View, *, opened: bool) -> list[Component]:
+def _drawing(finding: Finding, view: View, *, opened: bool) -> list[Component]:
     """Return the picture of the first evidence; assets/navigation.js fetches it once unfolded."""
-    if not finding.evidence:
+    findings = enumerate(view.analysis.findings)
+    number = next((at for at, found in findings if found is finding), None)
+    if number is None or not finding.evidence:
         return []
     where = evidence_address(finding, 0, view.address, view.clock).href()
     alt = f"what ran around {one_line(finding.evidence[0].label)}"

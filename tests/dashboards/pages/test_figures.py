@@ -28,7 +28,9 @@ from dashboards.pages import steps as step_figures
 from dashboards.pages.ranks import wait_matrix
 from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
+from dashboards.server.app import create_app
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
+from dashboards.widgets.findings import DRAWING
 from sample_traces.simulator import simulate_run
 from tests.support.dashboard import charts, components, named, text
 from tests.support.traces import GPU_SAMPLES, analysis_of
@@ -302,12 +304,17 @@ def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
 
 
 @of_samples(ALL)
-def test_no_component_reads_text_as_markup(trees: dict[str, Any]) -> None:
+def test_no_component_reads_text_as_markup(analysis: Analysis, trees: dict[str, Any]) -> None:
+    browser = create_app(analysis).server.test_client()
     for page, tree in trees.items():
         kinds = {type(component).__name__ for component in components(tree)}
         assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds, page
         for image in named(tree, "Img"):
-            kind, _, drawing = unquote(image.src).partition(",")
+            source = getattr(image, "src", None) or getattr(image, "data-src")
+            kind, _, drawing = unquote(source).partition(",")
+            if kind.startswith(f"{DRAWING}/"):
+                reply = browser.get(kind)
+                kind, drawing = f"data:{reply.mimetype}", reply.get_data(as_text=True)
             assert kind == "data:image/svg+xml"
             for element in ET.fromstring(drawing).iter():  # noqa: S314  (our own)
                 assert element.tag.rpartition("}")[2] in SHAPES, page

@@ -232,6 +232,10 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
             assert drawn["rows"][row]["values"][column] == pytest.approx(together)
     assert [row["ranks"] for row in drawn["rows"]] == [[*range(at, NUM, 4)] for at in range(4)]
     assert drawn["columns"][3]["ranks"] == [*range(3, NUM, 4)]
+    # Ranks that nobody waited for have no column.
+    last = replace(compared, machines=("one",) * NUM, mpi_matrix_ns=matrix * (matrix % NUM < 3))
+    alone = known(wait_matrix(last, range(NUM)))
+    assert [column["title"] for column in alone["columns"]] == ["rank 0", "rank 1", "rank 2"]
     # A click on a cell leads to the ranks of two machines, which are drawn one by one.
     for few in (("one",) * NUM, ("one", "other") * (NUM // 2)):
         apart = known(wait_matrix(replace(compared, machines=few), range(NUM)))
