@@ -287,7 +287,6 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
 
 
 def _rows(sent: Messages) -> Int64:
-    """Return a number for each kernel's operation and communicator, int64[n]."""
     group = np.where(sent.group >= 0, len(sent.communicators) + sent.group, UNKNOWN)
     communicator = np.where(sent.communicator >= 0, sent.communicator, group)
     return sent.operation * (len(sent.communicators) + len(sent.groups) + 1) + communicator + 1

@@ -186,14 +186,12 @@ def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
 
 
 def _has_few(rank: Rank, blocks: Int64, enough: int) -> Mask:
-    """Return which kernels compute with a known number of blocks, at most half of enough."""
     of_signature = (blocks > 0) & (2 * blocks <= enough)
     few: Mask = of_signature.take(rank.operations.kernels.packed_signature.kept)
     return few & ~rank.is_communication_kernel
 
 
 def _coverage(rank: Rank, window: Window, compute_ns: int) -> float:
-    """Return the share of compute time in kernels with a known grid."""
     is_unknown = blocks_by_signature(rank) == 0
     kernels = rank.operations.kernels
     rows = np.flatnonzero(is_unknown.take(kernels.packed_signature.kept))
@@ -228,7 +226,6 @@ def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
 def _evidence(
     rank: Rank, window: Window, few: _Few, signatures: Sequence[int]
 ) -> tuple[Evidence, ...]:
-    """Show the longest kernel of each of some signatures."""
     texts = {}
     for signature in signatures:
         rows = np.flatnonzero((few.signature == signature) & few.is_long)

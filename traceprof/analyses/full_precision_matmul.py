@@ -380,7 +380,6 @@ def _is_known(kind: KernelKind) -> bool:
 def _evidence(
     rank: Rank, chosen: Int64, name_of_kernel: Int64, names: list[str]
 ) -> tuple[Evidence, ...]:
-    """Show the longest kernel of each name that takes most time, these names first."""
     kernels = rank.operations.kernels
     length = kernels.packed_length.at(chosen)
     spent = np.bincount(name_of_kernel, weights=length, minlength=len(names))
@@ -400,7 +399,6 @@ def _evidence(
 
 
 def _categories(result: FullPrecisionMatmulResult) -> tuple[Category, ...]:
-    """Return the kinds of work that these kernels do."""
     of_others = result.convolution_ns + result.attention_ns
     present = {
         Category.MATMUL: result.kernel_ns > of_others,

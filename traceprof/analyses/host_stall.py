@@ -189,7 +189,6 @@ def _left_together(
 
 
 def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, ...]:
-    """Return the time that the spans of each rank cover."""
     nothing = np.empty(0, np.int64)
     return tuple(
         intervals.union(
@@ -431,7 +430,6 @@ def run(measured: MeasuredRun) -> HostStallResult:
 
 
 def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | None) -> int | None:
-    """Return a rank's loss from all stalls in the mean steady step; None without steps."""
     if of_rank.idle_per_step_ns is None or steps is None or not len(steps):
         return None
     waited_ns = total(covered_within(waited, steps.start_ns, steps.end_ns))
@@ -549,7 +547,6 @@ def _title(rank: StalledRank) -> str:
 
 
 def _because(rank: StalledRank) -> str:
-    """Say what held the threads up."""
     of_rank, shared, known = rank.stalls, rank.cores, rank.stalls.cores
     if rank.held_up_by == QUOTA and known is not None and known.num_throttled:
         lost = "" if known.throttled_ns is None else f", for {duration(known.throttled_ns)}"
@@ -574,7 +571,6 @@ def _because(rank: StalledRank) -> str:
 
 
 def _running(machine: str, shared: SharedCores) -> str:
-    """Say how many cores ranks seem to share."""
     return (
         f"{shared.num_ranks} ranks of {machine} share about {counted(shared.num_running, 'core')}:"
         f" while one stalls, {shared.num_running} ± 1 of them run in"

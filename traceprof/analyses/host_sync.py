@@ -238,7 +238,6 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
 
 
 def _num_reads(rank: Rank, window: Window) -> int:
-    """Return how many copies to the host start in a window."""
     copies = rank.operations.copies
     reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
     return int((reads & window.holds_start(copies.start_ns)).sum())
@@ -299,7 +298,6 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
 
 
 def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
-    """Return the time in calls within the range of the mean steady step."""
     ranges, steady = rank.host_steps, steady_steps(rank, window).step
     if ranges is None or rank.steps is None or not len(steady):
         return None
@@ -313,7 +311,6 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
 
 
 def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[Evidence, ...]:
-    """Show the calls that cost most."""
     evidence = []
     for place in intervals.largest(costs.idle_ns, MAX_EVIDENCE).tolist():
         index = int(costs.call[place])
@@ -331,7 +328,6 @@ _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are f
 
 
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
-    """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
         lines = [line for line in _TORCH_ADVICE if result.has_pageable or line != _PIN]
         if result.num_scaler_reads:

@@ -277,7 +277,6 @@ def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence,
 
 
 def _missing(result: LateAllReduceResult) -> NotApplicable | None:
-    """Say why nothing can be judged, if so."""
     if not result.num_all_reduces:
         return _without_all_reduce(result)
     if not result.has_steps:

@@ -383,7 +383,6 @@ def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
 
 
 def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
-    """Return why no comparison can be made, if it could matter."""
     if not result.num_communication:
         return None
     # Slowdown cannot cost more than all the time of the overlapped kernels.
@@ -426,7 +425,6 @@ def _is_beyond_chance(comparison: ExpectedTimes) -> bool:
 
 
 def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
-    """Show the longest kernel of each signature with the largest excess."""
     return tuple(
         Evidence(
             *row.longest,

@@ -200,7 +200,6 @@ def _gb_per_s(rank: Rank, chosen: Mask) -> float | None:
 
 
 def _exposed(rank: Rank, window: Window, chosen: Int64) -> Intervals:
-    """Return when the GPU did nothing but these copies."""
     copies = rank.operations.copies
     copying = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen])
     exposed = intervals.subtract(intervals.subtract(copying, rank.compute), rank.communication)

@@ -290,7 +290,6 @@ def _loss(
     results: Sequence[tuple[ProcessGroupsResult, int]],
     index: int,
 ) -> Loss:
-    """Return the loss of the machine's rank at an index."""
     (result, start), (typical_ns, least_ns) = results[index], medians
     chosen = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
     extra = intervals.total(typical_ns[chosen]) - intervals.total(least_ns[chosen])
@@ -317,7 +316,6 @@ def _loss(
 
 
 def _beside(operations: MachineOperations, index: int) -> list[int]:
-    """Return the indices of the ranks that communicated while one of them did."""
     of_rank = operations.rank == index
     if not of_rank.any():
         return [index]

@@ -168,7 +168,6 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return how many cores' time a group may use; None without a limit."""
     words = read_text(folder / "cpu.max").split()
     if not words:
         words = [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]

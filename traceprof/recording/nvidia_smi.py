@@ -116,7 +116,6 @@ def parse_topology(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]
 
 
 def _columns(words: Sequence[str]) -> list[str]:
-    """Return the titles of the columns, up to `CPU Affinity`."""
     end = words.index("CPU") if "CPU" in words else len(words)
     return list(words[:end])
 

@@ -117,7 +117,6 @@ def _run(child: RunningCommand, plan: Plan, say: Callable[[str], None]) -> int:
 
 
 def _nothing(plan: Plan, why: str) -> str:
-    """Return the sentence that nothing was recorded, and why."""
     steps = "" if plan.steps is None else f" (did it reach steps {plan.steps}?)"
     return f"nothing was recorded on {plan.job.name}: {why}{steps}"
 
@@ -263,7 +262,6 @@ def _exported(plan: Plan, say: Callable[[str], None]) -> tuple[list[Path], bool]
 
 
 def _traces(folder: Path) -> dict[Path, float]:
-    """Return the traces of torch.profiler in a folder, with the times of their last change."""
     files = [*folder.glob("*.pt.trace.json.gz"), *folder.glob("*.pt.trace.json")]
     return {
         path: path.stat().st_mtime

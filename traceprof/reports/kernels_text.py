@@ -80,7 +80,6 @@ def _categories(parts: ComputeParts) -> str:
 
 
 def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) -> str:
-    """Return the number formats of matrix multiplication."""
     if category not in _MATRICES:
         return ""
     spent: dict[str, int] = {}
@@ -99,7 +98,6 @@ def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) ->
 
 
 def _tensor_cores(parts: ComputeParts) -> list[str]:
-    """Say what share of matrix multiplication runs on tensor cores."""
     matrices = [part for part in parts.parts if part.category in _MATRICES]
     total = _total(matrices)
     if total < _MIN_SPOKEN * parts.total_ns:
@@ -120,7 +118,6 @@ def _tensor_cores(parts: ComputeParts) -> list[str]:
 
 
 def _rate(matrices: Sequence[ComputePart]) -> str:
-    """Say the FLOP rate of the longest kind of matrix multiplication, if known."""
     longest = max(matrices, key=lambda part: part.total_ns)
     rate, peak = longest.flops_per_s, longest.peak_flops_per_s
     if rate is None:
@@ -248,7 +245,6 @@ def arithmetic_text(kind: KernelKind) -> str:
 
 
 def _kernel_categories(uses: Sequence[KernelUse], total_ns: int) -> str:
-    """Say what share of the time each category takes, and kernels without one."""
     spent: dict[str, int] = {}
     for use in uses:
         name = str(use.kind.category) if use.kind.is_known else "not known by name"

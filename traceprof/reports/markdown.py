@@ -93,7 +93,6 @@ def _items(blocks: Iterable[Block]) -> Iterator[str]:
 
 
 def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield tables and sentences, with an empty line after each."""
     for block in blocks:
         if isinstance(block, TableBlock):
             yield from _table(block)

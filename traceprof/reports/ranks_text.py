@@ -227,7 +227,6 @@ def _rate(gb_per_s: float | None) -> str:
 
 
 def _clock(clock: MachineClock) -> tuple[str, str]:
-    """Return by how much a clock was set, and how well it is known."""
     known = "" if clock.uncertainty_ns is None else duration(clock.uncertainty_ns)
     if clock.source == "operations":
         sign = "-" if clock.offset_ns < 0 else "+"
@@ -253,7 +252,6 @@ Use = TypeVar("Use")
 
 
 def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, Use]]]:
-    """Group uses of several ranks by key."""
     by_key: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
     for key, rank, use in uses:
         by_key[key].append((rank, use))

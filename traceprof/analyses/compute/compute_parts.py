@@ -282,7 +282,6 @@ def _ordered_signatures(rank: Rank) -> tuple[Int64, list[_Signature]]:
 
 
 def _inside(rank: Rank, window: Window) -> Int64:
-    """Return the kernels that compute in the window at all, int64[n] indices."""
     kernels = rank.operations.kernels
     is_inside: Mask = window.holds_start(kernels.start_ns)
     first = int(is_inside.argmax()) if is_inside.any() else len(kernels)
@@ -301,7 +300,6 @@ def _sums(values: Int64, which: Int64, num: int) -> list[int]:
 
 
 def _total(numbers: Collection[int | None]) -> int | None:
-    """Return the sum; None if one of them is not known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 

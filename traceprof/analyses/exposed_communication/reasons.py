@@ -334,7 +334,6 @@ def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
 
 
 def _why(operations: ExposedOperations, at: int, reason: Reason) -> str:
-    """Return the reason of one operation, with its rank or kernel."""
     source, following = operations.input.of(at), operations.next_compute.of(at)
     if reason is Reason.WAITING:
         return f"waiting for rank {int(operations.waiting.last[at])}"

@@ -195,7 +195,6 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
 
 
 def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:
-    """Say how much is exposed, and its largest part."""
     longest = max(parts, key=lambda part: part.exposed_ns)
     rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""
     total_ns = result.metrics.exposed_ns

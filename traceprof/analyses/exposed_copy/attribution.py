@@ -90,7 +90,6 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
 
 
 def _exposed(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return how much of each stretch neither compute nor communication covers."""
 
     def within(covered: intervals.Intervals) -> Int64:
         return intervals.covered_within(covered, start_ns, end_ns)

@@ -187,7 +187,6 @@ class _Between:
         return index, launch, step, is_optimizer
 
     def _in_update_range(self, launch: Int64) -> Mask:
-        """Return which launches are inside a range of an optimizer's step."""
         ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
         if ranges is None:
             return np.zeros(len(launch), np.bool_)

@@ -93,7 +93,6 @@ def _places(rank: Rank, owners: CopyOwners) -> Int32:
 
 
 def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
-    """Return which owners copy gradients out of buckets, bool[n]."""
     is_gradient: Mask = owners.direction == DIRECTIONS.index("d2d")
     if is_gradient.any():
         is_gradient &= is_in(owners.copy, gradient_copies(rank))
@@ -122,7 +121,6 @@ def _evidence(
 
 
 def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
-    """Return a copy's direction, size and host memory, for people."""
     num_bytes = int(owners.bytes[index])
     size = f", {size_text(num_bytes)}" if num_bytes else ""
     if DIRECTIONS[owners.direction[index]] == "memset":

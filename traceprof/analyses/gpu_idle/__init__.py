@@ -401,7 +401,6 @@ def _per_step_ns(rank: Rank, window: Window) -> int | None:
 def _that_matter(
     causes: Iterable[IdleCause], by_cause: Mapping[IdleCause, int], idle_ns: int
 ) -> list[IdleCause]:
-    """Return the causes that make a considerable part of idle time."""
     least = max(MIN_SHARE * idle_ns, 1)
     return [cause for cause in causes if by_cause[cause] >= least]
 
@@ -438,7 +437,6 @@ def _between(rank: Rank, start: int, end: int) -> str:
 
 
 def _title(result: GpuIdleResult) -> str:
-    """Return the idle time and its main reasons as a sentence."""
     idle, whole = duration(result.metrics.idle_ns), duration(result.window.length_ns)
     reasons = [
         f"{duration(result.by_cause[cause])} because"
@@ -459,7 +457,6 @@ def _title(result: GpuIdleResult) -> str:
 
 
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
-    """Return where the host spent most of that time, in brackets."""
     rows = result.details.get(cause, ())
     allocated = result.allocated
     if cause is IdleCause.ALLOCATION and allocated.is_uncached:

@@ -82,7 +82,6 @@ def last_backwards(
 
 
 def _named(rank: Rank) -> Backwards | None:
-    """Return the backwards that ranges name."""
     named = rank.trace.ranges(_IS_PASS, rank.process).get(rank.process)
     if named is None:
         return None
@@ -125,7 +124,6 @@ def _are_alike(rank: Rank, one: tuple[Int64, Int64], other: tuple[Int64, Int64])
 
 
 def _optimizes(rank: Rank) -> Int64:
-    """Return the signatures of kernels of optimizers."""
     name = rank.trace.signatures.name
     ids = [
         key
@@ -287,7 +285,6 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
 
 
 def _steady(rank: Rank, window: Window) -> Int64:
-    """Return the ranges of the steady steps of a window, as indices."""
     return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
 
 

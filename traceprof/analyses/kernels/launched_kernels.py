@@ -224,7 +224,6 @@ class _Flops(Record, frozen=True):
 
 
 def _multiplies(rank: Rank, ids: Int64) -> Mask:
-    """Return which names are of kernels that multiply matrices, bool[m]."""
     kinds = [
         kernel_kind(rank.kernel_names[id_], communicates=id_ in rank.communication_operations)
         for id_ in ids.tolist()

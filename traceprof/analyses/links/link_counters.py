@@ -418,7 +418,6 @@ def _of_samples(rank: Rank, series: ClippedSamples, limits: Int64) -> LinkRates:
 
 
 def _divided(part: Float64 | Int64, whole: Float64 | Int64) -> Float64:
-    """Return the part divided by the whole; NaN if the whole is 0."""
     result = np.full(len(part), np.nan)
     np.divide(part, whole, out=result, where=whole > 0)
     return result

@@ -111,7 +111,6 @@ def _is_whole(rank: Rank) -> bool:
 
 
 def _lost(rank: Rank) -> Hidden | None:
-    """Return that operations may be missing, if so."""
     trace, losses = rank.trace, rank.completeness.losses
     if losses.is_doubtful:
         reason = f"{losses.sentence}: when the GPU was idle is not known"

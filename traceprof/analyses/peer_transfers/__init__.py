@@ -135,7 +135,6 @@ def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
 
 
 def _compute(rank: Rank, key: RankKey) -> Intervals:
-    """Return when a device of the report computed."""
     if key == rank.key:
         return rank.compute
     of_device = rank.trace.operations[key]

@@ -88,7 +88,6 @@ def _check_ranks(run: RunSummary, source: str) -> None:
 
 
 def _numbers(report: ReportSummary, source: str) -> set[int]:
-    """Return the ranks that a report says it is of."""
     return {number for number in report.rank_numbers.get(source, ()) if number is not None}
 
 

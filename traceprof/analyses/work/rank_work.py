@@ -179,7 +179,6 @@ def _guarded(measured: MeasuredRun) -> RunWork:
 
 
 def _median_pass(of_rank: RankPasses | None, kind: int) -> int | None:
-    """Return the median compute of the passes of a kind; None without any."""
     if of_rank is None or not (of_rank.kind == kind).any():
         return None
     return int(median_of(of_rank.compute_ns[of_rank.kind == kind]))

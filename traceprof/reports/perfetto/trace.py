@@ -243,7 +243,6 @@ def _events(
     micro_batch: Int64,
     waits: tuple[Int64, Int64, Int64],
 ) -> TrackEvents:
-    """Return the passes and waits of a stage as events."""
     named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)
     names = [
         *(CLASSES[part] for part in PARTS),
