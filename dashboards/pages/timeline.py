@@ -12,6 +12,7 @@ from dashboards.timeline import events
 from dashboards.view import View, device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import nothing, page, sorted_worst_first
+from traceprof.ranks.lateness import is_habit
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -57,10 +58,13 @@ def layout(analysis: Analysis, address: Address) -> Component:
     shown = {rank.rank: rank for rank in view.ranks}
     # A finding's evidence may be of a rank that was not chosen.
     shown |= {number: view.rank(number) for number in address.rank}
-    late_ns = _late_ns(analysis)
-    numbers = sorted_worst_first(sorted(shown), lambda number: late_ns.get(number, 0))
-    # All ranks are offered; of none chosen in particular the first is open.
+    late_ns, habitual = _late_ns(analysis)
+    in_order = sorted(shown, key=lambda number: (-habitual.get(number, 0), number))
+    numbers = sorted_worst_first(in_order, lambda number: late_ns.get(number, 0))
+    # All ranks are offered; of none chosen in particular the first is open, and of those that are
+    # late as many as there is room for.
     opened = [*address.rank] or numbers[:1]
+    late = [] if address.rank else [number for number in numbers if number in habitual]
     labels = {number: _label(view, shown[number]) for number in numbers}
     clock = view.clock
     of_all = len(analysis.run.traces) > 1
@@ -70,6 +74,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),
         "data-opened": json.dumps(opened),
+        "data-late": json.dumps(late),
         "data-colors": json.dumps(COLORS),
         "data-base": str(clock.base_ns),
         "data-run": _run_span(analysis, clock),
@@ -93,12 +98,15 @@ def _run_span(analysis: Analysis, clock: Clock) -> str:
     return f"{min(starts, default=clock.base_ns)},{max(ends, default=clock.base_ns)}"
 
 
-def _late_ns(analysis: Analysis) -> dict[int, float]:
-    """Return how much the others waited for each rank that came last, by its number."""
+def _late_ns(analysis: Analysis) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the others' waits for ranks that came last, by number: for all, and usual ones."""
     compared = analysis.ranks
-    return {
-        compared.ranks[late.member]: late.total_ns for late in compared.lateness if late.num_last
-    }
+    late = [late for late in compared.lateness if late.num_last]
+    usual = [one for one in late if is_habit(one.num_last, one.num_operations, len(compared.ranks))]
+    late_ns, usual_ns = (
+        {compared.ranks[one.member]: one.total_ns for one in some} for some in (late, usual)
+    )
+    return late_ns, usual_ns
 
 
 def _clocks(clock: Clock, numbers: Sequence[int]) -> dict[str, Any]:

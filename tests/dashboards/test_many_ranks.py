@@ -60,7 +60,7 @@ def test_queues_without_stalls_are_not_said_to_have_some(page: Page, url: str) -
     expect(page.locator("#page")).to_contain_text("the 8 ranks with the deepest queues")
 
 
-def test_of_many_ranks_the_timeline_opens_the_late_one_and_draws_it_first(
+def test_the_timeline_opens_the_late_rank_and_draws_it_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
@@ -73,9 +73,11 @@ def test_of_many_ranks_the_timeline_opens_the_late_one_and_draws_it_first(
         chosen = attributes_of(analysis, Address(TIMELINE, rank=(3,)))
     in_order = [*range(8)]
     assert late != 0
-    assert json.loads(few["ranks"]) == in_order
+    assert json.loads(few["ranks"]) == [late, *(rank for rank in in_order if rank != late)]
+    assert json.loads(few["opened"]) == json.loads(few["late"]) == [late]
     ranks = json.loads(many["ranks"])
     assert ranks[0] == late
     assert sorted(ranks) == in_order
     assert json.loads(many["opened"]) == [late]
     assert json.loads(chosen["opened"]) == [3]
+    assert json.loads(chosen["late"]) == []

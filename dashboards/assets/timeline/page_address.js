@@ -40,6 +40,7 @@ export class PageAddress {
     panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...timeline.opened].map((number) => data.loadRank(number)));
     panel.showNothing();
+    if (timeline.late.length > 1) await timeline.openLate();
     const [start, end] = [shown("start"), shown("end")]
       .map((time) => (time === null ? null : data.toOffset(time)));
     if (start === null && end === null) timeline.showWhole();

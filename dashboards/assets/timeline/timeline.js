@@ -45,8 +45,10 @@ export class Timeline {
     this.numbers = given("ranks");
     /** @type {Set<number>} */
     this.opened = new Set(given("opened"));
+    /** @type {number[]} */
+    this.late = given("late") ?? []; // of which some may be opened
     this.layout = new TimelineLayout(this.numbers, given("labels"),
-      this.opened.size > 1 || linked !== null, given("clocks") ?? undefined);
+      this.opened.size > 1 || this.late.length > 1 || linked !== null, given("clocks") ?? undefined);
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
@@ -207,6 +209,18 @@ export class Timeline {
       this.opened.add(row.number);
       this.data.loadRank(row.number);
     }
+    this.refresh();
+  }
+
+  /** Open late ranks as long as the rows of their GPUs fit into the window. */
+  async openLate() {
+    for (const number of this.late.splice(0)) {
+      await this.data.loadRank(number);
+      const opened = new Set([...this.opened, number]);
+      if (this.layout.place(opened, this.data.ranks) > this.panel.scroller.clientHeight - AXIS) break;
+      this.opened = opened;
+    }
+    this.layout.compares &&= this.opened.size > 1;
     this.refresh();
   }
 

@@ -94,6 +94,19 @@ def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
     assert last["x"] + last["width"] < 1280
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("height", "opened"), [(800, [1, 0]), (460, [1])])
+def test_as_many_late_ranks_are_open_as_fit(
+    page: Page, sample_url: str, height: int, opened: list[int]
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": height})
+    timeline = Timeline(page, f"{sample_url}/timeline?rank=1,0")
+    timeline.ask("(t.opened = new Set([1]), t.late = [1, 0], t.openLate())")
+    timeline.wait()
+    assert timeline.ask("[...t.opened]") == opened
+    assert timeline.ask("t.layout.compares") is (len(opened) > 1)
+
+
 # -- zoom and pan ---------------------------------------------------------------------------------
 
 
