@@ -233,6 +233,22 @@ def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path
         ]
 
 
+def test_steps_that_begin_before_or_after_all_labels_are_shown(tmp_path: Path) -> None:
+    """Ranges of the user's own are steps, and labels lie inside of them."""
+    builder = TraceBuilder()
+    for step in range(4):
+        builder.nvtx(f"step {step}", 100 * step, 100 * step + 80)
+    for step in range(3):
+        builder.label("forward", 100 * step + 10, 100 * step + 60)
+    result = closed_analysis(builder.write(tmp_path)).result
+    (breakdown,), (totals,) = result.breakdown, result.step_totals
+    found = [(step.number, step.measures.window_ns) for step in breakdown.steps]
+    assert found == [(0, 100), (1, 100), (2, 100), (3, 0)]
+    assert totals.steps == (0, 1, 2)
+    assert breakdown.training is not None
+    assert (breakdown.training.before_ns, breakdown.whole.window_ns) == (0, 300)
+
+
 def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Path) -> None:
     builder = TraceBuilder().machine(end=100)
     for start, end in ((0, 40), (40, 100)):

@@ -404,8 +404,12 @@ class CpuRank(Rank, frozen=True, eq=False):
 
     @derived
     def window(self) -> Window:
-        """From the start of the first range to the end of the last."""
-        return Window(self.work.start_ns, self.work.end_ns, is_whole=True)
+        """From the start of the first range or step to the end of the last range."""
+        ranges = self.step_ranges
+        begins_ns = np.empty(0, np.int64) if ranges is None else ranges.start_ns
+        start_ns = int(begins_ns.min(initial=self.work.start_ns))
+        end_ns = int(begins_ns.max(initial=self.work.end_ns))
+        return Window(start_ns, end_ns, is_whole=True)
 
     @property
     def counted(self) -> tuple[Spans, Spans, Spans]:
@@ -429,7 +433,7 @@ class CpuRank(Rank, frozen=True, eq=False):
         """The training steps: from the start of each one's range to the start of the next."""
         if self.step_ranges is None:
             return None
-        return host_step_windows(self.step_ranges, self.window.end_ns)
+        return host_step_windows(self.step_ranges, self.work.end_ns)
 
     def name_at(self, time_ns: int) -> str | None:
         """Return the communication in progress at a time, of several the last to begin, or None."""
