@@ -101,3 +101,10 @@ def test_the_package_is_its_own_door() -> None:
     asked = traceprof.whatif(SAMPLE, assume=["no-sync"])
     again = traceprof.whatif(SAMPLE, assume=["no-sync"])
     assert asked.whatif.answers == again.whatif.answers
+
+
+def test_a_step_without_length_has_no_misfit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    baseline = answer(capsys, TraceBuilder().kernel(0, 0).write(tmp_path))["baseline"]
+    assert (baseline["step_ns"], baseline["misfit"]) == (0, None)

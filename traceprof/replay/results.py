@@ -110,8 +110,10 @@ class Baseline(Record, frozen=True):
 
     @property
     def misfit(self) -> float | None:
-        """Replayed over measured, less 1."""
-        return None if self.replayed_ns is None else self.replayed_ns / self.step_ns - 1
+        """Replayed over measured, less 1; None if that is unknown."""
+        if self.replayed_ns is None or self.step_ns == 0:
+            return None
+        return self.replayed_ns / self.step_ns - 1
 
 
 class Refusal(Record, frozen=True):
