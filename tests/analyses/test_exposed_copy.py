@@ -19,6 +19,7 @@ from traceprof.analyses import breakdown, exposed_copy, pageable_copy
 from traceprof.analyses.breakdown import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult
 from traceprof.analyses.links import link_usage
+from traceprof.analyses.verdict.three_lines import short_action
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
@@ -302,6 +303,20 @@ def test_without_other_work_the_advice_is_to_copy_less(tmp_path: Path) -> None:
     assert "40 ns" in finding.advice[0]
 
 
+def test_parameters_kept_in_host_memory_are_told_first_also_without_other_work(
+    tmp_path: Path,
+) -> None:
+    """What is advised on them copies less itself, and says how."""
+    builder = TraceBuilder().nvtx("FSDP::pre_forward (layers.0)", 0, 1000)
+    builder.kernel(0, 20, GEMM).memcpy(20, 1000).kernel(1000, 1020, GEMM)
+    first, second = (finding := only(builder, tmp_path)).advice
+    assert "kept in host memory" in first
+    assert second.startswith("Copy less, ")
+    action = short_action(finding)
+    assert action is not None
+    assert action.startswith("Keep what fits on the GPU: no CPUOffloadPolicy")
+
+
 def test_an_upload_before_anything_computes_is_called_so(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number in range(20):
@@ -362,7 +377,8 @@ def test_a_pinned_copy_as_long_as_the_window_on_two_h100(traces: Path) -> None:
         assert finding.impact_fraction == pytest.approx(0.97, abs=0.005)
         assert "at 27.7 GB/s" in finding.title
         assert "none of it beside compute" in finding.title
-        assert "22.4 ms" in finding.advice[0]
+        assert "CPUOffloadPolicy" in finding.advice[0]
+        assert "22.4 ms" in finding.advice[1]
 
 
 def test_programs_without_pytorch_get_no_advice_for_it(traces: Path) -> None:

@@ -39,8 +39,8 @@ GRADIENTS = CopyCause(
 OFFLOAD = CopyCause(
     "of parameters and gradients that are kept in host memory (FSDP, DeepSpeed)",
     "each module's are copied when it needs them: no batches",
-    "keep on the GPU what fits (no CPUOffloadPolicy, or only for some modules; DeepSpeed:"
-    " stage3_max_live_parameters), pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
+    "keep what fits on the GPU: no CPUOffloadPolicy, or only for some modules (DeepSpeed:"
+    " stage3_max_live_parameters); pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
     " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
     "",
 )
@@ -195,7 +195,8 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
     """
     lines: list[str] = []
     to_hide_ns, all_ns = 0, exposed_ns(parts)
-    for cause, copies in by_cause(parts, is_pytorch=is_pytorch):
+    causes = by_cause(parts, is_pytorch=is_pytorch)
+    for cause, copies in causes:
         exposed = exposed_ns(copies)
         if cause not in _NOT_TO_HIDE:
             to_hide_ns += exposed
@@ -205,7 +206,8 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
         do = cause.torch if is_pytorch else cause.other
         lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {cause.why}; {do}")
     if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:
-        lines.insert(0, _too_little_to_hide(hideable_ns, to_hide_ns))
+        # What is kept in host memory has advice of its own on copying less.
+        lines.insert(int(causes[0][0] is OFFLOAD), _too_little_to_hide(hideable_ns, to_hide_ns))
     return tuple(lines)
 
 

@@ -318,7 +318,9 @@ def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
 
 
 # What an advice is about, and how much it is; what explains it.
-_COUNTED = re.compile(r"^\d.*?\): (they [^;]*; )?|^(?:The|They|No|Set-up) [^:;]*[:;] ")
+_COUNTED = re.compile(
+    r"^\d.*?\): ((?:they|each module's) [^;]*; )?|^(?:The|They|No|Set-up) [^:;]*[:;] "
+)
 _NO_ACTION = ("torch.profiler itself",)
 
 
