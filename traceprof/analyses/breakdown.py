@@ -211,6 +211,7 @@ def _lead_ns(rank: Rank) -> int:
         return 0
     begin_ns = int(marked.start_ns[steps.source[0]])
     called_ns = np.concatenate([rank.calls.start_ns[by[by >= 0]] for by in rank.launched_by])
+    # A step is there because its range launched something.
     return int(called_ns[called_ns >= begin_ns].min()) - begin_ns
 
 

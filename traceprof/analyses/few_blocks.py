@@ -230,7 +230,7 @@ def _evidence(
     for signature in signatures:
         rows = np.flatnonzero((few.signature == signature) & few.is_long)
         length = few.end_ns[rows] - few.start_ns[rows]
-        longest = rows[np.argmax(length)]
+        longest = rows[np.argmax(length)]  # only long kernels cost anything
         size = int(np.maximum(rank.trace.signatures.shape[signature, 3:], 1).prod())
         grid = f", {counted(int(few.blocks[longest]), 'block')} of {counted(size, 'thread')}"
         others = "" if len(rows) == 1 else f", {len(rows)} times: {duration(int(length.sum()))}"

@@ -278,7 +278,7 @@ def commonest(lengths: Float64, phases: Int64 | None) -> Mask:
     else:
         is_long = long_steps(lengths, _KINDS_EXPLAINED)
         kinds = np.zeros(len(lengths), np.int64) if is_long is None else is_long.astype(np.int64)
-    mask: Mask = kinds == np.bincount(kinds).argmax()
+    mask: Mask = kinds == np.bincount(kinds).argmax()  # a side has a steady step
     return mask
 
 

@@ -461,7 +461,7 @@ def _num_ranks(key: SortKey, world_size: Int64, largest: int) -> int:
     """Number of ranks that take part, if it is known: MPI numbers them from 0."""
     if key.pair:
         return 2
-    known = int(world_size.max())
+    known = int(world_size.max())  # a key is that of an operation
     return largest + 1 if key.source == "mpi" and known < 0 else known
 
 

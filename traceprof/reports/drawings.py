@@ -250,7 +250,7 @@ def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> Pipeli
     labels = [DrawnText(0, 12, "As it ran")]
     ideal_y = _BETWEEN + len(inside) * _ROW
     labels.append(DrawnText(0, ideal_y + 14, "Equal stages, no transfer"))
-    first_ns = min(
+    first_ns = min(  # a step has a pass of the first stage
         int(stage.ideal_start_ns[chosen].min())
         for stage, chosen in zip(pipeline.stages, inside, strict=True)
         if chosen.any()

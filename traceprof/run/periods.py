@@ -401,7 +401,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
     first = int(share * (num - some))
     names = names[first : first + some]
     before = np.concatenate(([0], np.cumsum(names[lag:] == names[:-lag])))
-    num_same = before[lag:] - before[:-lag]
+    num_same = before[lag:] - before[:-lag]  # not empty: a run holds two periods or more
     good = np.flatnonzero(num_same >= max(num_same.max(), _MIN_REGULAR * lag))
     if not len(good):
         return good

@@ -176,6 +176,7 @@ def main_span(
     standing: list[tuple[Operations, Mask]] = [(operations.kernels, main.stands_for_all)]
     standing += [(graphs, np.ones(len(graphs), np.bool_))] * main.graphs_stand_for_all
     begin_ns = _first(standing, launched_by, calls, warm_up)
+    # What stands for all includes the main compute, which is there.
     ends = [int(group.ends(chosen).max()) for group, chosen in standing if chosen.any()]
     return MainSpan(start_ns, (start_ns if begin_ns is None else begin_ns, max(ends)))
 

@@ -287,7 +287,7 @@ class _Steps:
 
 def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:
     """Yield what lasted long in a slow step on the host."""
-    least_ns = int(extra[slow].min())
+    least_ns = int(extra[slow].min())  # there is a slow step
     low, high = steps.start_ns[slow], steps.end_ns[slow]
     scored = []
     for named in (*_ranges(rank), *_operators(rank, least_ns), *_files(rank)):

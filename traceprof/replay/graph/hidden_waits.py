@@ -477,7 +477,8 @@ def _previous_ends(work: GpuWork) -> Int64:
     ):
         order = np.lexsort((work.start_ns[rows], engine))
         rows_of, of = rows[order], engine[order]
-        # Engines lie one after the other, far apart, so that one running maximum serves all.
+        # Engines lie one after the other, far apart, so that one running maximum serves all. What
+        # is replayed has operations: `step_operations` refuses the rest.
         base = of * (int(work.end_ns.max()) - int(work.start_ns.min()) + 1)
         reached = np.maximum.accumulate(work.end_ns[rows_of] + base)[:-1] - base[1:]
         same = of[1:] == of[:-1]

@@ -245,11 +245,11 @@ def step_operations(
     else:
         limits = np.array([training.start_ns, end_ns]) + shift
         numbers = np.zeros(1, np.int64)
-    by_start = own[np.argsort(work.start_ns[own], kind="stable")]
-    begin = by_start[np.searchsorted(work.start_ns[by_start], limits[:-1])]
     ended = own[work.end_ns[own] <= limits[-1]]
     if not len(ended):
         raise CannotReplayError(f"no operation of rank {rank.rank} was over before its steps were")
+    by_start = own[np.argsort(work.start_ns[own], kind="stable")]
+    begin = by_start[np.searchsorted(work.start_ns[by_start], limits[:-1])]
     last = ended[np.argmax(work.end_ns[ended])]
     if steps is None or len(steps) == 0:
         chain = work.chain[ended]

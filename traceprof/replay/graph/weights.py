@@ -396,7 +396,7 @@ class Weigher:
 
     def held_by_launch(self, rows: Int64) -> int:
         """Return the index of the operation of a segment whose own launch delayed it last."""
-        done = np.cumsum(self._steps()[rows])
+        done = np.cumsum(self._steps()[rows])  # a segment has an operation
         return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
 
     def _steps(self) -> Float64:

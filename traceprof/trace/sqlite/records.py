@@ -207,7 +207,7 @@ class RecordFormats:
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Number of each row's format; None if there are too many of them."""
-        lengths = data.take(headers)
+        lengths = data.take(headers)  # of at least one row: a leaf without any is no leaf here
         longest = min(int(lengths.max()), _MAX_HEADER)
         if longest > 8 * self._words or len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
             self._words = max(self._words, -(-longest // 8))
