@@ -113,8 +113,9 @@ def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
     within = written(tmp_path / "within.jsonl", lambda *_: PEERS, num_windows=1)
     within.write_text(path.read_text().splitlines()[-1] + "\n")
     assert is_watched(within)
-    with pytest.raises(TraceFormatError, match="no whole line yet"):
-        read_watched(within)
+    found = read_watched(within)  # the training hangs in its first window
+    assert (found.num_windows, found.ranks, found.last_step) == (0, [], 300)
+    assert "Rank 1 got no further than train.py:88 (load) after step 300." in render(found)
 
 
 def test_nothing_found(tmp_path: Path) -> None:

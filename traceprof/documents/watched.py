@@ -130,20 +130,20 @@ def read_watched(path: Path) -> Watched:
     except msgspec.DecodeError as error:
         why = f"a line is none that instrument.watch writes ({error})"
         raise TraceFormatError(f"cannot read {path}", why, "copy it again") from error
-    windows = [window for window in told if window.ranks]
-    if not windows:
+    if not told:
         why = "it has no whole line yet"
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
-    parts, told_parts = _parts(windows), _parts(told)
+    windows = [window for window in told if window.ranks]
+    parts, told_parts = _parts(windows) if windows else [], _parts(told)
     slow = [one for part in parts for one in _slow(part, is_last=part is parts[-1])]
     return Watched(
         schema=SCHEMA,
         version=__version__,
         path=str(path),
         num_windows=len(windows),
-        first_step=windows[0].step,
-        last_step=windows[-1].step,
-        num_restarts=len(parts) - 1,
+        first_step=told[0].step,
+        last_step=told[-1].step,
+        num_restarts=len(told_parts) - 1,
         slow=sorted(slow, key=lambda one: (-one.others_wait_ns, one.since_step, one.rank)),
         silent=[
             one for part in told_parts for one in _silent(part, is_last=part is told_parts[-1])

@@ -32,7 +32,8 @@ def render(watched: Watched) -> str:
     more = len(lines) - _MAX_ENTRIES
     lines[_MAX_ENTRIES:] = [f"… {more} more: --format json has them"] if more > 0 else []
     head = section("", title, _about(watched))
-    return plain(renderable([head, section("", *lines), section("Ranks", *_ranks(watched))]))
+    ranks = [section("Ranks", *_ranks(watched))] if watched.ranks else []
+    return plain(renderable([head, section("", *lines), *ranks]))
 
 
 def _about(watched: Watched) -> str:
