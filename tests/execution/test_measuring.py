@@ -125,6 +125,8 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     validator().validate(found)
     lost = found.pop("lost_reports")
     assert whole.pop("lost_reports") == []
+    assert found["headline"]["verdict"].pop("trust") == "3 reports left out"
+    assert whole["headline"]["verdict"].pop("trust") is None
     assert found == whole
     assert [report["path"] for report in lost] == [str(path) for path in damaged]
     assert err.splitlines() == [f"traceprof: left out: {report['reason']}" for report in lost]
