@@ -3,8 +3,9 @@
 // Everything comes from the server that served the page; times become numbers from a base.
 import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
+import { extentOf } from "./view.js";
 
-/** @import { Collective, EventDetails, Hits, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
+/** @import { Collective, EventDetails, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
@@ -29,11 +30,16 @@ export class TimelineData {
    * @param {bigint} base
    * @param {() => void} changed
    * @param {string} [prefix] of the addresses at which the server answers
+   * @param {string} [run] first start and last end of all ranks
    */
-  constructor(base, changed, prefix = "/timeline") {
+  constructor(base, changed, prefix = "/timeline", run = "") {
     this.base = base;
     this.changed = changed;
     this.prefix = prefix;
+    const [start, end] = run.split(",").map((time) => this.toOffset(time));
+    this.run = run ? { start, end } : undefined;
+    /** @type {Interval | undefined} */
+    this.asked = undefined; // by the address; its host may not be read yet
     /** @type {Map<number, RankRows>} */
     this.ranks = new Map(); // by number: {state: "loading" | "ready" | "failed", …}
     /** @type {Map<string, Promise<RankRows>>} */
@@ -75,6 +81,15 @@ export class TimelineData {
   /** @param {number} offset */
   toTime(offset) {
     return this.base + BigInt(Math.round(offset));
+  }
+
+  /**
+   * The run of all ranks, with all that is read of them.
+   * @param {Set<number>} opened
+   */
+  extent(opened) {
+    const isRead = [...opened].every((number) => this.ranks.get(number)?.host);
+    return extentOf([this.run, isRead ? undefined : this.asked, ...this.ranks.values()]);
   }
 
   /**

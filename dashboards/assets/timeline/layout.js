@@ -1,8 +1,10 @@
 // @ts-check
 // Places of the timeline's rows: ranks, and in them groups of tracks that can be folded.
 import { Arrangement } from "./arrangement.js";
+import { AXIS } from "./geometry.js";
 import { counted, duration } from "./time.js";
 
+/** @import { Timeline } from "./timeline.js" */
 /** @import { Add, Clocks, RankRows, Row, Track } from "./types.d.ts" */
 
 const HEIGHTS = { rank: 28, panel: 30, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
@@ -26,6 +28,8 @@ export class TimelineLayout {
     this.numbers = clocks.panels.length > 1 ? clocks.panels.flatMap(({ ranks }) => ranks) : numbers;
     this.labels = labels;
     this.compares = compares;
+    /** @type {number[]} */
+    this.late = []; // ranks of which some may be opened
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
     /** @type {string[]} */
@@ -34,6 +38,28 @@ export class TimelineLayout {
     this.folds = new Map(); // by group: whether the reader folded it
     /** @type {Row[]} */
     this.rows = [];
+  }
+
+  /** @param {number[]} late ranks, of which as many are to be opened as fit */
+  expect(late) {
+    this.late = late;
+    this.compares ||= late.length > 1;
+  }
+
+  /**
+   * Open late ranks as long as the rows of their GPUs fit into the window.
+   * @param {Timeline} timeline
+   */
+  async openLate(timeline) {
+    const { data, panel } = timeline;
+    for (const number of this.late.splice(0)) {
+      await data.loadRank(number);
+      const opened = new Set([...timeline.opened, number]);
+      if (this.place(opened, data.ranks) > panel.scroller.clientHeight - AXIS) break;
+      timeline.opened = opened;
+    }
+    this.compares &&= timeline.opened.size > 1;
+    timeline.refresh();
   }
 
   /**

@@ -40,14 +40,15 @@ export class PageAddress {
     panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...timeline.opened].map((number) => data.loadRank(number)));
     panel.showNothing();
-    if (timeline.late.length > 1) await timeline.openLate();
+    if (timeline.layout.late.length > 1) await timeline.layout.openLate(timeline);
     const [start, end] = [shown("start"), shown("end")]
       .map((time) => (time === null ? null : data.toOffset(time)));
     if (start === null && end === null) timeline.showWhole();
     else {
       const extent = timeline.extent();
-      timeline.asked = { start: start ?? extent.start, end: end ?? extent.end };
-      timeline.setView({ start: timeline.asked.start, span: timeline.asked.end - timeline.asked.start });
+      const asked = { start: start ?? extent.start, end: end ?? extent.end };
+      timeline.data.asked = asked;
+      timeline.setView({ start: asked.start, span: asked.end - asked.start });
     }
     const select = shown("select");
     const finding = shown("finding");

@@ -19,7 +19,7 @@ import { TimelinePointer } from "./pointer.js";
 import { TimelineSearch } from "./search.js";
 import { stripTexts } from "./strips.js";
 import { TimelineTogether } from "./together.js";
-import { ViewHistory, bringingIn, centered, clamped, extentOf, framed, panned, zoomed } from "./view.js";
+import { ViewHistory, bringingIn, centered, clamped, framed, panned, zoomed } from "./view.js";
 
 /** @import { LinkedTimelines } from "./linked.js" */
 /** @import { TimelineNotes } from "./note_marks.js" */
@@ -45,23 +45,14 @@ export class Timeline {
     this.numbers = given("ranks");
     /** @type {Set<number>} */
     this.opened = new Set(given("opened"));
-    /** @type {number[]} */
-    this.late = given("late") ?? []; // of which some may be opened
     this.layout = new TimelineLayout(this.numbers, given("labels"),
-      this.opened.size > 1 || this.late.length > 1 || linked !== null, given("clocks") ?? undefined);
+      this.opened.size > 1 || linked !== null, given("clocks") ?? undefined);
+    this.layout.expect(given("late") ?? []);
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
-    /** @type {Interval | undefined} */
-    this.asked = undefined; // by the address; its host may not be read yet
-    this.data = new TimelineData(BigInt(root.dataset.base ?? "0"), () => {
-      if (this.showsWhole) this.showWhole(); // ranks with new data
-      else if (this.view && !linked) this.view = clamped(this.view, this.extent());
-      if (!this.chosen) this.pointer.again();
-      this.refresh();
-    }, root.dataset.path);
-    const [start, end] = (root.dataset.run ?? "").split(",").map((time) => this.data.toOffset(time));
-    this.run = root.dataset.run ? { start, end } : undefined;
+    const { base, path, run } = root.dataset;
+    this.data = new TimelineData(BigInt(base ?? "0"), () => this.#changed(), path, run);
     this.panel = new TimelinePanel(root, this.colors, actionsOf(this), linked !== null);
     this.painter = new TimelinePainter(this.panel.canvas, this.colors, linked !== null);
     this.pointer = new TimelinePointer(this);
@@ -108,11 +99,16 @@ export class Timeline {
 
   // -- the view ---------------------------------------------------------------------------------
 
-  /** The run of all ranks, with all that is read of them. */
   extent() {
-    const { data, opened, run, linked } = this;
-    const isRead = [...opened].every((number) => data.ranks.get(number)?.host);
-    return linked?.extent() ?? extentOf([run, isRead ? undefined : this.asked, ...data.ranks.values()]);
+    return this.linked?.extent() ?? this.data.extent(this.opened);
+  }
+
+  // Show what was read.
+  #changed() {
+    if (this.showsWhole) this.showWhole(); // ranks with new data
+    else if (this.view && !this.linked) this.view = clamped(this.view, this.extent());
+    if (!this.chosen) this.pointer.again();
+    this.refresh();
   }
 
   /**
@@ -209,18 +205,6 @@ export class Timeline {
       this.opened.add(row.number);
       this.data.loadRank(row.number);
     }
-    this.refresh();
-  }
-
-  /** Open late ranks as long as the rows of their GPUs fit into the window. */
-  async openLate() {
-    for (const number of this.late.splice(0)) {
-      await this.data.loadRank(number);
-      const opened = new Set([...this.opened, number]);
-      if (this.layout.place(opened, this.data.ranks) > this.panel.scroller.clientHeight - AXIS) break;
-      this.opened = opened;
-    }
-    this.layout.compares &&= this.opened.size > 1;
     this.refresh();
   }
 

@@ -101,7 +101,7 @@ def test_as_many_late_ranks_are_open_as_fit(
 ) -> None:
     page.set_viewport_size({"width": 1280, "height": height})
     timeline = Timeline(page, f"{sample_url}/timeline?rank=1,0")
-    timeline.ask("(t.opened = new Set([1]), t.late = [1, 0], t.openLate())")
+    timeline.ask("(t.opened = new Set([1]), t.layout.late = [1, 0], t.layout.openLate(t))")
     timeline.wait()
     assert timeline.ask("[...t.opened]") == opened
     assert timeline.ask("t.layout.compares") is (len(opened) > 1)
