@@ -244,3 +244,17 @@ def test_stalls_are_found_without_calls_of_operations(tmp_path: Path) -> None:
         trace.api("cudaEventQuery", (2 + start) * MS, (2 + start) * MS + 5 * US)
     trace.api("cudaEventQuery", 20 * MS, 90 * MS)
     assert_agreement(trace.write(tmp_path))
+
+
+def test_work_that_waits_in_one_gap_is_named_for_all_of_its_time(tmp_path: Path) -> None:
+    """An allocation divides the wait of one kernel; both parts are the same kernel's."""
+    trace = TraceBuilder().kernel(0, MS, launch=(0, US))
+    trace.kernel(30 * MS, 31 * MS, name="late", launch=(2 * MS, 2 * MS + 10 * US))
+    trace.api("cudaMalloc", 10 * MS, 12 * MS)
+    path = trace.write(tmp_path)
+    assert_agreement(path)
+    with ranks_of(path) as (rank,):
+        queued_ns = idle_causes(rank).within(rank.window)[IdleCause.QUEUED]
+        assert queued_ns == 26 * MS - 30 * US
+        waiting, *_ = details(rank, rank.window, IdleCause.QUEUED)
+        assert waiting == IdleDetail("late on stream 7", queued_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,6 @@ from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.operations import Copies, Kernels
 
 if TYPE_CHECKING:
     import re
@@ -112,25 +112,18 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
 def _queued(rank: Rank, calls: ApiCalls, idle: Intervals) -> tuple[IdleDetail, ...]:
     """Operations that were launched and did not start, then what the launching host sat in."""
     gaps = idle_causes(rank).gaps.gaps
-    which = np.searchsorted(gaps.end_ns, idle.end_ns)
-    place, call = starting_at(rank, calls, gaps.end_ns[which])
-    stream, spent = kind_of(rank, place)[0], dict[str, int]()
+    # Of several parts of a gap, all are the same operation's.
+    ended, of_part = np.unique(np.searchsorted(gaps.end_ns, idle.end_ns), return_inverse=True)
+    place, call = starting_at(rank, calls, gaps.end_ns[ended])
+    stream, place = kind_of(rank, place)[0][of_part], place[of_part]
+    spent: Counter[str] = Counter()
     first = 0
     for number, group in enumerate(rank.operations.groups):
-        rows = np.flatnonzero((place >= first) & (place < first + len(group)))
-        index = place[rows] - first
-        kind = np.zeros(len(rows), np.int64)
-        if isinstance(group, Kernels):
-            kind = group.name[index]
-        elif isinstance(group, Copies):
-            kind = group.kind[index]
-        keys = np.stack((kind, stream[rows]))
-        (_, of_each), some, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-        total = np.zeros(len(some), np.int64)
-        np.add.at(total, which.reshape(-1), idle.length_ns[rows])
-        for on, one, ns in zip(of_each.tolist(), index[some].tolist(), total.tolist(), strict=True):
-            name = f"{rank.operation_name(number, one)} on stream {on}"
-            spent[name] = spent.get(name, 0) + ns
+        is_inside = (place >= first) & (place < first + len(group))
+        for on in distinct_values(stream[is_inside]).tolist():
+            rows = np.flatnonzero(is_inside & (stream == on))
+            times = rank.time_by_operation(number, place[rows] - first, idle.length_ns[rows])
+            spent.update({f"{name} on stream {on}": ns for name, ns in times.items()})
         first += len(group)
     threads: list[int] = distinct_values(calls.packed_thread.at(call[call >= 0])).tolist()
     sat = dict(code_within(rank.trace, rank.process, threads, idle))

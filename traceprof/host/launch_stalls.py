@@ -237,15 +237,7 @@ def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
         stop = int(np.searchsorted(group.start_ns, blocked.end_ns[-1]))
         running = np.flatnonzero(group.end_ns[:stop] > blocked.start_ns[0])
         during = intervals.covered_within(blocked, group.start_ns[running], group.end_ns[running])
-        running, during = running[during > 0], during[during > 0]
-        name = getattr(group, ("name", "kind", "stream", "stream")[index])[running]
-        if index >= 2:  # memory sets and graphs have no names
-            name = np.zeros(len(running), np.int64)
-        _, first, which = np.unique(name, return_index=True, return_inverse=True)
-        sums = np.zeros(len(first), np.int64)
-        np.add.at(sums, which, during)
-        for position, total in zip(running[first].tolist(), sums.tolist(), strict=True):
-            held[rank.operation_name(index, position)] += total
+        held.update(rank.time_by_operation(index, running[during > 0], during[during > 0]))
     ranked = sorted(held.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Holder(name, held_ns) for name, held_ns in ranked)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -366,6 +367,23 @@ class Rank(RankInfo, frozen=True, eq=False):
         if group == _COPIES:
             return f"{copy_label(int(self.operations.copies.kind[index]))} copy"
         return "memset" if group == _MEMSETS else "CUDA graph"
+
+    def time_by_operation(self, group: int, rows: Int64, time_ns: Int64) -> Counter[str]:
+        """Return the times of operations, ns, int64[n], summed by name.
+
+        `rows`: int64[n], their places in that one of `operations.groups`.
+        """
+        column = {_KERNELS: "name", _COPIES: "kind"}.get(group)
+        kind = np.zeros(len(rows), np.int64)
+        if column is not None:
+            kind = getattr(self.operations.groups[group], column)[rows]
+        _, first, which = np.unique(kind, return_index=True, return_inverse=True)
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, which.reshape(-1), time_ns)
+        spent: Counter[str] = Counter()
+        for row, total in zip(rows[first].tolist(), sums.tolist(), strict=True):
+            spent[self.operation_name(group, row)] += total
+        return spent
 
     def _name_of_last(self, time_ns: int, is_met: Callable[[Int64], Mask]) -> str | None:
         for number, group in enumerate(self.operations.groups):
