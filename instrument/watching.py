@@ -401,8 +401,9 @@ class Reporter:
     ) -> Sequence[int]:
         """Return the ranks of the smaller groups that had a collective in each step, if any had."""
         transfers, peers = self.timer.transfers, set()
+        least = max(self._every - 1, 1)  # counts begin when the first step of the first window ends
         for name, num, ranks in groups:
-            if num >= self._every and len(ranks) < size and name not in transfers:
+            if num >= least and len(ranks) < size and name not in transfers:
                 peers.update(ranks)
         return sorted(peers) or ([rank] if transfers else ())
 

@@ -360,10 +360,11 @@ def test_peers_are_the_ranks_of_smaller_groups_with_a_collective_in_each_step(
         return reporter._peers(operations.count_in_groups(counts), 3, 8)
 
     assert peers_after(stage=50) == ()  # with the first step, counts begin
-    assert peers_after(stage=10) == [2, 3, 7]
+    assert peers_after(stage=9) == [2, 3, 7]  # the first window's
     reporter.timer.push("isend dst=7 bytes=4 dtype=float32 group=pipeline rank=3 size=2 seq=0")
     reporter.timer.pop()
     assert peers_after(stage=10) == [2, 3]
+    assert peers_after(stage=8) == [3]
     assert peers_after(stage=0) == [3]  # a stage of one rank: it has no peers
 
 
