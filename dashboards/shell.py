@@ -11,6 +11,7 @@ from dashboards.view import device_text, time_range
 from dashboards.widgets.components import labelled, part_id
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
+from traceprof.intervals import BEYOND_NS
 from traceprof.units import counted, duration, ranks_text
 from traceprof.version import __version__
 
@@ -114,7 +115,7 @@ def time(view: View) -> list[Component]:
 
 
 def caption(view: View, title: str) -> str:
-    """Say what a picture or a print of a page shows: of which reports, ranks, time and version."""
+    """Name the reports, ranks, time and version that a picture or a print of a page shows."""
     shown = {rank.report for rank in view.ranks} or range(len(view.analysis.run.traces))
     names = [view.report_name(report) for report in shown]
     reports = names[0] if len(names) == 1 else counted(len(names), "report")
@@ -131,27 +132,21 @@ def _steps(view: View) -> list[str]:
     scope = view.address.chosen
     if not scope.has_range:
         return []
-    text = view.clock.text
-    ends = [text(end) for end in (scope.start_ns, scope.end_ns) if end is not None]
+    ends = (scope.start_ns, scope.end_ns)
+    time = " to ".join(view.clock.text(end) for end in ends if end is not None)
     for result in view.analysis.of(breakdown):
-        if result.rank in view.numbers and result.steps:
-            start, end = time_range(scope, view.clock.rank(result.rank))
-            inside = [
-                step.number
-                for step in result.steps
-                if (end is None or step.measures.window_start_ns < end)
-                and (
-                    start is None or step.measures.window_start_ns + step.measures.window_ns > start
-                )
-            ]
-            if inside:
-                return [
-                    " to ".join(ends),
-                    f"step {inside[0]}"
-                    if len(inside) < 2
-                    else f"steps {inside[0]} to {inside[-1]}",
-                ]
-    return [" to ".join(ends)]
+        start, end = time_range(scope, view.clock.rank(result.rank))
+        low, high = -BEYOND_NS if start is None else start, BEYOND_NS if end is None else end
+        inside = [
+            step.number
+            for step in result.steps
+            if step.measures.window_start_ns < high
+            and step.measures.window_start_ns + step.measures.window_ns > low
+        ]
+        if inside and result.rank in view.numbers:
+            last = f" to {inside[-1]}" if inside[1:] else ""
+            return [time, f"step{'s' * bool(last)} {inside[0]}{last}"]
+    return [time]
 
 
 def _time(

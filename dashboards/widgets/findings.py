@@ -94,7 +94,7 @@ def findings_card(view: View) -> Component | None:
             gain_bar(0, 1, None, "hatched"),
             " at most, ",
             gain_bar(0, 0, 0.5, "mark"),
-            " expected (where no such change is on file: half of the limit)",
+            " expected (where few such changes were measured: about half of the limit)",
         ],
         className="note",
     )

@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
+from dashboards.shell import caption
 from dashboards.view import View
 from tests.support.dashboard import Timeline, box_of, drag, query
 from tests.support.traces import SAMPLE
@@ -49,6 +50,24 @@ def test_a_range_in_which_nothing_ran(analysis: Analysis) -> None:
     assert view.kernels == ()
     for module in PAGES:
         module.layout(analysis, Address(module.PATH, start_ns=-100, end_ns=-50))
+
+
+def test_a_picture_names_the_steps_that_the_time_touches(analysis: Analysis) -> None:
+    result = next(iter(analysis.of(breakdown)))
+    begin, end = (result.steps[at].measures for at in (0, 1))
+    at_end = begin.window_start_ns + begin.window_ns
+    said = [
+        caption(View(analysis, Address(start_ns=low, end_ns=high)), "Steps").split(" · ")
+        for low, high in (
+            (begin.window_start_ns, at_end),
+            (begin.window_start_ns, end.window_start_ns + 1),
+            (None, None),
+        )
+    ]
+    first, second = result.steps[0].number, result.steps[1].number
+    assert said[0][-2] == f"step {first}"
+    assert said[1][-2] == f"steps {first} to {second}"
+    assert [len(parts) for parts in said] == [5, 5, 3]
 
 
 def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:

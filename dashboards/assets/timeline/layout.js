@@ -29,7 +29,7 @@ export class TimelineLayout {
     this.labels = labels;
     this.compares = compares;
     /** @type {number[]} */
-    this.late = []; // ranks of which some may be opened
+    this.late = []; // late ranks, which may be opened
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
     /** @type {string[]} */
@@ -40,7 +40,7 @@ export class TimelineLayout {
     this.rows = [];
   }
 
-  /** @param {number[]} late ranks, of which as many are to be opened as fit */
+  /** @param {number[]} late ranks to be opened as far as they fit */
   expect(late) {
     this.late = late;
     this.compares ||= late.length > 1;
