@@ -205,6 +205,11 @@ def test_sides_of_sends_end_together() -> None:
     assert {(1, 2), (2, 0)} in sides
 
 
+DRIFTED = [round(1.00002 * end) + 7 * MS for end in ENDS]
+UNSTEADY = sorted(end + int(RNG.integers(0, 2 * MS)) for end in ENDS)
+BESIDE = np.cumsum(RNG.integers(MS, 3 * MS, 30)).tolist()
+
+
 @pytest.mark.parametrize(
     ("ranks", "num_groups", "machines"),
     [
@@ -212,7 +217,11 @@ def test_sides_of_sends_end_together() -> None:
         ([[ENDS], [ENDS], [moved(ENDS, 4_000)], [moved(ENDS, 4_000)]], 0, [0] * 4),
         ([[ENDS], [ENDS], [moved(ENDS, 14_000)], [moved(ENDS, 14_000)]], 2, [0] * 4),
         ([[ENDS[:9]], [ENDS[:9]], [ENDS[1:10]]], 0, [0] * 3),  # too few to be no chance
-        ([[ENDS], [ENDS], [moved(ENDS, 14_000)]], 0, [0, 1, 0]),  # on two clocks
+        ([[ENDS], [ENDS], [moved(ENDS, 14_000)]], 0, [0, 1, 0]),  # either, on two clocks
+        # A clock that is 7 ms ahead and 20 us a second fast; two others of another rhythm.
+        ([[ENDS], [DRIFTED], [BESIDE], [moved(BESIDE, 8_000)]], 2, [0, 1, 2, 2]),
+        ([[ENDS], [UNSTEADY], [BESIDE], [moved(BESIDE, 8_000)]], 1, [0, 1, 2, 2]),
+        ([[ENDS], [moved(BESIDE, 9_000)], [moved(BESIDE, 9_000_000)]], 1, [0, 1, 2]),
         ([[ENDS], [ENDS[:-1]], [moved(ENDS, 14_000)]], 0, [0] * 3),
     ],
 )

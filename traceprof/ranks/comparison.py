@@ -74,6 +74,7 @@ class _Ends(NamedTuple):
     latest: Int64  # int64[m, h], when the last of them came
     first: Int64  # int64[m, h], when the first of them left
     column: dict[int, int]  # the column of each machine
+    is_sure: bool  # whether more than the order tells that these are the same operations
 
 
 class _Times(NamedTuple):
@@ -96,26 +97,33 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
     """Return the clocks, aligned by operations that all members leave together.
 
     The machine of a run's first report is the reference. Machines that share operations with it are
-    measured against it, then those that share some with these, and so on.
+    measured against it, then those that share some with these, and so on. Operations that only
+    their order matches join a machine where no others do.
     """
+    sure: dict[int, list[_Ends]] = defaultdict(list)
     ends: dict[int, list[_Ends]] = defaultdict(list)
     for group_ends in _ends_by_machine(clocks, arrivals, groups):
         for machine in group_ends.column:
             ends[machine].append(group_ends)
+            if group_ends.is_sure:
+                sure[machine].append(group_ends)
     machines = list(clocks.hosts)
     reached = {
         index: MachineClock(machines[index].host, "reference", 0, 0.0, 0, 0, 0)
         for index in clocks.references
     }
-    frontier = list(reached)
-    while frontier:
-        known = frontier.pop(0)
-        beside = {machine for group_ends in ends[known] for machine in group_ends.column}
-        for machine in sorted(beside - reached.keys()):
-            shared = _shared(ends[known], known, machine)
-            if shared is not None:
-                reached[machine] = _fitted(machines[machine].host, shared, reached[known])
-                frontier.append(machine)
+    unsure, frontier = [*reached], [*reached]
+    while unsure:
+        known, shared = (frontier.pop(0), sure) if frontier else (unsure[0], ends)
+        beside = {machine for group_ends in shared[known] for machine in group_ends.column}
+        new = sorted(beside - reached.keys())
+        if shared is ends:
+            unsure, new = unsure[not new :], new[:1]
+        for machine in new:
+            of_both = _shared(shared[known], known, machine)
+            reached[machine] = _fitted(machines[machine].host, of_both, reached[known])
+        frontier += new
+        unsure += new
     return replace(
         clocks, hosts=tuple(reached.get(index, clock) for index, clock in enumerate(machines))
     )
@@ -165,28 +173,28 @@ def _ends_by_machine(
             latest.append((left - duration[:, indices]).max(axis=1) - are_messages * _NO_BOUND_NS)
             first.append(left.min(axis=1) + are_messages * _NO_BOUND_NS)
         columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
-        ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column))
+        is_sure = group.source not in _UNSURE
+        ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column, is_sure))
     return ends
 
 
 def _messages(group: Group) -> Mask:
     """Messages between two ranks that no buffer holds, bool[m]."""
     large: Mask = group.is_one_of(BETWEEN_TWO) & (group.bytes >= _MIN_UNBUFFERED)
+    large |= group.source == "ends"
     return large if len(group.members) == 2 else large & False
 
 
-def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:
+def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared:
     shared = [
         _Shared(
             reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
             measured=_Times(*(times[:, column[machine]] for times in (end, latest, first))),
             apart=np.maximum(apart[:, column[known]], apart[:, column[machine]]),
         )
-        for end, apart, latest, first, column in ends
+        for end, apart, latest, first, column, _ in ends
         if known in column and machine in column
     ]
-    if not shared:
-        return None
     # Operations that were matched wrongly do not end together: groups with large residuals are left
     # out.
     residuals = [
