@@ -15,6 +15,7 @@ from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare, compared
 from traceprof.comparison.between import NAMES, STEADY, VARYING, reach, spreads
+from traceprof.comparison.gates import parse
 from traceprof.comparison.mean_change import Mean, difference, usual_change
 from traceprof.comparison.sides import LoadedSide, stored_with
 from traceprof.comparison.statistics import mann_whitney
@@ -104,6 +105,45 @@ def test_a_loader_that_varies_so_is_no_change(traces: Path) -> None:
     assert [gate.outcome for gate in found.gates] == outcomes
     alone = compare(*paths, gates=gates, one_recording=True, options=OPTIONS)
     assert [gate.outcome for gate in alone.gates] == ["met", "met", "met", "met"]
+
+
+def test_what_varies_does_not_hide_a_change_of_what_is_steady(traces: Path) -> None:
+    """8.0 of 8.25 µs are launching; allocation, which varies by factors, grew by a quarter µs."""
+    paths = [traces / f"pairs/openacc/{name}.sqlite" for name in ("before", "after")]
+    gates = ["step:+2%", "step:+30%", "idle:+1us"]
+    found = compare(*paths, gates=gates, options=OPTIONS)
+    assert found.step.verdict == "slower"
+    assert 0 < (found.step.between_low or 0) < (found.step.change or 0)
+    assert [gate.outcome for gate in found.gates] == ["not met", "met", "not met"]
+
+
+def test_windows_that_differ_by_less_than_a_per_cent_are_the_same(traces: Path) -> None:
+    """A third of a per cent is certain over steps, but less than what runs differ by."""
+    path = traces / "pairs/v100_mpas_1_async.sqlite"
+    numbers = sorted({step.step for step in _document(path).steps})
+    middle = numbers[len(numbers) // 2]
+    halves = [_document(path, steps) for steps in ((0, middle), (middle, numbers[-1] + 1))]
+    gates = [parse(gate) for gate in ("step:+2%", "step:-0.01%", "step:+0.01ms")]
+    found = compared(_side(halves[0]), _side(halves[1]), gates)
+    assert found.step.verdict == "same"
+    assert (found.step.high or 0) < 0
+    assert [gate.outcome for gate in found.gates] == ["met", "inconclusive", "met"]
+
+
+def test_what_varies_counts_where_it_makes_most_of_the_change() -> None:
+    def means(launch_ns: int, loading_ns: int) -> dict[str, int]:
+        parts = {"launch_bound_ns": launch_ns, "data_loading_ns": loading_ns}
+        return {**dict.fromkeys(NAMES, 0), **parts, "window_ns": launch_ns + loading_ns}
+
+    spread = spreads()
+    launching = 1.96 * 2**0.5 * STEADY["launch_bound_ns"] * 1_100_000
+    steady = reach(means(1_000_000, 500_000), means(1_200_000, 450_000), spread)
+    assert steady.high == pytest.approx(launching + 50_000, rel=0.02)
+    loader = reach(means(1_000_000, 500_000), means(1_050_000, 420_000), spread)
+    assert loader.high > 1_000_000
+    runs = [replace(one, source="runs") for one in spread]  # whose spread is measured
+    measured = reach(means(1_000_000, 500_000), means(1_200_000, 450_000), runs)
+    assert measured.high > 1_000_000
 
 
 @pytest.mark.parametrize(

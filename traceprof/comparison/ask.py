@@ -14,7 +14,7 @@ from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import check_allowed, comparable, why_incomplete
 from traceprof.comparison.findings import findings
-from traceprof.comparison.gates import beyond, change_of, judged, parse
+from traceprof.comparison.gates import SAME, beyond, change_of, judged, parse
 from traceprof.comparison.kernels import kernels, modules
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend, usual_change
 from traceprof.comparison.series import series, unrecorded, why_unlike
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
-SAME = 0.01
-"""A step is the same where the interval lies within this fraction of it."""
 _ONE = (str, os.PathLike, Analysis, RunResult, Document)
 _PARTS: tuple[tuple[d.Part, str], ...] = (
     ("compute", "compute"),
@@ -228,11 +226,13 @@ def _verdict(interval: Interval | None, between: Interval | None) -> d.Verdict:
     """Return the verdict of an interval in hundredths, and of the same with other recordings."""
     if interval is None:
         return "inconclusive"
-    if not interval.low <= 0 <= interval.high:
-        if between is not None and between.low <= 0 <= between.high:
-            return "differs"
+    is_chance = between is not None and between.low <= 0 <= between.high
+    is_within = interval.low <= 0 <= interval.high
+    if not is_within and not is_chance:
         return "faster" if interval.high < 0 else "slower"
-    return "same" if max(-interval.low, interval.high) <= 100 * SAME else "inconclusive"
+    if max(-interval.low, interval.high) <= 100 * SAME:
+        return "same"
+    return "inconclusive" if is_within else "differs"
 
 
 def _usual(

@@ -73,16 +73,30 @@ def reach(
     """Return how far a change may be below and above the measured one, both in ns.
 
     Both ends of each part are moved, so that its logarithm changes by 1.96 standard deviations of
-    a difference; the parts vary independently.
+    a difference; the parts vary independently. Where most of the change lies in steady parts, those
+    that vary neither make nor hide it: at most what they changed by is not the program's.
 
     `before`, `after`: the mean step by part and cause, in ns; without `part`, the whole step.
     """
-    squares = [0.0, 0.0]
-    for name, one in zip(NAMES, spread, strict=True):
-        if part is None or _part(name) == part or (part == "idle" and name in CAUSES):
-            ends = _of_part(before, after, name, one.deviation)
-            squares = [square + end**2 for square, end in zip(squares, ends, strict=True)]
-    return Interval(-math.sqrt(squares[0]), math.sqrt(squares[1]))
+    chosen = [
+        (name, one)
+        for name, one in zip(NAMES, spread, strict=True)
+        if part is None or _part(name) == part or (part == "idle" and name in CAUSES)
+    ]
+    ends = {name: _of_part(before, after, name, one.deviation) for name, one in chosen}
+    steady, varying = (
+        [name for name in ends if (name in STEADY) is is_steady] for is_steady in (True, False)
+    )
+    steady_ns, varying_ns = (
+        abs(sum(after[name] - before[name] for name in names)) for names in (steady, varying)
+    )
+    low, high = (math.hypot(*(ends[name][side] for name in ends)) for side in (0, 1))
+    if steady_ns > varying_ns and all(one.source == "table" for one in spread):
+        low, high = (
+            min(end, math.hypot(*(ends[name][side] for name in steady)) + varying_ns)
+            for side, end in enumerate((low, high))
+        )
+    return Interval(-low, high)
 
 
 def usual(side: Series) -> dict[str, int]:

@@ -37,7 +37,8 @@ def communication(
     Names of communicators that come from NCCL alone are random in every run.
     """
     sides = [_uses(side) for side in (before, after)]
-    pairs: list[_Pair] = [(sides[0].pop(key), sides[1].pop(key)) for key in _shared(*sides)]
+    shared = [key for key in sides[0] if key in sides[1]]
+    pairs: list[_Pair] = [(sides[0].pop(key), sides[1].pop(key)) for key in shared]
     left = [list(side.values()) for side in sides]
     for use in left[0]:
         fitting = [
@@ -52,10 +53,6 @@ def communication(
     pairs += [(None, other) for other in left[1]]
     changes = [_change(*pair) for pair in pairs]
     return sorted(changes, key=lambda change: (-abs(change.change_ns), change.operation))
-
-
-def _shared(before: dict[_Key, _Use], after: dict[_Key, _Use]) -> list[_Key]:
-    return [key for key in before if key in after]
 
 
 def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
@@ -110,25 +107,22 @@ def _mean(values: Iterable[float | None], number: int) -> float | None:
 
 
 def _change(old: _Use | None, new: _Use | None) -> CommunicationChange:
-    uses = (old, new)
     named = old or new
-    counts = [0.0 if use is None else use.count for use in uses]
-    spent = [0 if use is None else round(use.ns) for use in uses]
-    waits = [0 if use is None else _rounded(use.wait_ns) for use in uses]
-    transfers = [0 if use is None else _rounded(use.transfer_ns) for use in uses]
+    nothing = _Use("" if named is None else named.operation, None, frozenset(), 0.0, 0.0, 0.0, 0.0)
+    first, second = old or nothing, new or nothing
     return CommunicationChange(
-        operation="" if named is None else named.operation,
-        before=None if old is None else old.communicator,
-        after=None if new is None else new.communicator,
-        count_before=counts[0],
-        count_after=counts[1],
-        before_ns=spent[0],
-        after_ns=spent[1],
-        change_ns=spent[1] - spent[0],
-        wait_before_ns=waits[0],
-        wait_after_ns=waits[1],
-        transfer_before_ns=transfers[0],
-        transfer_after_ns=transfers[1],
+        operation=nothing.operation,
+        before=first.communicator,
+        after=second.communicator,
+        count_before=first.count,
+        count_after=second.count,
+        before_ns=round(first.ns),
+        after_ns=round(second.ns),
+        change_ns=round(second.ns) - round(first.ns),
+        wait_before_ns=_rounded(first.wait_ns),
+        wait_after_ns=_rounded(second.wait_ns),
+        transfer_before_ns=_rounded(first.transfer_ns),
+        transfer_after_ns=_rounded(second.transfer_ns),
     )
 
 

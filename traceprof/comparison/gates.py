@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import Outcome, Spread
     from traceprof.intervals import Float64
 
+SAME = 0.01
+"""A step is the same where the interval lies within this fraction of it."""
 # By the place of what they measure in a series; the step itself has a series of its own.
 METRICS = {"step": 0, "compute": 1, "exposed-communication": 2, "exposed-copy": 3, "idle": 4}
 _LIMIT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|pp|ns|us|µs|ms|s)\s*")
@@ -110,7 +112,10 @@ def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spr
     value = change.change if change.at_same_mix is None else change.at_same_mix.change
     outcome: Outcome
     between = beyond(change.judged, before, after, spread, gate)
-    if not low <= 0 <= high and between is not None and between.low <= 0 <= between.high:
+    is_chance = between is not None and between.low <= 0 <= between.high
+    size = SAME * before.means["window_ns"] if gate.unit == "ns" else 100 * SAME
+    is_same = max(-low, high) <= size and gate.limit >= max(high, 0)
+    if not low <= 0 <= high and is_chance and not is_same:
         outcome = "inconclusive"
         why = f"{span}: runs of one program differ so, record three a side"
     elif high <= gate.limit:
@@ -168,15 +173,17 @@ def beyond(
     if not spread or len(before.captures) > 1 or len(after.captures) > 1 or not before.has_steps:
         return None
     part = None if gate.metric == "step" else gate.metric.replace("-", " ")
-    column = f"{'window' if part is None or gate.unit == 'pp' else part.replace(' ', '_')}_ns"
-    unit = 1.0 if gate.unit == "ns" else 100 / max(before.means[column], 1)
+    own = "window_ns" if part is None else f"{part.replace(' ', '_')}_ns"
+    whole_ns = before.means["window_ns" if gate.unit == "pp" else own]
+    unit = 1.0 if gate.unit == "ns" else 100 / max(whole_ns, 1)
     # What changes within a recording may differ between two as much.
     trend_ns = 0.0 if part is not None or of_usual else max(before.trend_ns, after.trend_ns)
     means = [usual(side) if of_usual else side.means for side in (before, after)]
     ends = reach(means[0], means[1], spread, part)
     middle, half = sum(interval) / 2, (interval.high - interval.low) / 2
     low, high = (math.hypot(half, unit * end, unit * trend_ns) for end in ends)
-    return Interval(middle - low, middle + high)
+    # No part falls by more than all of it.
+    return Interval(max(middle - low, -unit * before.means[own]), middle + high)
 
 
 def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> Interval | None:

@@ -6,14 +6,14 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 
 from traceprof.analyses.kernels.launched_kernels import modules_around
 from traceprof.analyses.steps.step_means import num_blocks
 from traceprof.comparison.statistics import MAX_FALSE, adjusted, p_value
-from traceprof.documents.comparison import KernelChange, Matching, ModuleChange
+from traceprof.documents.comparison import KernelChange, Matching, ModuleChange, Rung
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Rung
 
 
 class Row(NamedTuple):
@@ -116,7 +115,7 @@ _OTHER = str(Category.OTHER)  # which says nothing of what a kernel does
 _COMMUNICATION = str(Category.COMMUNICATION)
 
 
-_Pair = tuple["Rung", "Use | None", "Use | None"]
+_Pair = tuple[Rung, "Use | None", "Use | None"]
 
 
 class KernelComparison(NamedTuple):
@@ -254,25 +253,14 @@ def _changes(pairs: Sequence[_Pair]) -> list[KernelChange]:
 
 
 def _matching(changes: Sequence[KernelChange]) -> list[Matching]:
-    totals = [
-        sum(change.before_ns for change in changes),
-        sum(change.after_ns for change in changes),
-    ]
-    rungs: tuple[Rung, ...] = (
-        "name",
-        "canonical name",
-        "place in the step",
-        "only before",
-        "only after",
-    )
+    def spent(rows: Sequence[KernelChange]) -> tuple[int, int]:
+        return sum(row.before_ns for row in rows), sum(row.after_ns for row in rows)
+
+    totals = [total or 1 for total in spent(changes)]
     matching = []
-    for rung in rungs:
-        of_rung = [change for change in changes if change.rung == rung]
-        spent = [
-            sum(change.before_ns for change in of_rung),
-            sum(change.after_ns for change in of_rung),
-        ]
-        shares = [part / whole if whole else 0.0 for part, whole in zip(spent, totals, strict=True)]
+    for rung in get_args(Rung):
+        of_rung = spent([change for change in changes if change.rung == rung])
+        shares = (part / whole for part, whole in zip(of_rung, totals, strict=True))
         matching.append(Matching(rung, *shares))
     return matching
 

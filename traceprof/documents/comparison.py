@@ -133,8 +133,8 @@ class Step(Struct, forbid_unknown_fields=True):
     verdict: Annotated[
         Verdict,
         "`faster` or `slower` if the interval excludes 0, and so does `between_low` to"
-        " `between_high` with one recording a side, else `differs`; `same` if it includes 0 and"
-        " lies within 1 %. `not comparable` takes precedence.",
+        " `between_high` with one recording a side; else `same` if it lies within 1 %, and"
+        " `differs` or `inconclusive` if not. `not comparable` takes precedence.",
     ]
     basis: Annotated[Basis, "What the interval is computed from; `training`: there is no interval."]
     between_low: Annotated[
