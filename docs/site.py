@@ -1,4 +1,4 @@
-"""Pages of the site that are not files of docs/: findings, commands, the notebook, the project's.
+"""Pages of the site that are not files of docs/: findings, commands, the gallery, the project's.
 
 `make docs` runs it as a hook of MkDocs, which builds the site of mkdocs.yml.
 """
@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from mkdocs.structure.files import File
 
+import traceprof
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.cli.help import about_reports
 from traceprof.cli.main import cli
+from traceprof.reports import html
+from traceprof.reports.tracks import scenes
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -40,6 +45,13 @@ OUTSIDE = {
     },
 }
 """Files of the repository that the site has, and where."""
+GALLERY = {
+    "training": "Two ranks of data-parallel training with several things wrong",
+    "data-loading": "The GPU waits for batches",
+    "exposed-waiting": "One rank has half as much again to compute",
+    "pipeline-bubble": "Three stages of a pipeline, the second of which takes longer",
+}
+"""Samples whose reports the site shows, and what was planted in them."""
 _INSIDE = {place: path for path, place in OUTSIDE.items()}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -63,6 +75,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "findings/index.md": _findings(),
         "commands.md": _commands(),
     }
+    made["gallery.md"] = _gallery(made)
     for place, content in made.items():
         files.append(File.generated(config, place, content=content))
     return files
@@ -100,6 +113,21 @@ def _findings() -> str:
         first = rest.split("\n\n")[0].replace("\n", " ")
         lines.append(f"* [`{id_}`]({id_}.md): {first}")
     return "\n".join(lines) + "\n"
+
+
+def _gallery(made: dict[str, str]) -> str:
+    """Return the page of the gallery; its reports become files of the site, too."""
+    lines = ["# Gallery", "", "What `traceprof analyze --format html` writes of four samples.", ""]
+    for name, planted in GALLERY.items():
+        with closing(traceprof.analyze(f"sample_traces/{name}.sqlite")) as analysis:
+            said = three_lines(analysis.result)
+            made[f"gallery/{name}.html"] = html.render(
+                analysis.result, scenes=scenes(analysis.result, traceprof.Options())
+            )
+        verdict = [said.problem, f"Do: {said.action}", f"Gain: {said.gain}"] if said else []
+        lines += [f"## {planted}", "", *(f"> {line}  " for line in verdict), ""]
+        lines += [f"[Open the report](gallery/{name}.html)", ""]
+    return "\n".join(lines)
 
 
 def _commands() -> str:
