@@ -98,7 +98,7 @@ def findings_card(view: View) -> Component | None:
         ],
         className="note",
     )
-    causes = symptoms({group[0].id: group for group in groups})
+    causes = symptoms({group[0].id: group for group in groups}, headline.step_ns)
     cause_of = {symptom: cause for cause, symptom in reversed(causes.items())}
     cards = [
         finding_card(group, view, cause_of.get(group[0].id), opened=place == 0)

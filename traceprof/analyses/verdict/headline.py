@@ -43,7 +43,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
         return -finding.severity.level, -finding.impact_ns, _key(finding, step_ns)
 
     groups = {group[0].id: sorted(group, key=by_cost) for group in by_id(findings)}
-    symptom_of = symptoms(groups)
+    symptom_of = symptoms(groups, step_ns)
 
     def action(id_: str) -> list[str]:
         chain = [id_]
@@ -64,21 +64,33 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     return tuple(finding for id_ in order for finding in groups[id_])
 
 
-def symptoms(groups: Mapping[str, Sequence[Finding]]) -> dict[str, str]:
-    """Return of each cause the first symptom, a large one if any, that it explains mostly."""
+def symptoms(groups: Mapping[str, Sequence[Finding]], step_ns: int) -> dict[str, str]:
+    """Return of each cause the first symptom, a large one if any, that it explains mostly.
+
+    A cause on another rank explains what it costs, and what a step gains without it: its cost is
+    that beyond the mean of all ranks, others wait for what lies beyond their own time.
+    """
     cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
     symptoms = {}
-    for id_ in groups:
+    for id_, group in groups.items():
         whole = FINDINGS[id_].part_of
+        explains: float = cost[id_]
+        if id_ in _SYMPTOMS and step_ns:
+            explains = max(one.impact_ns * max(1, _gain_to_cost(one, step_ns)) for one in group)
         explained = [
             symptom
             for symptom in _SYMPTOMS.get(id_, () if whole is None else (whole,))
-            if symptom in groups and cost[id_] and cost[id_] >= _EXPLAINED * cost[symptom]
+            if symptom in groups and explains and explains >= _EXPLAINED * cost[symptom]
         ]
-        large = [symptom for symptom in explained if cost[symptom] >= _EXPLAINED * cost[id_]]
+        large = [symptom for symptom in explained if cost[symptom] >= _EXPLAINED * explains]
         if explained:
             symptoms[id_] = (large or explained)[0]
     return symptoms
+
+
+def _gain_to_cost(finding: Finding, step_ns: int) -> float:
+    gain_ns = 0 if finding.saving is None else finding.saving.high_ns or 0
+    return gain_ns / step_ns / finding.impact_fraction if finding.impact_fraction else 0
 
 
 def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Finding]:
@@ -135,7 +147,7 @@ class Headline(Record, frozen=True):
 
         A finding that one before it explains is the same action.
         """
-        symptom_of = symptoms({finding.id: [finding] for finding in self.worst})
+        symptom_of = symptoms({finding.id: [finding] for finding in self.worst}, self.step_ns)
         named: list[Finding] = []
         taken_in: set[str] = set()
         for finding in self.worst:

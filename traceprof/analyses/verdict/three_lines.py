@@ -224,7 +224,8 @@ _SENTENCES = {
     ),
     "host-sync": "The host waits for the GPU{api}, and the GPU{of_rank} then idles {cost}.",
     "straggler": "Every rank waits for rank {rank}, which arrives last: {cost}.",
-    "uneven-kernels": "Rank {rank} computes longer than its peers{peers}: {cost}.",
+    "uneven-kernels": "Rank {rank} computes longer than its peers: {cost}.",
+    "slower": "Rank {rank} computes {slower} times as long as its {peers}.",
     "changing": "Ranks compute unequally long, another one longest each time: {cost}.",
     "longest-stage": "Stage {stage} of the pipeline computes longest; the others wait: {cost}.",
     "attention": "Attention that is not one kernel, and other unfused kernels, cost {cost}.",
@@ -242,6 +243,9 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     form = "attention" if is_attention else finding.id if finding.id in _SENTENCES else other
     if form == "uneven-kernels" and finding.metrics.get("is_constant") is False:
         form = "changing"
+    peers = _peers(finding) if form == "uneven-kernels" else None
+    if peers is not None:  # the cost is only what lies beyond the mean of all ranks
+        form = "slower"
     if finding.id == "gpu-idle" and cause == "host_code" and "unified memory" in finding.title:
         cause = "pages"
     stage = finding.metrics.get("longest_stage")
@@ -256,7 +260,8 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         on_rank=f" on rank {finding.rank}" if several else "",
         stage=stage,
         ranks=counted(int(finding.metrics.get("num_ranks") or 1), "rank"),
-        peers=_peers(finding),
+        peers=peers,
+        slower=f"{finding.metrics.get('slower') or 0:.2f}",
         idle=_IDLE.get(cause, _IDLE["unknown"]),
         exposed=_EXPOSED.get(cause, _EXPOSED["unknown"]),
         place=_place(finding),
@@ -266,12 +271,13 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     )
 
 
-def _peers(finding: Finding) -> str:
-    """Return what the peers of a rank take, for one that computes longer."""
+def _peers(finding: Finding) -> str | None:
+    """Return what a rank and its peers take, for one that computes longer; None if unknown."""
     own, least, most = (finding.metrics.get(f"{name}_ns") for name in ("compute", "least", "most"))
     if not (isinstance(own, int) and isinstance(least, int) and isinstance(most, int)):
-        return ""
-    return f" ({duration(own)} to {between(least, most)})"
+        return None
+    one = finding.metrics.get("num_peers") == 1
+    return f"{'peer' if one else 'peers'}: {duration(own)}, against {between(least, most)}"
 
 
 _SMALL = (  # findings whose advice holds such a flag only where the report proves its use
