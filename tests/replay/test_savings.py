@@ -248,7 +248,7 @@ def test_steps_in_which_nothing_ends_cannot_be_replayed() -> None:
         sample = Sample({rank.rank: steps}, (0, 1), {})
         process = observe([(0, rank)], 0, find_stalls(rank))
         with pytest.raises(CannotReplayError, match=f"of rank {rank.rank} was over"):
-            step_operations(rank, 0, process, 0, sample)
+            step_operations(rank, 0, process, sample)
 
 
 def _without_launch(path: Path, result: RunResult) -> float:

@@ -215,7 +215,7 @@ class _Walk:
         elif edges.kind in {EdgeKind.SYNCHRONIZATION, EdgeKind.FULL_QUEUE}:
             call = int(kept.process.host_waits.call[at])
             name = f"return from {_call_name(kept, call)}"
-            self._put(kept.process.ranks[0][1], "host", begin, name)
+            self._put(kept.process.rank, "host", begin, name)
         else:
             words = {
                 EdgeKind.PROGRAM_ORDER: "between calls",
@@ -224,7 +224,7 @@ class _Walk:
                 EdgeKind.LOCK: f"behind {_call_name(kept, other)} of another thread",
                 EdgeKind.CAPTURE: "before the capture, or not known",
             }
-            self._put(kept.process.ranks[0][1], "host", begin, words[edges.kind])
+            self._put(kept.process.rank, "host", begin, words[edges.kind])
 
     def _put(
         self, rank: Rank, kind: PartKind, begin: float, name: str, stream: int | None = None
@@ -272,7 +272,7 @@ class _Walk:
             name = _call_name(kept, int(rows[np.argmax(spent)]))
             if len(rows) > 1:
                 name = f"{len(rows)} calls, the longest {name}"
-        self._put(kept.process.ranks[0][1], "host", begin, name)
+        self._put(kept.process.rank, "host", begin, name)
 
     def _segment(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
         """Add the operations of a segment, from the one that waited for its launch, if any."""
@@ -310,6 +310,5 @@ def _rank_of(kept: Kept, operation: int) -> Rank:
 
 
 def _call_name(kept: Kept, call: int) -> str:
-    rank, process = kept.process.ranks[0][1], kept.process
-    assert rank.calls is not None  # noqa: S101  (the replay refuses reports without calls before)
-    return rank.trace.api_names[rank.calls.name_id(int(process.calls.index[call]))]
+    process = kept.process
+    return process.rank.trace.api_names[process.api_calls.name_id(int(process.calls.index[call]))]

@@ -14,7 +14,7 @@ from tests.support.traces import ranks_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
-from traceprof.replay.graph.columns import gpu_work, host_calls
+from traceprof.replay.graph.columns import recorded
 from traceprof.replay.graph.latencies import measured_latencies
 from traceprof.replay.graph.longest_path import (
     ROOT,
@@ -102,8 +102,7 @@ def test_what_held_each_operation(between: OperationWaits, crowded_us: int, tmp_
     # A copy takes no room of kernels.
     trace.memcpy(200 * US, 262 * US, "DtoD", stream=11, launch=(195 * US, 198 * US))
     with ranks_of(trace.write(tmp_path)) as (rank,):
-        calls = host_calls(rank, 0)
-        found = measured_latencies(calls, gpu_work([(0, rank)], calls, 0), between)
+        found = measured_latencies(recorded([(0, rank)]), between)
     assert (found.launched_ns // US).tolist() == [5, 8, 15, 32, 42, 198]
     assert (found.after_launch_ns // US).tolist() == [5, 5, 5, 5, 5, 2]
     assert (found.after_previous_ns[[1, 3, 4]] // US).tolist() == [3, 3, 3]
@@ -124,8 +123,7 @@ def test_a_launch_that_comes_too_late_to_hide_its_latency(tmp_path: Path) -> Non
         trace.kernel(start * US, (start + 50) * US, launch=launch)
         end = start + 50
     with ranks_of(trace.write(tmp_path)) as (rank,):
-        calls = host_calls(rank, 0)
-        found = measured_latencies(calls, gpu_work([(0, rank)], calls, 0), NO_STREAM_WAITS)
+        found = measured_latencies(recorded([(0, rank)]), NO_STREAM_WAITS)
     assert set(found.after_launch_ns[1:] // US) == {5}
     assert set(found.after_previous_ns[1:] // US) == {1}
     assert not found.unexplained_ns.any()

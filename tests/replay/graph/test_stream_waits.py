@@ -11,7 +11,8 @@ from tests.support.builders import ALL_REDUCE, TraceBuilder, call, prepare
 from tests.support.changes import recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Options, analyze
-from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
+from traceprof.replay.graph import columns
+from traceprof.replay.graph.columns import GpuWork
 from traceprof.replay.graph.stream_waits import (
     awaited,
     event_waits,
@@ -46,12 +47,10 @@ def held_until(
 
 def check(ranks: list[tuple[int, Rank]]) -> int:
     """Hold what may have been waited for to what was; return how many waits there were."""
-    first = ranks[0][1]
-    calls = host_calls(first, 0)
-    work = gpu_work(ranks, calls, 0)
-    events = event_waits(ranks, calls, work)
+    process = columns.recorded(ranks)
+    work, events = process.work, event_waits(process)
     assert events is not None
-    producers, consumers = possible_waits(first, calls, work)
+    producers, consumers = possible_waits(process)
     assert (work.chain[producers] != work.chain[consumers]).all()
     assert (work.end_ns[producers] <= work.start_ns[consumers]).all()
     held = held_until(work, producers.tolist(), consumers.tolist())
@@ -100,8 +99,7 @@ def test_the_order_of_each_gpu_of_a_process_is_kept(
             )
     with closing(analyze(builder.write(tmp_path), options=Options(savings=False))) as analysis:
         ranks = list(enumerate(analysis.run.ranks))
-        work = gpu_work(ranks, host_calls(ranks[0][1], 0), 0)
-        queued = queued_communication(ranks, work)
+        queued = queued_communication(columns.recorded(ranks))
     assert len(ranks) == 2
     assert len(queued.in_order[0]) == len(queued.all[0]) == sum(num == 2 for num in num_queued)
     assert len(queued.together[0]) == len(queued.unknown[0]) == 0

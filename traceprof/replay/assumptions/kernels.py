@@ -16,7 +16,6 @@ from traceprof.analyses.kernels.placed_kernels import placed_kernels
 from traceprof.ranks.passes import OTHER, WEIGHTS
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.hidden_waits import names_of
 from traceprof.run.rank import Window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of, places
@@ -95,8 +94,7 @@ def slowed_by_compute_ns(process: Process) -> Float64:
     Known where kernels of one name ran alone, and mostly beside compute, several times each; their
     sizes may differ.
     """
-    work, lost = process.work, np.zeros(len(process.work))
-    names = names_of(process.ranks, work)
+    work, names, lost = process.work, process.operation_names, np.zeros(len(process.work))
     for index, _ in process.ranks:
         rows = np.flatnonzero((work.rank == index) & (work.kind == COMMUNICATION))
         length = work.length_ns[rows].astype(np.float64)

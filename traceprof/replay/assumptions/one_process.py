@@ -15,7 +15,6 @@ from traceprof import intervals
 from traceprof.analyses import gpu_idle, nccl_serialization
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
-from traceprof.host.thread_evidence import host_evidence
 from traceprof.kernel_names import function_name
 from traceprof.replay.assumptions.kernels import (
     slowed_by_compute_ns,
@@ -36,13 +35,10 @@ if TYPE_CHECKING:
     import re
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.assumptions.kernels import Reading
-    from traceprof.replay.graph.columns import HostCalls
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
-    from traceprof.run.opening import Rank
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (
@@ -78,9 +74,8 @@ def without_full_queues(process: Process, durations: Durations) -> Durations:
 
 def without_stalls(process: Process, durations: Durations) -> Durations:
     """Let no call, operator or silence take longer than usual by a stall."""
-    rank = process.ranks[0][1]
-    columns, stalls = rank.calls, host_stalls(rank)
-    if columns is None or not len(stalls):
+    columns, stalls = process.api_calls, host_stalls(process.rank)
+    if not len(stalls):
         return durations
     before, inside = durations.saved_before_call_ns.copy(), durations.saved_in_call_ns.copy()
     outer = np.flatnonzero(process.calls.is_outer)
@@ -124,7 +119,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     """
     before = durations.saved_before_call_ns.copy()
     calls, work = process.calls, process.work
-    is_loading = is_in(calls.thread, loading_threads(calls, work))
+    is_loading = is_in(calls.thread, loading_threads(process))
     brings = work.is_to_device | ((work.call >= 0) & is_loading[work.call])
     durations = faster(durations, brings, 0.0)
     if is_loading.any():
@@ -147,7 +142,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     free = np.zeros(len(calls))
     follows = calls.thread[outer[1:]] == calls.thread[outer[:-1]]
     free[outer[1:][follows]] = (calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]])[follows]
-    inside, before_outer = _loading_ns(process.ranks[0][1], calls, outer, free[outer])
+    inside, before_outer = _loading_ns(process, outer, free[outer])
     before[outer] = np.maximum(before[outer], before_outer)
     in_call = durations.saved_in_call_ns.copy()
     in_call[outer] = np.maximum(in_call[outer], inside)
@@ -171,21 +166,13 @@ def without_silences(process: Process, durations: Durations) -> Durations:
     return replace(durations, saved_before_call_ns=before)
 
 
-def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
-    """Return how long threads loaded data inside of calls, and right before them.
+def _loading_ns(process: Process, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
+    """Return how long threads loaded data inside of outer calls, and in the gap before each, ns.
 
     Loaders call CUDA themselves, as for pinned memory: what they do lies before several calls.
-
-    Args:
-        rank: one of the process.
-        calls: of the process.
-        outer: int64[n], indices into its calls.
-        gap_ns: float64[n], how long before each to look.
     """
     inside, before = np.zeros((2, len(outer)), np.int64)
-    evidence = host_evidence(rank)
-    if evidence is None:
-        return inside, before
+    calls, evidence = process.calls, process.evidence
     rows = calls.index[outer]
     threads, start_ns = evidence.calls.packed_thread.at(rows), evidence.calls.start_ns[rows]
     for thread in distinct_values(threads).tolist():
@@ -219,29 +206,19 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     what the thread did, and what is done once, such as loading a kernel.
     """
     calls = process.calls
-    rank = process.ranks[0][1]
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
-    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) in _LAUNCHING]
-    columns, evidence = rank.calls, host_evidence(rank)
-    assert columns is not None  # noqa: S101
-    assert evidence is not None  # noqa: S101
-    launches = columns.packed_name.isin(ids) & ~evidence.is_setup
-    launches = launches[calls.index] & calls.is_outer & ~process.is_held
+    launches = process.are_named(lambda name: api_call_kind(name) in _LAUNCHING)
+    launches &= calls.is_outer & ~process.is_held & ~process.evidence.is_setup[calls.index]
     inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
-    later, launching_ns = launching_before(process, evidence, counts_awake=True)
+    later, launching_ns = _launching_before(process, counts_awake=True)
     before[later] = share * launching_ns
     return replace(durations, saved_in_call_ns=inside, saved_before_call_ns=before)
 
 
-def launching_before(
-    process: Process, evidence: HostEvidence, *, counts_awake: bool
-) -> tuple[Int64, Int64]:
+def _launching_before(process: Process, *, counts_awake: bool) -> tuple[Int64, Int64]:
     """Return outer calls that follow others, and for how long their thread launched before each.
 
-    Args:
-        process: whose calls they are.
-        evidence: of the process.
-        counts_awake: whether time far from calls and ranges counts if the thread was awake.
+    If `counts_awake`, also time far from calls and ranges counts in which the thread was awake.
     """
     calls = process.calls
     outer = np.flatnonzero(calls.is_outer)
@@ -251,20 +228,7 @@ def launching_before(
     np.maximum.at(since_ns, over, calls.end_ns[process.hand_overs.after])
     follows[over] = True
     later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
-    return later, _launching_ns(evidence, calls.index[later], gap, counts_awake=counts_awake)
-
-
-def _launching_ns(
-    evidence: HostEvidence, call: Int64, gap_ns: Int64, *, counts_awake: bool
-) -> Int64:
-    """Return how long threads launched, or ran code between launches, right before calls.
-
-    Args:
-        evidence: of the process.
-        call: int64[n], indices into its calls.
-        gap_ns: int64[n], how long before each to look.
-        counts_awake: whether time far from calls and ranges counts if the thread was awake.
-    """
+    call, evidence = calls.index[later], process.evidence
     launching = np.zeros(len(call), np.int64)
     threads = evidence.calls.packed_thread.at(call)
     until_ns = evidence.calls.start_ns[call]
@@ -276,9 +240,9 @@ def _launching_ns(
             ran = intervals.merge(ran, of_thread.sleep.awake)
         other = (of_thread.mpi, of_thread.setup, of_thread.loading, of_thread.sleep.asleep)
         spans = intervals.subtract(ran, intervals.merge(*other))
-        since_ns = until_ns[rows] - gap_ns[rows]
+        since_ns = until_ns[rows] - gap[rows]
         launching[rows] = intervals.covered_within(spans, since_ns, until_ns[rows])
-    return launching
+    return later, launching
 
 
 def without_communication(process: Process, durations: Durations) -> Durations:
@@ -389,7 +353,7 @@ def faster(durations: Durations, chosen: Mask, factor: float) -> Durations:
 def _is_read(process: Process) -> Mask:
     """Say which waits are for more than a number that the host does not use at once, bool[m]."""
     work, waits = process.work, process.host_waits
-    is_more = copied_bytes(process.ranks, work, waits.operation) > MAX_SCALAR_BYTES
+    is_more = copied_bytes(process, waits.operation) > MAX_SCALAR_BYTES
     return work.is_to_host[waits.operation] & is_more & ~waits.is_needed
 
 
@@ -406,7 +370,7 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     own, before = _without_launches(process, copying, durations)
     own[copying] = (calls.end_ns - calls.start_ns)[copying]
     freed = free_of(process, durations, work.is_to_device[waits.operation] | _is_read(process))
-    since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
+    since, until = round_trips(process, waits)
     freed[since] = True
     # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
     change = np.zeros(len(calls) + 1, np.int64)
@@ -436,13 +400,9 @@ def _without_launches(
     runs between two copies of one direction goes, too, and what it runs before copies that it waits
     for, and after them until it launches what is no upload, unless it uses them at once;
     between other work and a copy, at most twice what is usual between two calls that launch.
-
-    Args:
-        process: whose calls they are.
-        copying: calls that have not returned when their copy begins.
-        durations: of the process.
+    `copying`: calls that have not returned when their copy begins.
     """
-    calls, work, rank = process.calls, process.work, process.ranks[0][1]
+    calls, work = process.calls, process.work
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
     launches, goes = np.zeros((2, len(calls)), np.bool_)
     direction, has_call = np.zeros(len(calls), np.int64), work.call >= 0
@@ -454,17 +414,18 @@ def _without_launches(
         launches[launching] = True
     if not goes.any():
         return inside, before
-    columns, evidence, took_ns = rank.calls, host_evidence(rank), calls.end_ns - calls.start_ns
-    assert columns is not None  # noqa: S101
-    assert evidence is not None  # noqa: S101
-    names, returns = columns.packed_name.at(calls.index), goes & ~process.is_held
+    took_ns, names, returns = (
+        calls.end_ns - calls.start_ns,
+        process.call_names,
+        goes & ~process.is_held,
+    )
     returns[copying] = False
     for name in distinct_values(names[returns]).tolist():
         rows = np.flatnonzero(returns & (names == name))
         usual_ns = np.minimum(took_ns[rows], 2 * median_of(took_ns[rows]))
         inside[rows] = np.maximum(inside[rows], usual_ns)
     launching = np.flatnonzero(launches)
-    later, launching_ns = launching_before(process, evidence, counts_awake=False)
+    later, launching_ns = _launching_before(process, counts_awake=False)
     following = np.append(launching, -1)[np.searchsorted(launching, later)]
     previous = launching[np.searchsorted(launching, later) - 1]
     same = calls.thread[previous] == calls.thread[later]
@@ -485,7 +446,7 @@ def _without_launches(
     most_ns = 2 * median_of(launching_ns[launches[later]]) if launches[later].any() else 0
     launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
     if is_theirs.any():
-        _, awake_ns = launching_before(process, evidence, counts_awake=True)
+        _, awake_ns = _launching_before(process, counts_awake=True)
         launching_ns = np.where(is_theirs, awake_ns, launching_ns)
     is_before |= is_after
     later = later[is_before]

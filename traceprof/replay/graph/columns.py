@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.host.host_waits import MIN_BLOCKING_NS
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
+    from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""
@@ -93,20 +97,73 @@ class GpuWork(Record, frozen=True):
         return row_of
 
 
+class Recorded(Record, frozen=True):
+    """The calls and operations of a process that are replayed."""
+
+    ranks: tuple[tuple[int, Rank], ...]  # each with its index among those of the run
+    shift_ns: int  # what was added to times of the report
+    calls: HostCalls
+    work: GpuWork
+
+    @property
+    def rank(self) -> Rank:
+        """One of its ranks, which share calls and threads."""
+        return self.ranks[0][1]
+
+    @property
+    def api_calls(self) -> ApiCalls:
+        """All of its calls; the replay refuses reports without any before."""
+        calls = self.rank.calls
+        assert calls is not None  # noqa: S101
+        return calls
+
+    @property
+    def evidence(self) -> HostEvidence:
+        """What its threads did."""
+        evidence = host_evidence(self.rank)
+        assert evidence is not None  # noqa: S101  (there are calls)
+        return evidence
+
+    @property
+    def call_names(self) -> Int64:
+        """A number for the name of each call, int64[calls]."""
+        return self.api_calls.packed_name.at(self.calls.index)
+
+    @property
+    def operation_names(self) -> Int64:
+        """A number for the identity of each operation, int64[operations]: kernels by name."""
+        work, named = self.work, -1 - self.work.group
+        for index, rank in self.ranks:
+            rows = np.flatnonzero((work.rank == index) & (work.group == 0))
+            named[rows] = rank.operations.kernels.name[work.place[rows]]
+        return named
+
+    def calls_of(self, rows: EventRecords | Synchronizations) -> Int64:
+        """Return the call of each record, int64[rows]; -1 for none of these."""
+        times = rows.start_ns if hasattr(rows, "start_ns") else rows.asked_ns
+        return self.calls.place_of(calls_with(rows.correlation, lambda: times, self.api_calls))
+
+    def are_named(self, chosen: Callable[[str], bool]) -> Mask:
+        """Return which calls have a name that is chosen, bool[calls]."""
+        ids = [key for key, name in self.rank.trace.api_names.items() if chosen(name)]
+        return self.api_calls.packed_name.isin(ids)[self.calls.index]
+
+
 _TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 _TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 # Of more streams each is taken to have had operations before the steps that are replayed.
 _MAX_STREAMS = 64
 
 
-def host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None = None) -> HostCalls:
-    """Return the calls of a rank's process, which has some.
+def recorded(
+    ranks: Sequence[tuple[int, Rank]], shift_ns: int = 0, span: tuple[int, int] | None = None
+) -> Recorded:
+    """Return the calls that begin within a span of the report's time, and what they launched."""
+    calls = _host_calls(ranks[0][1], shift_ns, span)
+    return Recorded(tuple(ranks), shift_ns, calls, _gpu_work(ranks, calls, shift_ns, span))
 
-    Args:
-        rank: one rank of the process.
-        shift_ns: what to add to times of the report.
-        span: when calls begin, in the report's own time; all where not given.
-    """
+
+def _host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None) -> HostCalls:
     calls = rank.calls
     assert calls is not None  # noqa: S101  (the replay refuses reports without calls before)
     start = calls.start_ns
@@ -132,20 +189,9 @@ def host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None = None) -
     )
 
 
-def gpu_work(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    shift_ns: int,
-    span: tuple[int, int] | None = None,
+def _gpu_work(
+    ranks: Sequence[tuple[int, Rank]], calls: HostCalls, shift_ns: int, span: tuple[int, int] | None
 ) -> GpuWork:
-    """Return the operations of the ranks of a process.
-
-    Args:
-        ranks: each with its index among those of the run.
-        calls: of the process.
-        shift_ns: what to add to times of the report.
-        span: when these were made; operations of others are left out.
-    """
     parts = [
         _of_group(index, rank, number, calls, shift_ns, span)
         for index, rank in ranks

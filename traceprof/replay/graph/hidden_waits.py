@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.structs import Record
 from traceprof.trace import grouping
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded
     from traceprof.replay.graph.stream_waits import OperationWaits
-    from traceprof.run.opening import Rank
 
 MIN_GAP_NS = 20_000
 """A thread that is silent for less goes on by itself: it launches."""
@@ -89,15 +87,7 @@ class _Gaps(Record, frozen=True):
         )
 
 
-def hidden_host_waits(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    work: GpuWork,
-    handed_over: Int64,
-    shift_ns: int = 0,
-    *,
-    waits_seen: bool = True,
-) -> HiddenWaits:
+def hidden_host_waits(process: Recorded, handed_over: Int64, *, waits_seen: bool) -> HiddenWaits:
     """Return which silences of the threads of a process may hide waits for the GPU.
 
     Silences that end with a hand-over of another thread, and those that something else takes most
@@ -113,16 +103,11 @@ def hidden_host_waits(
     does not wait runs ahead, or stops for what it does itself. (Silent after each launch, it may
     just be slow.)
 
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: its operations.
-        handed_over: int64[n], calls that are known to have waited for another thread's.
-        shift_ns: what was added to times of the report.
-        waits_seen: whether any wait of the process is in the report.
+    `handed_over`: int64[n], calls that are known to have waited for another thread's;
+    `waits_seen`: whether any wait of the process is in the report.
     """
-    gaps = _gaps(ranks, calls, work)
-    is_known = is_in(gaps.call, handed_over) | _explained(ranks[0][1], calls, gaps, shift_ns)
+    calls, work, gaps = process.calls, process.work, _gaps(process)
+    is_known = is_in(gaps.call, handed_over) | _explained(process, gaps)
     gaps = gaps.chosen(~is_known)
     if not len(gaps.call):
         return NO_HIDDEN_WAITS
@@ -167,17 +152,9 @@ def _end_with_work(gaps: _Gaps, waited: Int64) -> bool:
 
 def seen_ns(waits: HiddenWaits, calls: HostCalls, limits_ns: tuple[int, int]) -> int:
     """Return how long threads waited at the places that wait, within some limits."""
-    before = calls.start_ns[waits.call[waits.is_seen]]  # the call that ends the silence
-    length = _silence_ns(calls, waits.call[waits.is_seen])
-    since = before - length
+    since = calls.end_ns[calls.outer[waits.call[waits.is_seen] - 1]]
     covered = intervals.union(since, since + waits.waited_ns[waits.is_seen])
     return intervals.clip(covered, *limits_ns).measure_ns
-
-
-def _silence_ns(calls: HostCalls, call: Int64) -> Int64:
-    """Return how long the thread made no call before each, int64[n]; none is its thread's first."""
-    silence: Int64 = calls.start_ns[call] - calls.end_ns[calls.outer[call - 1]]
-    return silence
 
 
 _OWN, _OPEN, _WAITS = range(3)
@@ -222,7 +199,8 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
     return usual[site]
 
 
-def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) -> _Gaps:
+def _gaps(process: Recorded) -> _Gaps:
+    calls, work = process.calls, process.work
     launched = np.flatnonzero(work.call >= 0)
     launching = distinct_values(calls.thread[work.call[launched]])
     outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
@@ -244,9 +222,8 @@ def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) ->
     )
     following = np.append(by_call, -1)[after]
     is_own = (following >= 0) & (calls.thread[work.call[following]] == calls.thread[call])
-    named = names_of(ranks, work)
+    named, api = process.operation_names, process.call_names
     previous = calls.outer[call - 1]
-    api = api_names(ranks[0][1], calls)
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
     return _Gaps(
@@ -281,13 +258,11 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
     return handed
 
 
-def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask:
+def _explained(process: Recorded, gaps: _Gaps) -> Mask:
     """Return which silences are mostly covered by other recorded activity of the thread."""
+    calls, evidence = process.calls, process.evidence
     explained = np.zeros(len(gaps.call), np.bool_)
-    evidence = host_evidence(rank)
-    if evidence is None or not len(gaps.call):
-        return explained
-    until = calls.start_ns[gaps.call] - shift_ns
+    until = calls.start_ns[gaps.call] - process.shift_ns
     threads = evidence.calls.packed_thread.at(calls.index[gaps.call])
     for thread in distinct_values(threads).tolist():
         rows, of = np.flatnonzero(threads == thread), evidence.thread(thread)
@@ -297,22 +272,6 @@ def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask
             2 * intervals.covered_within(spans, low, until[rows]) > (gaps.length_ns[rows])
         )
     return explained
-
-
-def names_of(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Int64:
-    """Return a number for the identity of each operation, int64[operations]: kernels by name."""
-    named = -1 - work.group
-    for index, rank in ranks:
-        rows = np.flatnonzero((work.rank == index) & (work.group == 0))
-        named[rows] = rank.operations.kernels.name[work.place[rows]]
-    return named
-
-
-def api_names(rank: Rank, calls: HostCalls) -> Int64:
-    """Return a number for the name of each call, int64[calls]."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
-    return columns.packed_name.at(calls.index)
 
 
 def numbered(*columns: Int64) -> Int64:
@@ -403,24 +362,18 @@ _BEFORE_ALL = np.iinfo(np.int64).min // 4
 
 
 def hidden_stream_ns(
-    calls: HostCalls, work: GpuWork, launched_ns: Int64, between: OperationWaits
+    process: Recorded, launched_ns: Int64, between: OperationWaits
 ) -> tuple[Int64, Int64]:
     """Return when operations seem to have waited for another stream for no reason that is known.
 
     They began 0.5 to 5 us after an operation of another stream that was launched before, and over
     5 us after all that is known to have held them: launch, stream, recorded waits and what may have
     been waited for, the copies of the same direction. As many do so by chance as do where all are
-    moved by the same random time: so much counts less.
-
-    Args:
-        calls: of a process.
-        work: its operations.
-        launched_ns: int64[n], when each was handed to the GPU.
-        between: the waits of its streams; those inferred from times alone do not count.
-
-    Returns:
-        int64[k] each, begins and ends of the delays, of which no more count than chance explains.
+    moved by the same random time: so much counts less. Waits that are inferred from times alone are
+    not known. `launched_ns`: int64[n], when each was handed to the GPU. The result is begins and
+    ends of the delays, int64[k] each, less what chance explains.
     """
+    calls, work = process.calls, process.work
     held = np.maximum(launched_ns, _previous_ends(work))
     known = slice(None) if between.is_recorded else ~between.is_sure
     np.maximum.at(held, between.consumer[known], work.end_ns[between.producer[known]])

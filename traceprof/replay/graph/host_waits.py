@@ -13,9 +13,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
-from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS
-from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, without
 from traceprof.trace.model.kinds import (
@@ -27,14 +25,11 @@ from traceprof.trace.model.kinds import (
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceprof.host.launch_stalls import Stalls
     from traceprof.host.thread_evidence import ThreadEvidence
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.columns import HostCalls, Recorded
     from traceprof.replay.graph.stream_waits import EventWaits
-    from traceprof.run.opening import Rank
 
 MIN_SLEEP_NS = 1_000_000
 """A thread that sleeps so long after a copy came is taken to write or send it, not to be held up
@@ -43,14 +38,7 @@ MAX_SCALAR_BYTES = 16
 """A complex number: it is looked at, and not worked on for long."""
 
 
-def needed_at_once(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    work: GpuWork,
-    waiting: Int64,
-    awaited: Int64,
-    shift_ns: int,
-) -> Mask:
+def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
     """Say which waits are blocking dependencies: their data is used at once, bool[m].
 
     Before a call of MPI (or Gloo) that is likely what MPI sends. A program without the wait would
@@ -61,24 +49,18 @@ def needed_at_once(
     * the first thing that it launches is a copy of as many bytes to the GPU: what came goes back,
       from another rank or changed by the host.
 
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: its operations.
-        waiting: int64[m], outer calls, indices into `calls`; some several times.
-        awaited: int64[m], the operation that each waits for, indices into `work`.
-        shift_ns: what was added to times of the report.
+    `waiting`: int64[m], outer calls, some several times; `awaited`: the operation of each.
     """
+    calls, work, evidence = process.calls, process.work, process.evidence
     is_needed = np.zeros(len(waiting), np.bool_)
-    evidence = host_evidence(ranks[0][1])
-    if evidence is None or not len(waiting):
-        return is_needed
-    following = _launched_next(calls, work, waiting)
+    following = _launched_next(process, waiting)
     has_next = following >= 0
     until_ns = np.full(len(waiting), intervals.BEYOND_NS)
-    until_ns[has_next] = calls.start_ns[calls.outer[work.call[following[has_next]]]] - shift_ns
-    since_ns = calls.end_ns[waiting] - shift_ns
-    copied = np.where(work.is_to_host[awaited], copied_bytes(ranks, work, awaited), 0)
+    until_ns[has_next] = (
+        calls.start_ns[calls.outer[work.call[following[has_next]]]] - process.shift_ns
+    )
+    since_ns = calls.end_ns[waiting] - process.shift_ns
+    copied = np.where(work.is_to_host[awaited], copied_bytes(process, awaited), 0)
     is_for_copy = _of_call(calls, waiting, copied > 0)
     is_for_data = _of_call(calls, waiting, copied > MAX_SCALAR_BYTES) & has_next
     threads = evidence.calls.packed_thread.at(calls.index[waiting])
@@ -91,42 +73,31 @@ def needed_at_once(
         works = is_for_data[rows] & (gap[1] - gap[0] > MAX_STRETCH_NS)
         uses[works] |= _awake_ns(of_thread, gap[0][works], gap[1][works]) > MAX_STRETCH_NS
         is_needed[rows] = uses
-    goes_back = _goes_back(ranks, calls, work, (waiting, awaited), following)
+    goes_back = _goes_back(process, (waiting, awaited), following)
     return is_needed | _of_call(calls, waiting, goes_back)
 
 
-def round_trips(
-    ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork, waits: tuple[Int64, Int64]
-) -> tuple[Int64, Int64]:
+def round_trips(process: Recorded, waits: HostWaits) -> tuple[Int64, Int64]:
     """Return the calls that wait for data that goes straight back to a GPU, each with that launch.
 
     Where the thread's own code runs for longer between them than a wait explains, such as an
     optimizer on the CPU, what it copies to the GPU is its result.
-
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: its operations.
-        waits: int64[m] each, outer calls that wait, and the operations that they wait for.
     """
-    waiting, _ = waits
-    following = _launched_next(calls, work, waiting)
-    rows = np.flatnonzero(_goes_back(ranks, calls, work, waits, following))
-    since, until = waiting[rows], calls.outer[work.call[following[rows]]]
-    evidence = host_evidence(ranks[0][1])
-    if evidence is not None and len(rows):
-        own = evidence.calls
-        low, high = own.ends(calls.index[since]), own.start_ns[calls.index[until]]
-        threads, worked = own.packed_thread.at(calls.index[since]), np.zeros(len(rows), np.int64)
-        for thread in distinct_values(threads).tolist():
-            chosen, of_thread = threads == thread, evidence.thread(thread)
-            worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
-        since, until = (column[worked <= MAX_STRETCH_NS] for column in (since, until))
-    return since, until
+    calls, own = process.calls, process.api_calls
+    following = _launched_next(process, waits.call)
+    rows = np.flatnonzero(_goes_back(process, (waits.call, waits.operation), following))
+    since, until = waits.call[rows], calls.outer[process.work.call[following[rows]]]
+    low, high = own.ends(calls.index[since]), own.start_ns[calls.index[until]]
+    threads, worked = own.packed_thread.at(calls.index[since]), np.zeros(len(rows), np.int64)
+    for thread in distinct_values(threads).tolist():
+        chosen, of_thread = threads == thread, process.evidence.thread(thread)
+        worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
+    return since[worked <= MAX_STRETCH_NS], until[worked <= MAX_STRETCH_NS]
 
 
-def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
+def _launched_next(process: Recorded, waiting: Int64) -> Int64:
     """Return the next launch of each call's thread, int64[m]; -1 for none."""
+    calls, work = process.calls, process.work
     operations = np.flatnonzero(work.call >= 0)
     launch = calls.outer[work.call[operations]]
     order = np.argsort(launch, kind="stable")
@@ -136,49 +107,36 @@ def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
     return np.where((following >= 0) & is_own, following, -1)
 
 
-def copied_bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
+def copied_bytes(process: Recorded, operations: Int64) -> Int64:
     """Return the bytes that operations copy, int64[n]; 0 if they copy nothing."""
-    copied = np.zeros(len(operations), np.int64)
-    for index, rank in ranks:
+    work, copied = process.work, np.zeros(len(operations), np.int64)
+    for index, rank in process.ranks:
         of_rank = (work.rank[operations] == index) & (work.group[operations] == 1)
         rows = np.flatnonzero(of_rank & (operations >= 0))
         copied[rows] = rank.operations.copies.bytes[work.place[operations[rows]]]
     return copied
 
 
-def _goes_back(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    work: GpuWork,
-    waits: tuple[Int64, Int64],
-    following: Int64,
-) -> Mask:
+def _goes_back(process: Recorded, waits: tuple[Int64, Int64], following: Int64) -> Mask:
     """Say which copies to the host are followed by one of as many bytes to the GPU, bool[m].
 
     Of several copies that follow each other on a stream, the first or the last one. Where the
     thread loads data between them, what it copies to the GPU is something else.
     """
-    waiting, awaited = waits
+    calls, work, own, (waiting, awaited) = process.calls, process.work, process.api_calls, waits
     begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(work)), 0))[awaited]
-    size = copied_bytes(ranks, work, following)
-    is_same = (copied_bytes(ranks, work, awaited) == size) | (
-        copied_bytes(ranks, work, first) == size
-    )
+    size = copied_bytes(process, following)
+    is_same = (copied_bytes(process, awaited) == size) | (copied_bytes(process, first) == size)
     to_device = (following >= 0) & work.is_to_device[following]
     same: Mask = work.is_to_host[awaited] & to_device & is_same & (size > 0)
-    evidence = host_evidence(ranks[0][1])
     rows = np.flatnonzero(same)
-    if evidence is not None and len(rows):
-        own = evidence.calls
-        low = own.ends(calls.index[waiting[rows]])
-        high = own.start_ns[calls.index[calls.outer[work.call[following[rows]]]]]
-        threads = own.packed_thread.at(calls.index[waiting[rows]])
-        for thread in distinct_values(threads).tolist():
-            chosen = threads == thread
-            loading = evidence.thread(thread).loading
-            loaded_ns = intervals.covered_within(loading, low[chosen], high[chosen])
-            same[rows[chosen]] = loaded_ns == 0
+    low = own.ends(calls.index[waiting[rows]])
+    high = own.start_ns[calls.index[calls.outer[work.call[following[rows]]]]]
+    threads = own.packed_thread.at(calls.index[waiting[rows]])
+    for thread in distinct_values(threads).tolist():
+        chosen, loading = threads == thread, process.evidence.thread(thread).loading
+        same[rows[chosen]] = intervals.covered_within(loading, low[chosen], high[chosen]) == 0
     return same
 
 
@@ -224,31 +182,18 @@ class HostWaits(Record, frozen=True):
     is_needed: Mask
 
 
-def host_waits(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    work: GpuWork,
-    events: EventWaits | None,
-    stalls: Stalls,
-    shift_ns: int = 0,
-) -> HostWaits:
+def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> HostWaits:
     """Return the waits of a process's host: synchronizing calls, copies, full queues.
 
     A call whose operation is not known waits for nothing here: it takes as long as it took.
-
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: of all its ranks.
-        events: what streams waited for, if event records show it.
-        stalls: launches that a full queue blocked.
-        shift_ns: what was added to times of the report.
+    `events`: what streams waited for, if event records show it; `stalls`: launches that a full
+    queue blocked.
     """
-    rank = ranks[0][1]
-    call, operation = _synchronized(rank, calls, work, events)
+    calls, work = process.calls, process.work
+    call, operation = _synchronized(process, events)
     blocked = np.flatnonzero(work.blocks)
-    free_call, freed_after = _freeing(rank, calls, work)
-    stall_call, stall_operation, stalled_ns = _stalled(stalls, calls, work)
+    free_call, freed_after = _freeing(process)
+    stall_call, stall_operation, stalled_ns = _stalled(stalls, process)
     counts = [len(call) + len(blocked), len(free_call), len(stall_call)]
     is_freeing = np.repeat([False, True, False], counts)
     is_stall = np.repeat([False, False, True], counts)
@@ -275,7 +220,7 @@ def host_waits(
     np.minimum.at(shortest, call[is_last], tail[is_last])
     tail = np.minimum(tail, shortest[call])
     call, operation = call[possible], operation[possible]
-    is_needed = needed_at_once(ranks, calls, work, call, operation, shift_ns)
+    is_needed = needed_at_once(process, call, operation)
     is_needed |= is_freeing[possible]
     return HostWaits(call, operation, own[possible], tail[possible], is_stall[possible], is_needed)
 
@@ -283,17 +228,15 @@ def host_waits(
 class _Chains:
     """Operations of a process by stream, in the order in which they were put there."""
 
-    def __init__(self, work: GpuWork, calls: HostCalls) -> None:
+    def __init__(self, process: Recorded) -> None:
         self._by_stream: dict[int, tuple[Int64, Int64]] = {}
+        self._calls, work = process.calls, process.work
+        calls = self._calls
         in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
         order = np.lexsort((np.arange(len(work)), in_time, work.stream))
         streams, first = np.unique(work.stream[order], return_index=True)
         for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
             self._by_stream[stream] = in_time[part], part
-
-    @property
-    def streams(self) -> list[int]:
-        return list(self._by_stream)
 
     def last_before(self, stream: Int64, time: Int64) -> Int64:
         """Return the operation last put on each stream before a place in host order, or -1."""
@@ -307,49 +250,37 @@ class _Chains:
             chosen[rows[at >= 0]] = place[at[at >= 0]]
         return chosen
 
-    def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
+    def all_before(self, call: Int64) -> tuple[Int64, Int64]:
         """Return calls and the last operation on every stream before each, int64[k] both."""
         pairs = [
-            (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
-            for stream in self.streams
+            (call, self.last_before(np.full(len(call), stream), self._calls.in_time[call]))
+            for stream in self._by_stream
         ]
         waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
         return waiting[last >= 0], last[last >= 0]
 
 
-def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+def _freeing(process: Recorded) -> tuple[Int64, Int64]:
     """Return the calls that free memory, and the work each waits for: all of every stream."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101
-    ids = [
-        key
-        for key, name in rank.trace.api_names.items()
-        if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
-    ]
-    freeing = distinct_values(calls.outer[columns.packed_name.isin(ids)[calls.index]])
-    return _Chains(work, calls).all_before(freeing, calls)
+    frees = process.are_named(
+        lambda name: (
+            api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
+        )
+    )
+    return _Chains(process).all_before(distinct_values(process.calls.outer[frees]))
 
 
-def _synchronized(
-    rank: Rank, calls: HostCalls, work: GpuWork, events: EventWaits | None
-) -> tuple[Int64, Int64]:
+def _synchronized(process: Recorded, events: EventWaits | None) -> tuple[Int64, Int64]:
     """Return the synchronizing calls, each with the operations that it waited for."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101
-    ids = [
-        key
-        for key, name in rank.trace.api_names.items()
-        if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
-    ]
-    is_wait = columns.packed_name.isin(ids)[calls.index]
+    calls, rank = process.calls, process.rank
+    is_wait = process.are_named(lambda name: api_call_kind(name) is ApiCallKind.SYNCHRONIZE)
     # A driver's call inside the runtime's one is the same wait.
     waiting = distinct_values(calls.outer[is_wait])
     stream, event, device = (np.full(len(calls), NULL) for _ in range(3))
     targets = _Targets(stream, event, device, np.zeros(len(calls), np.bool_))
     rows = rank.trace.synchronizations(rank.process)
     if rows is not None:
-        of_rows = calls_with(rows.correlation, lambda: rows.start_ns, columns)
-        place = calls.place_of(of_rows)
+        place = process.calls_of(rows)
         place[place >= 0] = calls.outer[place[place >= 0]]
         of_stream = (rows.kind == SynchronizationKind.HOST_FOR_STREAM) & (place >= 0)
         targets.stream[place[of_stream]] = rows.stream[of_stream]
@@ -358,8 +289,8 @@ def _synchronized(
         targets.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
         of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
         targets.is_device_wide[place[of_device]] = True
-    chains = _Chains(work, calls)
-    by_device = chains.all_before(waiting[targets.is_device_wide[waiting]], calls)
+    chains = _Chains(process)
+    by_device = chains.all_before(waiting[targets.is_device_wide[waiting]])
     waits, operations = [by_device[0]], [by_device[1]]
     rest = waiting[~targets.is_device_wide[waiting]]
     if events is not None:
@@ -372,26 +303,25 @@ def _synchronized(
     waits.append(by_stream[last >= 0])
     operations.append(last[last >= 0])
     if events is None:
-        call, operation = _behind_others(by_stream, last, calls, work)
+        call, operation = _behind_others(by_stream, last, process)
         waits.append(call)
         operations.append(operation)
     rest = rest[targets.stream[rest] == NULL]
-    last = _ended_before(calls.start_ns[rest], calls.end_ns[rest], rest, calls, work)
+    last = _ended_in(rest, process)
     waits.append(rest[last >= 0])
     operations.append(last[last >= 0])
     return np.concatenate(waits), np.concatenate(operations)
 
 
-def _behind_others(
-    waiting: Int64, last: Int64, calls: HostCalls, work: GpuWork
-) -> tuple[Int64, Int64]:
+def _behind_others(waiting: Int64, last: Int64, process: Recorded) -> tuple[Int64, Int64]:
     """Return the waits for a stream that seem to have been for another one as well, by times.
 
     The stream had been made to wait for that one since its last operation: the call returned within
     20 us of the other stream's operation, and long after its own stream's.
     """
+    calls, work = process.calls, process.work
     own_end_ns = np.where(last >= 0, work.end_ns[last], np.iinfo(np.int64).min // 2)
-    other = _ended_before(calls.start_ns[waiting], calls.end_ns[waiting], waiting, calls, work)
+    other = _ended_in(waiting, process)
     is_late = calls.end_ns[waiting] - own_end_ns > TOLERANCE_NS
     is_near = calls.end_ns[waiting] - work.end_ns[other] <= TOLERANCE_NS
     fits = (other >= 0) & is_late & is_near
@@ -427,26 +357,26 @@ def _behind_events(
     return events.behind(waiting[known], chain[known], place[known])
 
 
-def _stalled(stalls: Stalls, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64, Int64]:
+def _stalled(stalls: Stalls, process: Recorded) -> tuple[Int64, Int64, Int64]:
     """Return launches blocked by a full queue, the operation that made room, and the time."""
-    place = calls.place_of(stalls.call)
+    place = process.calls.place_of(stalls.call)
     known = place >= 0
-    call = calls.outer[place[known]]
-    last = _ended_before(calls.start_ns[call], calls.end_ns[call], call, calls, work)
+    call = process.calls.outer[place[known]]
+    last = _ended_in(call, process)
     has = last >= 0
     length = (stalls.end_ns - stalls.start_ns)[known]
     return call[has], last[has], length[has]
 
 
-def _ended_before(
-    start_ns: Int64, end_ns: Int64, call: Int64, calls: HostCalls, work: GpuWork
-) -> Int64:
+def _ended_in(call: Int64, process: Recorded) -> Int64:
     """Return the operation that ended last while a call ran, launched before it; -1 for none."""
+    calls, work = process.calls, process.work
     order = np.argsort(work.end_ns, kind="stable")
     ends = work.end_ns[order]
-    at = np.searchsorted(ends, end_ns, side="right") - 1
+    at = np.searchsorted(ends, calls.end_ns[call], side="right") - 1
     operation = np.where(at >= 0, order[np.maximum(at, 0)], -1)
     launch = work.call[operation]
     in_time = np.where(launch >= 0, calls.in_time[launch], -1)
-    fits = (at >= 0) & (work.end_ns[operation] > start_ns) & (in_time < calls.in_time[call])
+    fits = (at >= 0) & (work.end_ns[operation] > calls.start_ns[call])
+    fits &= in_time < calls.in_time[call]
     return np.where(fits, operation, -1)

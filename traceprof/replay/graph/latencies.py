@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.columns import GpuWork, Recorded
     from traceprof.replay.graph.stream_waits import OperationWaits
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it
@@ -44,7 +44,7 @@ class Latencies(Record, frozen=True):
     unexplained_ns: Int64  # int64[n], how much later it began for no known reason
 
 
-def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits) -> Latencies:
+def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
     """Measure the delay after each kind of thing that operations wait for.
 
     What held it last is measured, up to 20 us; what did not, is at most the median of its kind.
@@ -52,12 +52,8 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits)
     launched 3 us before the stream was free, and begins 5 us later, as all do 8 us after their
     launch, waited for its launch, and would begin 1 us after the one before if launched in time.
     Waits that are only possible explain nothing.
-
-    Args:
-        calls: of the process.
-        work: its operations.
-        between: which streams waited for which operations.
     """
+    calls, work = process.calls, process.work
     num = len(work)
     has_call = work.call >= 0
     launched = np.full(num, -_FAR)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import asdict
 
-from traceprof.replay.graph.columns import COPY, gpu_work, host_calls
-from traceprof.replay.graph.hidden_waits import api_names, hidden_host_waits
+from traceprof.replay.graph.columns import COPY, Recorded, recorded
+from traceprof.replay.graph.hidden_waits import hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT, EdgeKind, Edges
@@ -29,7 +30,6 @@ from traceprof.replay.graph.stream_waits import (
     stream_waits,
 )
 from traceprof.replay.graph.thread_waits import hand_overs, loading_threads, lock_waits
-from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
@@ -45,16 +45,9 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 
-_NO_LIMITS = np.zeros(1, np.int64)
-
-
-class Observed(Record, frozen=True):
+class Observed(Recorded, frozen=True):
     """Calls, operations and waits of a process, before they are cut into segments."""
 
-    # of the process, each with its index among those of the run
-    ranks: tuple[tuple[int, Rank], ...]
-    calls: HostCalls  # its API calls
-    work: GpuWork  # its operations
     host_waits: HostWaits  # of its calls
     lock_waits: LockWaits  # for other threads, within calls
     hand_overs: HandOvers  # between its threads
@@ -118,66 +111,42 @@ def observe(
     stalls: Stalls,
     span: tuple[int, int] | None = None,
 ) -> Observed:
-    """Return the actions and waits of a process.
+    """Return the actions and waits of a process, of a span of the host's time or all of it.
 
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        shift_ns: what to add to times of the report.
-        stalls: launches of the process that a full queue blocked.
-        span: of the host's time, in the report's own; all of it where not given.
+    `stalls`: launches of the process that a full queue blocked.
     """
-    first = ranks[0][1]
-    calls = host_calls(first, shift_ns, span)
-    work = gpu_work(ranks, calls, shift_ns, span)
-    lost = lost_records(first, calls)
-    events = event_waits(ranks, calls, work) if lost <= MAX_LOST_RECORDS else None
-    waits = host_waits(ranks, calls, work, events, stalls, shift_ns)
-    between = stream_waits(events, work)
+    process = recorded(ranks, shift_ns, span)
+    calls = process.calls
+    lost = lost_records(process)
+    events = event_waits(process) if lost <= MAX_LOST_RECORDS else None
+    waits = host_waits(process, events, stalls)
+    between = stream_waits(events, process.work)
     if between is None:
-        latencies = measured_latencies(calls, work, NO_STREAM_WAITS)
-        late = latencies.unexplained_ns + latencies.crowded_ns
-        between = inferred_waits(first, late, calls, work)
+        latencies = measured_latencies(process, NO_STREAM_WAITS)
+        between = inferred_waits(process, latencies.unexplained_ns + latencies.crowded_ns)
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
-    begin_ns = earliest_ns if span is None else span[0] + shift_ns
-    overs = hand_overs(calls, work, begin_ns, api_names(first, calls))
-    loading = np.flatnonzero(is_in(calls.thread, loading_threads(calls, work)))
+    overs = hand_overs(process, earliest_ns if span is None else span[0] + shift_ns)
+    loading = np.flatnonzero(is_in(calls.thread, loading_threads(process)))
+    handed_over, waits_seen = np.append(overs.call, loading), len(waits.call) > 0
     return Observed(
-        ranks=tuple(ranks),
-        calls=calls,
-        work=work,
+        **asdict(process),
         host_waits=waits,
-        lock_waits=lock_waits(calls, work, waits),
+        lock_waits=lock_waits(process, waits),
         hand_overs=overs,
         stream_waits=between,
+        hidden_waits=hidden_host_waits(process, handed_over, waits_seen=waits_seen),
         lost_records=lost,
-        hidden_waits=hidden_host_waits(
-            ranks,
-            calls,
-            work,
-            np.append(overs.call, loading),
-            shift_ns,
-            waits_seen=len(waits.call) > 0,
-        ),
     )
 
 
 def in_segments(
-    observed: Observed,
-    alone: Int64,
-    host_node: int,
-    limits_ns: Int64 = _NO_LIMITS,
-    is_steady: Mask | None = None,
+    observed: Observed, alone: Int64, host_node: int, limits_ns: Int64, is_steady: Mask
 ) -> Process:
     """Cut the actions of a process into segments.
 
-    Args:
-        observed: the process.
-        alone: int64[n], operations that have to be segments of their own.
-        host_node: the first node that is free.
-        limits_ns: int64[s + 1], when its steps begin, and the last one ends.
-        is_steady: bool[s], which of them are; all where not given.
+    Some operations, int64[n], are segments `alone`. The first node is `host_node`.
     """
-    calls, work, between = observed.calls, observed.work, observed.stream_waits
+    calls, work = observed.calls, observed.work
     is_held = np.zeros(len(calls), np.bool_)
     is_held[observed.host_waits.call] = True
     is_held[observed.lock_waits.call] = True
@@ -186,8 +155,8 @@ def in_segments(
     first_call = np.flatnonzero(starts_segment)
     begins = _gpu_segments(work, segment_of_call, is_held[calls.outer], observed, alone)
     return Process(
-        **{name: getattr(observed, name) for name in Observed.__struct_fields__},
-        latencies=measured_latencies(calls, work, between),
+        **asdict(observed),
+        latencies=measured_latencies(observed, observed.stream_waits),
         first_call=first_call,
         segment_of_call=segment_of_call,
         is_held=is_held,
@@ -196,19 +165,13 @@ def in_segments(
         host_node=host_node,
         gpu_node=host_node + 2 * len(first_call),
         limits_ns=limits_ns,
-        is_steady=np.ones(len(limits_ns) - 1, np.bool_) if is_steady is None else is_steady,
-        loading_threads=loading_threads(calls, work, limits_ns),
+        is_steady=is_steady,
+        loading_threads=loading_threads(observed, limits_ns),
     )
 
 
 def edges_of(index: int, process: Process, members: Mask) -> list[Edges]:
-    """Return the edges within a process.
-
-    Args:
-        index: of the process.
-        process: with its segments.
-        members: bool[operations], which are of matched collectives.
-    """
+    """Return the edges within a process; `members`: bool[operations], of matched collectives."""
     return [*_host_edges(index, process), *_gpu_edges(index, process, members)]
 
 
@@ -319,7 +282,7 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     inside = np.flatnonzero(~members[first])
     within = launched[~members[first[launched]]]
     between = process.stream_waits
-    queued = queued_communication(process.ranks, work)
+    queued = queued_communication(process)
     return [
         _edges(
             EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]

@@ -94,28 +94,17 @@ class ProcessFacts(Record, frozen=True):
 
 
 def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:
-    """Return why an unseen loader may set the pace, so that nothing is gained; None if none may.
-
-    Args:
-        facts: about the run's processes.
-    """
+    """Return why an unseen loader may set the pace, so that nothing is gained; None if none may."""
     is_unseen = any(process.unseen_pace_ns > MIN_UNSEEN * process.span_ns for process in facts)
     return _UNSEEN if is_unseen else None
 
 
-def facts_of(
-    process: Process, step_limits_ns: Int64, launched_ns: int, shift_ns: int
-) -> ProcessFacts:
-    """Return the facts about a process.
+def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> ProcessFacts:
+    """Return the facts about a process whose ranks are open, in the steps that are compared.
 
-    Args:
-        process: its ranks are open.
-        step_limits_ns: int64[s + 1], when its steps begin that are compared, and the last one
-            ends, on the run's clock.
-        launched_ns: when the host launched the first of them: what was over by then holds up none.
-        shift_ns: what was added to times of the report.
+    `launched_ns`: when the host launched the first of these: what was over by then holds up none.
     """
-    limits_ns = int(step_limits_ns[0]), int(step_limits_ns[-1])
+    limits_ns, shift_ns = (int(step_limits_ns[0]), int(step_limits_ns[-1])), process.shift_ns
     work, calls, first = process.work, process.calls, process.first_operation
     by_kind = [
         np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
@@ -123,14 +112,13 @@ def facts_of(
         else np.empty(0, np.int64)
         for kind in (COMPUTE, COMMUNICATION, COPY)
     ]
-    between = process.stream_waits
-    hidden = hidden_stream_ns(calls, work, process.latencies.launched_ns, between)
+    hidden = hidden_stream_ns(process, process.latencies.launched_ns, process.stream_waits)
     late, late_ns = process.latencies.unexplained_ns, {}
     for index, rank in process.ranks:
         rows = np.flatnonzero((work.rank == index) & (late > 0))
         start = work.start_ns[rows]
         late_ns[rank.rank] = covered_ns(start - late[rows], start, limits_ns)
-    waits, training = process.host_waits, training_threads(calls, work)
+    waits, training = process.host_waits, training_threads(process)
     waiting = np.flatnonzero(is_in(calls.thread[waits.call], training))
     call, overs = waits.call[waiting], process.hand_overs
     in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
@@ -158,14 +146,10 @@ def facts_of(
         loader_ns=_loader_ns(process, step_limits_ns - shift_ns) if brings_batches else 0.0,
         late_ns=late_ns,
         unseen_pace_ns=0
-        if process.ranks[0][1].program.uses_dali  # its threads are known
-        else unseen_pace_ns(process.ranks, calls, work, training, overs, shift_ns, limits_ns),
-        workers_ran=_workers_ran(
-            process.ranks[0][1], limits_ns[0] - shift_ns, limits_ns[1] - shift_ns
-        ),
-        may_load=0.0
-        if brings_batches
-        else loading_share(process.ranks[0][1], calls, training, overs, step_limits_ns, shift_ns),
+        if process.rank.program.uses_dali  # its threads are known
+        else unseen_pace_ns(process, training, overs, limits_ns),
+        workers_ran=_workers_ran(process.rank, limits_ns[0] - shift_ns, limits_ns[1] - shift_ns),
+        may_load=0.0 if brings_batches else loading_share(process, training, overs, step_limits_ns),
     )
 
 
@@ -182,11 +166,9 @@ def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
 def _loader_ns(process: Process, limits_ns: Int64) -> float:
     """Return the mean time per step of a loader's first stage, less what it may be ahead.
 
-    Args:
-        process: its ranks are open.
-        limits_ns: int64[s + 1], when steps begin, and the last one ends, in the report's own time.
+    `limits_ns`: int64[s + 1], of the steps, in the report's own time.
     """
-    rank = process.ranks[0][1]
+    rank = process.rank
     ranges = rank.trace.ranges(LOADER_STAGE, rank.process).get(rank.process)
     if ranges is None:
         return 0.0
@@ -334,22 +316,15 @@ def process_part(
 ) -> ProcessPart:
     """Read one process, cut it into segments and weigh it.
 
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        shift: what to add to times of the report, ns.
-        stalls: launches of the process that a full queue blocked.
-        number: the index of the process.
-        matched_places: by group, the operations in which its members wait for each other.
-        members: by group, the indices of its members.
-        variants: the ways to weigh the process.
-        sample: the steps to replay; all where None.
-        left_out: int64[l], the numbers of steps of its first rank that are not steady.
-        is_kept: whether it will be weighed again.
+    `stalls`: its launches that a full queue blocked; `number`: its index. By group of ranks,
+    `matched_places` are the operations in which its `members` wait for each other. `left_out`:
+    int64[l], the numbers of steps of its first rank that are not steady. Without a sample all steps
+    are replayed; if it `is_kept`, it can be weighed again.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
     observed = observe(ranks, shift, stalls, span)
     rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
-    of_ranks = [step_operations(rank, index, observed, shift, sample) for index, rank in ranks]
+    of_ranks = [step_operations(rank, index, observed, sample) for index, rank in ranks]
     places = [
         (group, column)
         for group, of_group in enumerate(members)
@@ -384,7 +359,7 @@ def process_part(
     remaining = RemainingWork(steps_by_rank[0].number, steps_by_rank[0].limits_ns)
     weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
     launched_ns = min(int(rank_steps.launched_ns[0]) for rank_steps in steps_by_rank)
-    facts = facts_of(process, steps_by_rank[0].limits_ns, launched_ns, shift)
+    facts = facts_of(process, steps_by_rank[0].limits_ns, launched_ns)
     for _, rank in ranks:
         rank.release()
     work = process.work
@@ -413,12 +388,8 @@ def weighed(
 ) -> tuple[WeightSets, list[WeightSets], RemainingWork]:
     """Return the weights of edges, the factors of transfers, and remaining work, by variant.
 
-    Args:
-        process: with its segments.
-        edges: of the process.
-        matched: by group of ranks, the operations that are matched with others.
-        variants: the ways to weigh them.
-        remaining: the steps of the process.
+    `matched`: by group of ranks, the operations that are matched with others'; `remaining`: the
+    steps of the process.
     """
     sets: list[Durations] = []
     measured = as_measured(process)

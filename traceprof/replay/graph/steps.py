@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.process_graph import Observed, Process
+    from traceprof.replay.graph.columns import Recorded
+    from traceprof.replay.graph.process_graph import Process
     from traceprof.run.opening import Rank, Run
 
 MIN_STEPS = 10
@@ -54,15 +55,10 @@ class Sample(Record, frozen=True):
 def sample_of(
     run: Run, measured: Mapping[int, BreakdownResult], numbers: Mapping[int, Int64] | None = None
 ) -> Sample | None:
-    """Choose steps from the middle of the training; None if these would not be fewer.
+    """Choose steps that all ranks have, from the middle of the training or of those judged.
 
-    Args:
-        run: its reports are open.
-        measured: by rank, where its time went.
-        numbers: by rank, the numbers of the steps that are judged; the training where not given.
-
-    Returns:
-        Steps that all ranks have; None also if steps are not known.
+    None if these would not be fewer, or steps are not known. `measured` and `numbers` (of the
+    judged steps): by rank.
     """
     steps = {rank.rank: _training_steps(rank, measured.get(rank.rank)) for rank in run.ranks}
     known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
@@ -216,18 +212,13 @@ def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
 
 
 def step_operations(
-    rank: Rank, index: int, observed: Observed, shift: int, sample: Sample | None
+    rank: Rank, index: int, observed: Recorded, sample: Sample | None
 ) -> StepOperations:
     """Return the operations at which the steps of a rank begin and end.
 
-    Args:
-        rank: one of the process.
-        index: its index among the ranks of the run.
-        observed: the process.
-        shift: what to add to times of the report, ns.
-        sample: the steps to replay; those of the training where None.
+    The steps are those of a sample, or of the training. `index`: of the rank, in the run.
     """
-    work = observed.work
+    work, shift = observed.work, observed.shift_ns
     own = np.flatnonzero(work.rank == index)
     steps: StepWindows | None
     if sample is not None:
@@ -258,18 +249,18 @@ def step_operations(
         return StepOperations(
             np.append(begin, last), np.array([last]), limits, numbers, latest[is_last]
         )
-    of_steps = _last_of_steps(rank, observed, own, steps.source, shift)
+    of_steps = _last_of_steps(rank, observed, own, steps.source)
     nothing = np.empty(0, np.int64)
     return StepOperations(np.append(begin, last), of_steps, limits, numbers, nothing)
 
 
-def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, shift: int) -> Int64:
+def _last_of_steps(rank: Rank, observed: Recorded, own: Int64, source: Int64) -> Int64:
     """Return the operation that ends last of those launched within each step, int64[s].
 
     Only operations of the stream that computes most count, if every step has some: a loader runs
     ahead.
     """
-    ranges, work = rank.host_steps, observed.work
+    ranges, work, shift = rank.host_steps, observed.work, observed.shift_ns
     assert ranges is not None  # noqa: S101  (there are steps)
     launched = own[work.call[own] >= 0]
     computes = launched[work.kind[launched] == COMPUTE]

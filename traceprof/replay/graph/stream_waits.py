@@ -9,18 +9,14 @@ import numpy as np
 from traceprof.communication.messages import messages
 from traceprof.communication.nccl_queues import Independence, independence_of
 from traceprof.replay.graph.columns import COMMUNICATION
-from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.run.opening import Rank
+    from traceprof.replay.graph.columns import GpuWork, Recorded
     from traceprof.trace.model.host import EventRecords, Synchronizations
 
 MAX_LOST_RECORDS = 0.01
@@ -53,13 +49,8 @@ class EventWaits(Record, frozen=True):
     def behind(self, owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64]:
         """Return the operations that must end before places in streams are reached.
 
-        Args:
-            owner: int64[n], numbers by which the caller knows each place.
-            chain: int64[n], the streams, by number.
-            place: int64[n], in the host's order.
-
-        Returns:
-            Owners and operations, int64[k] each: of each stream that matters the last one.
+        `owner`: int64[n], numbers by which the caller knows each place. The result is owners and
+        operations, int64[k] each: of each stream that matters the last one.
         """
         owners, operations = [_NOTHING], [_NOTHING]
         while len(owner):
@@ -96,17 +87,9 @@ class EventWaits(Record, frozen=True):
         )
 
 
-def event_waits(
-    ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork
-) -> EventWaits | None:
-    """Return the recorded events of a process; None if there are none.
-
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: of all its ranks.
-    """
-    first = ranks[0][1]
+def event_waits(process: Recorded) -> EventWaits | None:
+    """Return the recorded events of a process; None if there are none."""
+    ranks, calls, work, first = process.ranks, process.calls, process.work, process.rank
     records = first.trace.event_records(first.process)
     if not records:
         return None
@@ -114,12 +97,12 @@ def event_waits(
     for index, rank in ranks:
         devices[index] = rank.key.device
     only = int(devices[ranks[0][0]]) if len(ranks) == 1 else None
-    recorded = _asked_at(records, calls, first, only, records.correlation >= 0)
+    recorded = _asked_at(records, process, only, records.correlation >= 0)
     rows = first.trace.synchronizations(first.process)
     waits = None
     if rows is not None:
         chosen = (rows.kind == SynchronizationKind.STREAM_FOR_EVENT) & (rows.stream != NULL)
-        waits = _asked_at(rows, calls, first, only, chosen & (rows.event != NULL))
+        waits = _asked_at(rows, process, only, chosen & (rows.event != NULL))
     of_work = _joined(devices[work.rank], work.stream)
     sides = [of_work, _joined(recorded.device, recorded.stream)]
     if waits is not None:
@@ -157,42 +140,31 @@ def event_waits(
     )
 
 
-def lost_records(rank: Rank, calls: HostCalls) -> float:
+def lost_records(process: Recorded) -> float:
     """Return the share of the calls that record an event whose record is not in the report.
 
-    Returns:
-        0 if no stream waits for an event.
+    0 if no stream waits for an event.
     """
-    columns = rank.calls
-    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
-    if not len(calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT)):
+    calls, rank = process.calls, process.rank
+    if not len(_calls_of_kind(process, ApiCallKind.STREAM_WAIT)):
         return 0.0
-    recording = distinct_values(calls.outer[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
+    recording = distinct_values(calls.outer[_calls_of_kind(process, ApiCallKind.EVENT_RECORD)])
     records = rank.trace.event_records(rank.process)
     if not records or not len(recording):
         return 1.0
-    place = calls.place_of(calls_with(records.correlation, lambda: records.asked_ns, columns))
+    place = process.calls_of(records)
     known = is_in(recording, calls.outer[place[place >= 0]])
     return 1 - float(known.mean())
 
 
-def calls_of_kind(rank: Rank, calls: HostCalls, kind: ApiCallKind) -> Int64:
-    """Return the calls of a kind, indices into `calls`."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101
-    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) is kind]
-    return np.flatnonzero(columns.packed_name.isin(ids)[calls.index])
+def _calls_of_kind(process: Recorded, kind: ApiCallKind) -> Int64:
+    return np.flatnonzero(process.are_named(lambda name: api_call_kind(name) is kind))
 
 
 def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
-    """Return which operations could not begin before which ones of other streams were over.
+    """Return the operations that others waited for, and those on other streams that did.
 
-    Args:
-        waits: of a process.
-        work: its operations.
-
-    Returns:
-        Producers and consumers, int64[k] each.
+    int64[k] each.
     """
     at = np.searchsorted(waits.key, waits.wait_key, side="left")
     has = at < len(waits.key)
@@ -216,17 +188,9 @@ class _Asked(Record, frozen=True):
 
 
 def _asked_at(
-    rows: EventRecords | Synchronizations,
-    calls: HostCalls,
-    rank: Rank,
-    only: int | None,
-    chosen: Mask,
+    rows: EventRecords | Synchronizations, process: Recorded, only: int | None, chosen: Mask
 ) -> _Asked:
-    columns = rank.calls
-    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
-    times = rows.start_ns if hasattr(rows, "start_ns") else rows.asked_ns
-    call = calls_with(rows.correlation, lambda: times, columns)
-    of_row = calls.place_of(call)
+    calls, of_row = process.calls, process.calls_of(rows)
     at = np.flatnonzero(chosen & (of_row >= 0) & (rows.stream != NULL) & (rows.event != NULL))
     place = calls.in_time[of_row[at]] + 1
     device = np.full(len(at), only, np.int64) if only is not None else rows.device[at]
@@ -307,30 +271,21 @@ NO_STREAM_WAITS = OperationWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_
 
 
 def stream_waits(events: EventWaits | None, work: GpuWork) -> OperationWaits | None:
-    """Return the waits of streams; None without event records.
-
-    Args:
-        events: of a process.
-        work: of all its ranks.
-    """
+    """Return the waits of streams; None without event records."""
     if events is None:
         return None
     producer, consumer = awaited(events, work)
     return OperationWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
 
 
-def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> OperationWaits:
+def inferred_waits(process: Recorded, late: Int64) -> OperationWaits:
     """Return which operations seem to have waited for one of another stream, or may have.
 
     An operation that nothing known held, and that began within 20 us of the end of another stream's
-    operation which was launched before it, is taken to have waited for that one.
-
-    Args:
-        rank: one rank of the process.
-        late: int64[n], from the end of what each operation surely waited for to its start.
-        calls: of the process.
-        work: its operations.
+    operation which was launched before it, is taken to have waited for that one. `late`: int64[n],
+    the time from the end of what each operation surely waited for to its start, ns.
     """
+    calls, work = process.calls, process.work
     consumer = np.flatnonzero((late > TOLERANCE_NS) & (work.call >= 0))
     by_end = np.argsort(work.end_ns, kind="stable")
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
@@ -340,7 +295,7 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
     fits &= work.start_ns[consumer] - work.end_ns[producer] <= TOLERANCE_NS
     fits &= in_time[producer] < in_time[consumer]
     producer, consumer = producer[fits], consumer[fits]
-    others = possible_waits(rank, calls, work)
+    others = possible_waits(process)
     return OperationWaits(
         np.concatenate((producer, others[0])),
         np.concatenate((consumer, others[1])),
@@ -349,20 +304,20 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
     )
 
 
-def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     """Return the most that streams of a process may have waited for each other by events.
 
-    Returns:
-        Producers and consumers, int64[k] each, indices into `work`. No operation waited by an event
-        for what ends, in any replay, after all the producers of it and of those before it on its
-        stream.
+    Producers and consumers, int64[k] each, indices into its operations. No operation waited by an
+    event for what ends, in any replay, after all the producers of it and of those before it on its
+    stream.
     """
-    wait = calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT)
-    recorded = np.sort(calls.in_time[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
+    calls, work = process.calls, process.work
+    wait = _calls_of_kind(process, ApiCallKind.STREAM_WAIT)
+    recorded = np.sort(calls.in_time[_calls_of_kind(process, ApiCallKind.EVENT_RECORD)])
     if len(wait) == 0 or len(recorded) == 0 or len(work) == 0:
         return _NOTHING, _NOTHING
     wait = wait[np.argsort(calls.in_time[wait])]
-    stream, place = _waiting_streams(rank, calls)[wait], calls.in_time[wait]
+    stream, place = _waiting_streams(process)[wait], calls.in_time[wait]
     last_record = np.searchsorted(recorded, place, side="left") - 1
     is_possible = last_record >= 0
     stream, place = stream[is_possible], place[is_possible]
@@ -394,15 +349,14 @@ def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, 
     return np.concatenate(producers), np.concatenate(consumers)
 
 
-def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:
+def _waiting_streams(process: Recorded) -> Int64:
     """Return the stream that each call made wait, int64[calls]; `NULL` if unknown."""
+    calls, rank = process.calls, process.rank
     stream = np.full(len(calls), NULL)
-    rows, columns = rank.trace.synchronizations(rank.process), rank.calls
-    assert columns is not None  # noqa: S101
+    rows = rank.trace.synchronizations(rank.process)
     if rows is not None:
         rows_of_waits = np.flatnonzero(rows.kind == SynchronizationKind.STREAM_FOR_EVENT)
-        place = calls.place_of(calls_with(rows.correlation, lambda: rows.start_ns, columns))
-        place = place[rows_of_waits]
+        place = process.calls_of(rows)[rows_of_waits]
         stream[place[place >= 0]] = rows.stream[rows_of_waits[place >= 0]]
     return stream
 
@@ -413,22 +367,19 @@ def behind_communication(work: GpuWork) -> Int64:
     return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
 
 
-def queued_communication(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> QueuedCommunication:
+def queued_communication(process: Recorded) -> QueuedCommunication:
     """Return which communication stands behind other communication, and which has to.
 
     Where not all operations that stand behind each other have a known communicator, they are taken
     to be of the same one.
-
-    Args:
-        ranks: of a process, each with its index among those of the run.
-        work: of all its ranks.
     """
+    work = process.work
     behind = behind_communication(work)
     if len(behind) == 0:
         nothing = _NOTHING, _NOTHING
         return QueuedCommunication(nothing, nothing, nothing, nothing, nothing)
     number, rows_of = np.full(len(work), -1, np.int64), []
-    for index, rank in ranks:
+    for index, rank in process.ranks:
         sent = messages(rank)
         of_group = np.where(sent.group >= 0, sent.group + len(sent.communicators), -1)
         rows = work.rows_of_kernels(index, rank)[sent.kernel]

@@ -8,21 +8,17 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.evidence_names import OVER_BY_ITSELF
-from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.hidden_waits import api_names, numbered
+from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Float64, Int64, Intervals
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.columns import Recorded
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.run.opening import Rank
     from traceprof.trace.model.trace import Trace
 
 # Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
@@ -58,20 +54,15 @@ class HandOvers(Record, frozen=True):
     own: Int64
 
 
-def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> HandOvers:
+def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     A thread that sleeps or works by itself takes as long whenever another one's call returns
     meanwhile: of a place where the time since the thread's own call varies less than that since the
-    other one's return, none is a hand-over.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        begin_ns: when what is replayed begins: a thread that makes its first call later waited as
-            one does that made a call before.
-        name: int64[calls], a number for what each is.
+    other one's return, none is a hand-over. A thread that makes its first call after `begin_ns`,
+    when what is replayed begins, waited as one does that made a call before.
     """
+    calls, work, name = process.calls, process.work, process.call_names
     launches = distinct_values(calls.thread[work.call[work.call >= 0]])
     chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
@@ -113,8 +104,9 @@ def _variance(values: Int64, place: Int64) -> Float64:
     return of_places[place]
 
 
-def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
+def training_threads(process: Recorded) -> Int64:
     """Return the threads that launch to the stream which computes most: a loader's do not."""
+    calls, work = process.calls, process.work
     computes = (work.kind == COMPUTE) & (work.call >= 0)
     if not computes.any():
         return distinct_values(calls.thread)
@@ -123,20 +115,17 @@ def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
     return distinct_values(calls.thread[work.call[busiest]])
 
 
-def loading_threads(calls: HostCalls, work: GpuWork, limits_ns: Int64 | None = None) -> Int64:
+def loading_threads(process: Recorded, limits_ns: Int64 | None = None) -> Int64:
     """Return the threads that bring batches: they copy to the GPU, and neither train nor send.
 
     When such a thread waits for room in its queue, and which batch a step takes, is not recorded.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        limits_ns: int64[s + 1], when steps begin, and the last one ends: without copies in a
-            quarter of these, none brings batches.
+    With the limits of steps, int64[s + 1], none brings batches that copies in under a quarter of
+    them.
     """
+    calls, work = process.calls, process.work
     copying = work.call[(work.call >= 0) & work.is_to_device]
     communicating = work.call[(work.call >= 0) & (work.kind == COMMUNICATION)]
-    others = np.append(training_threads(calls, work), calls.thread[communicating])
+    others = np.append(training_threads(process), calls.thread[communicating])
     copying = copying[~is_in(calls.thread[copying], others)]
     threads = distinct_values(calls.thread[copying])
     if limits_ns is None:
@@ -148,13 +137,7 @@ def loading_threads(calls: HostCalls, work: GpuWork, limits_ns: Int64 | None = N
 
 
 def unseen_pace_ns(
-    ranks: Sequence[tuple[int, Rank]],
-    calls: HostCalls,
-    work: GpuWork,
-    training: Int64,
-    overs: HandOvers,
-    shift_ns: int,
-    limits_ns: tuple[int, int],
+    process: Recorded, training: Int64, overs: HandOvers, limits_ns: tuple[int, int]
 ) -> int:
     """Return how long threads slept until one that launches nothing may have woken them.
 
@@ -163,21 +146,12 @@ def unseen_pace_ns(
     launch, a silence of these. If thread switches were recorded, somebody else was on a CPU right
     before the sleep was over; else the thread was in a system call that waits for others. If
     neither was, each long silence may be one, where they make much of the time.
-
-    Args:
-        ranks: of the process, each with its index among those of the run.
-        calls: of the process.
-        work: of all its ranks.
-        training: its threads that train, as in `calls`.
-        overs: between its threads.
-        shift_ns: what was added to times of the report.
-        limits_ns: the time to look at, by the run's clock.
     """
-    rank, evidence = ranks[0][1], host_evidence(ranks[0][1])
+    calls, work, evidence = process.calls, process.work, process.evidence
     launching = distinct_values(calls.thread[work.call[work.call >= 0]])
     outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
-    if evidence is None or not len(follows):
+    if not len(follows):
         return 0
     call, since = outer[follows], calls.end_ns[outer[follows - 1]]
     is_training = is_in(calls.thread[call], training)
@@ -196,7 +170,7 @@ def unseen_pace_ns(
         rows = np.flatnonzero((calls.thread[call] == thread) & (until > since))
         if len(rows):
             number = int(evidence.calls.packed_thread.at(calls.index[call[rows[:1]]])[0])
-            silent = intervals.union(since[rows] - shift_ns, until[rows] - shift_ns)
+            silent = intervals.union(since[rows] - process.shift_ns, until[rows] - process.shift_ns)
             asleep = _waiting(evidence, number, silent, limits_ns[1] - limits_ns[0])
             starts.append(asleep.start_ns)
             ends.append(asleep.end_ns)
@@ -205,35 +179,24 @@ def unseen_pace_ns(
     length, woken = (end - start)[longest], end[longest]
     if length.sum() <= enough:
         return 0
-    ran = rank.trace.others_ran(woken, _launching_threads(rank.trace))
+    trace = process.rank.trace
+    ran = trace.others_ran(woken, _launching_threads(trace))
     return int(length.sum() if ran is None else length[ran].sum())
 
 
-def loading_share(
-    rank: Rank, calls: HostCalls, training: Int64, overs: HandOvers, limits_ns: Int64, shift_ns: int
-) -> float:
+def loading_share(process: Recorded, training: Int64, overs: HandOvers, limits_ns: Int64) -> float:
     """Return an upper bound of the share of time in which a thread without calls loads data.
 
     It may do that if a thread that trains, or one that hands over to such a thread, slept until it
     had run, as for the first batch, and if it goes on in about every step. A queue may hide for a
     whole recording whether it keeps up. Its time is its own but for sleeps that ended where the
-    training takes a batch: then it waited for room.
-
-    Args:
-        rank: of the process.
-        calls: of the process.
-        training: its threads that train, as in `calls`.
-        overs: between its threads.
-        limits_ns: int64[s + 1], when steps begin, and the last one ends, by the run's clock.
-        shift_ns: what was added to times of the report.
+    training takes a batch: then it waited for room. `limits_ns`: int64[s + 1], of the steps.
     """
-    evidence = host_evidence(rank)
-    if evidence is None:
-        return 0.0
-    quiet = rank.trace.quiet_switches(rank.process)
+    calls, evidence, shift_ns = process.calls, process.evidence, process.shift_ns
+    quiet = process.rank.trace.quiet_switches(process.rank.process)
     if not len(quiet.thread):
         return 0.0
-    name, limits_ns = api_names(rank, calls), limits_ns - shift_ns
+    name, limits_ns = process.call_names, limits_ns - shift_ns
     to_training = is_in(calls.thread[overs.call], training)
     givers = calls.thread[overs.after[to_training]]
     woken, following = [], []
@@ -271,11 +234,7 @@ def loading_share(
 def _waiting(evidence: HostEvidence, thread: int, silent: Intervals, span_ns: int) -> Intervals:
     """Return when a thread slept until another one may have woken it.
 
-    Args:
-        evidence: of the process.
-        thread: the thread, by its number in the report.
-        silent: its time without calls.
-        span_ns: how long all of it takes, with calls.
+    `silent`: its time without calls, of the `span_ns` of all its time.
     """
     of_thread, activity = evidence.thread(thread), evidence.activity
     asleep, known = of_thread.sleep.asleep, (of_thread.mpi, of_thread.setup, of_thread.allocation)
@@ -312,18 +271,14 @@ def _launching_threads(trace: Trace) -> Int64:
     return distinct_values(np.concatenate(threads))
 
 
-def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
+def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     """Return which calls waited until another thread's long call had returned.
 
     CUDA's driver lets one thread at a time change a context. Seen on A100: a loader's thread enters
     `cudaMemcpyAsync` while the main thread's copy of four bytes to pageable memory waits for the
-    step to be over, and returns 10 to 60 us after it.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        waits: for the GPU, which are left out.
+    step to be over, and returns 10 to 60 us after it. Calls that wait for the GPU are left out.
     """
+    calls, work = process.calls, process.work
     launches = distinct_values(calls.thread[work.call[work.call >= 0]])
     is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
     chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))

@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.hidden_waits import names_of, numbered
+from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.replay.graph.latencies import MAX_LATENCY_NS
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
 from traceprof.structs import Record
@@ -28,11 +28,6 @@ def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
 
     Steps alternate as in the sequence of Thue and Morse: no period of the steps falls into one
     half, as that of a loader of two batches would with even and odd ones.
-
-    Args:
-        start_ns: int64[n].
-        limits_ns: int64[s + 1], when steps began and the last one ended.
-        is_steady: bool[s], which steps are compared.
     """
     step = np.searchsorted(limits_ns, start_ns, side="right") - 1
     is_inside = np.append(is_steady, False)[step] & (step >= 0)
@@ -52,7 +47,7 @@ def held_out_latencies(process: Process) -> Latencies:
     """
     latencies, work = process.latencies, process.work
     half = halves(work.start_ns, process.limits_ns, process.is_steady)
-    like = numbered(work.chain, names_of(process.ranks, work))
+    like = numbered(work.chain, process.operation_names)
     consumer = process.stream_waits.consumer
     return replace(
         latencies,
@@ -75,8 +70,7 @@ def held_out_tails(process: Process) -> Float64:
     has_waited = process.work.end_ns[operation] > process.calls.start_ns[waits.call]
     is_delay = has_waited & (tail <= MAX_LATENCY_NS)
     half = np.where(is_delay, half, -1)
-    names = names_of(process.ranks, process.work)
-    like = numbered(names[operation], waits.is_stall.astype(np.int64))
+    like = numbered(process.operation_names[operation], waits.is_stall.astype(np.int64))
     return _of_others(tail, like, half).astype(np.float64)
 
 
