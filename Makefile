@@ -68,6 +68,7 @@ docs: $(VENV)/installed-docs  ## Build the site into build/site; any warning is 
 
 validation: $(VENV)/installed  ## Write docs/validation.md from the recordings in TRACEPROF_TRACES
 	$(BIN)/python docs/validation.py
+	$(BIN)/python docs/reruns.py
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json

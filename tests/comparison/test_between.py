@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,63 +31,14 @@ if TYPE_CHECKING:
 OPTIONS = Options(savings=False)
 TRAINING = SAMPLE_FOLDER / "training.sqlite"
 LOADER = "pairs/kineto_loader/resnet50_{}.pt.trace.json.gz"
-# Recordings of which each quarter is held against each other: nothing was changed in them.
-WINDOWS = (
-    "a100x4_ddp_baseline_rank0.sqlite",
-    "a100x4_ddp_nobroadcast_rank0.sqlite",
-    "a100_single_4workers_dataloader.sqlite",
-    "a100_single_dali_amp_bf16.sqlite",
-    "h100x2_torchrun_nccl_on_compute_stream.sqlite",
-    "jacobi_mpi",
-    "kineto/bytedance_st",
-    "kineto/param_resnet.json.gz",
-    "pairs/a100_loader_0_baseline.sqlite",
-    "pairs/a100_loader_1_8workers.sqlite",
-    "pairs/a100_loader_2_dali.sqlite",
-    "pairs/a100_loader_3_dali_amp.sqlite",
-    "pairs/h100x2_per_layer_sync.sqlite",
-    "pairs/v100_mpas_0_noasync.sqlite",
-    "pairs/v100_mpas_1_async.sqlite",
-    "streams_3.0.0.sqlite",
-)
-RERUNS = (
-    ("kineto/noise/h100_a1.pt.trace.json.gz", "kineto/noise/h100_a2.pt.trace.json.gz"),
-    ("kineto/noise/h100_b1.pt.trace.json.gz", "kineto/noise/h100_b2.pt.trace.json.gz"),
-    (LOADER.format("w0_a"), LOADER.format("w0_b")),
-)
-MIN_STEPS = 6  # of a window
 
 
 def _document(path: Path, steps: tuple[int, int] | None = None) -> Document:
-    paths = sorted(path.iterdir()) if path.is_dir() else [path]
-    return document(analyze_reports(paths, Options(savings=False, steps=steps)))
-
-
-def _windows(path: Path) -> list[Document]:
-    """Return analyses of up to four equal parts of a recording's steps."""
-    numbers = sorted({step.step for step in _document(path).steps})
-    num_parts = min(len(numbers) // MIN_STEPS, 4)
-    ends = [numbers[index * len(numbers) // num_parts] for index in range(num_parts)]
-    return [
-        _document(path, (first, stop))
-        for first, stop in zip(ends, [*ends[1:], numbers[-1] + 1], strict=True)
-    ]
+    return document(analyze_reports([path], Options(savings=False, steps=steps)))
 
 
 def _side(one: Document) -> LoadedSide:
     return LoadedSide("a window", (one,))
-
-
-@pytest.mark.long
-def test_unchanged_programs_are_neither_faster_nor_slower(traces: Path) -> None:
-    """Reruns against reruns, windows against windows: false alarms in at most 6 % of the pairs."""
-    pairs = [tuple(_document(traces / name) for name in names) for names in RERUNS]
-    for name in WINDOWS:
-        pairs += combinations(_windows(traces / name), 2)
-    verdicts = [compared(_side(before), _side(after)).step.verdict for before, after in pairs]
-    assert len(verdicts) >= 60
-    alarms = sum(one in {"faster", "slower"} for one in verdicts)
-    assert alarms <= 0.06 * len(verdicts)
 
 
 def test_a_loader_that_varies_so_is_no_change(traces: Path) -> None:
