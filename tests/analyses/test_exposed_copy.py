@@ -317,18 +317,6 @@ def test_parameters_kept_in_host_memory_are_told_first_also_without_other_work(
     assert action.startswith("Keep what fits on the GPU: no CPUOffloadPolicy")
 
 
-def test_an_upload_before_anything_computes_is_called_so(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for number in range(20):
-        builder.memcpy(10 * number, 10 * number + 10, pageable=True)
-    builder.kernel(200, 400, GEMM).memcpy(400, 410).kernel(410, 500, GEMM)
-    assert "before anything computes" in only(builder, tmp_path).advice[0]
-    path = tmp_path / "t.sqlite"
-    # The training begins with the first kernel: the upload is none of it.
-    (later,) = findings_of(path, (200, 500))
-    assert later.metrics["exposed_ns"] == 10
-
-
 def test_a_batch_before_the_first_kernel_is_no_upload(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10).memcpy(10, 20).kernel(20, 200, GEMM)
     assert "stream of the compute after it" in only(builder, tmp_path).title

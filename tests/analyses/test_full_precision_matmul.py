@@ -153,7 +153,7 @@ def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
         (program(CONVOLUTION), "torch.bfloat16", "GradScaler"),
         (program("volta_sgemm_64x64_nn", gpu="Tesla V100-SXM2-16GB"), "GradScaler", "TF32"),
         (program(torch=False), "CUBLAS_COMPUTE_32F_FAST_TF32", "torch."),
-        (program(CONVOLUTION, torch=False), "cudnnSetConvolutionMathType", "torch."),
+        (program(CONVOLUTION, torch=False), "mixed_bfloat16", "torch."),
     ],
 )
 def test_advice_fits_gpu_program_and_kernels(

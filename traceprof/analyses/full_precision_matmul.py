@@ -76,10 +76,6 @@ _BLAS_HALF = (
     "Where the accuracy allows it, multiply FP16 or BF16 and sum in FP32: cublasGemmEx with"
     " CUBLAS_COMPUTE_32F"
 )
-_DNN = (
-    "cuDNN: cudnnSetConvolutionMathType(…, CUDNN_TENSOR_OP_MATH), or in the graph API a compute"
-    " type and tensors of 16 bits; channels in multiples of 8, and NHWC"
-)
 _FRAMEWORKS = (
     "TensorFlow: tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'); JAX: arrays of"
     " bfloat16, or jax_default_matmul_precision='tensorfloat32'"
@@ -94,7 +90,6 @@ ALL_ADVICE = (
     _TORCH_CONVOLUTION,
     _BLAS_TF32,
     _BLAS_HALF,
-    _DNN,
     _FRAMEWORKS,
 )
 
@@ -117,12 +112,7 @@ def advice(
             lines.insert(0 if is_fast else 1, _TORCH_TF32)
         attends = [_TORCH_ATTENTION] if Category.ATTENTION in categories else []
         return (*lines, *attends, *([_TORCH_CONVOLUTION] if convolves else []))
-    return (
-        *((_BLAS_TF32,) if rounds else ()),
-        *((_BLAS_HALF,) if multiplies else ()),
-        *((_DNN,) if convolves else ()),
-        _FRAMEWORKS,
-    )
+    return (*((_BLAS_TF32,) if rounds else ()), *((_BLAS_HALF,) if multiplies else ()), _FRAMEWORKS)
 
 
 ID = "full-precision-matmul"

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof import intervals
-from traceprof.analyses.exposed_copy.advice import (
-    MIN_UPLOAD_COPIES,
-    CopyCause,
-    advice,
-    by_cause,
-    page_advice,
-)
+from traceprof.analyses.exposed_copy.advice import CopyCause, advice, by_cause, page_advice
 from traceprof.analyses.exposed_copy.attribution import copy_owners, is_memory_known
 from traceprof.analyses.exposed_copy.gradient_copies import MIN_COPIES, MIN_STEPS
 from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_ns
@@ -209,6 +203,5 @@ def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart
 PAGE = {
     "min_copies": str(MIN_COPIES),
     "min_steps": str(MIN_STEPS),
-    "min_upload": str(MIN_UPLOAD_COPIES),
     "advice": bullets(page_advice()),
 }

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.exposed_copy.parts import CopyPart
 
-MIN_UPLOAD_COPIES = 16
-"""From the host, before anything computes: a batch is a few tensors, a model is many."""
 MIN_FRACTION = 0.1
 """Of what is exposed: smaller parts get no advice of their own."""
 
@@ -43,12 +41,6 @@ OFFLOAD = CopyCause(
     " stage3_max_live_parameters); pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
     " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
     "",
-)
-UPLOAD = CopyCause(
-    "from the host before anything computes",
-    "most likely the model, uploaded once",
-    "look at the steps alone (--steps A:B), or record some steps into the training",
-    "look at the time after it (--time-range A:B)",
 )
 PAGEABLE_H2D = CopyCause(
     "from pageable host memory",
@@ -139,10 +131,8 @@ CAUSES = (
     MEMSETS,
     UNIFIED,
     UNKNOWN_HOST,
-    UPLOAD,
 )
 """All causes, in the order of the page."""
-_NOT_TO_HIDE = (GRADIENTS, UPLOAD)
 
 
 _BY_PATH = {
@@ -172,8 +162,6 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
         return OFFLOAD
     if part.memory is MemoryKind.MANAGED:
         return UNIFIED
-    if part.direction == "h2d" and part.is_first and part.num_copies >= MIN_UPLOAD_COPIES:
-        return UPLOAD
     by_path = _BY_PATH[part.direction, part.is_same_stream]
     return _BY_MEMORY.get((part.direction, part.memory), by_path)
 
@@ -198,7 +186,7 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
     causes = by_cause(parts, is_pytorch=is_pytorch)
     for cause, copies in causes:
         exposed = exposed_ns(copies)
-        if cause not in _NOT_TO_HIDE:
+        if cause is not GRADIENTS:
             to_hide_ns += exposed
         if lines and exposed < MIN_FRACTION * all_ns:
             continue

@@ -36,7 +36,6 @@ class CopyPart(Record, frozen=True):
     is_gradient: bool  # whether they copy gradients out of the buckets in which they were reduced
     # whether a framework of sharded parameters launched them: those that it keeps on the host
     is_offload: bool
-    is_first: bool  # whether they were over before the first compute of the window began
     exposed_ns: int  # how long they ran while nothing else did
     num_copies: int  # the number of copies that own a part of it
     bytes: int  # the bytes of these copies
@@ -49,18 +48,17 @@ class CopyPart(Record, frozen=True):
 def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
     """Return the exposed copies by kind, the longest exposed first."""
     is_gradient = _are_gradients(rank, owners)
-    is_first = owners.end_ns <= _first_compute(rank, window)
     known, at = places(rank), _places(rank, owners)
     is_sharded = np.array([*(kind in _SHARDED for kind in known.kinds), False], np.bool_)
     is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
     is_same = owners.is_same_stream
-    keys = (owners.direction, owners.memory, is_same, is_gradient, is_offload, is_first)
+    keys = (owners.direction, owners.memory, is_same, is_gradient, is_offload)
     sizes = [int(key.max(initial=0)) + 1 for key in keys]
     number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     parts = []
     for part in distinct_values(number).tolist():
         chosen = number == part
-        direction, memory, same, gradient, offload, first = map(int, np.unravel_index(part, sizes))
+        direction, memory, same, gradient, offload = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
         busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
         parts.append(
@@ -70,7 +68,6 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
                 is_same_stream=bool(same),
                 is_gradient=bool(gradient),
                 is_offload=bool(offload),
-                is_first=bool(first),
                 exposed_ns=int(owners.exposed_ns[chosen].sum()),
                 num_copies=int(chosen.sum()),
                 bytes=size,
@@ -97,13 +94,6 @@ def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
     if is_gradient.any():
         is_gradient &= is_in(owners.copy, gradient_copies(rank))
     return is_gradient
-
-
-def _first_compute(rank: Rank, window: Window) -> int:
-    """Return when something first computes in the window; its start where nothing does."""
-    first = int(np.searchsorted(rank.compute.end_ns, window.start_ns, side="right"))
-    start = int(rank.compute.start_ns[first]) if first < len(rank.compute) else window.end_ns
-    return start if start < window.end_ns else window.start_ns
 
 
 def _evidence(

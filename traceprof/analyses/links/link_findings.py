@@ -195,6 +195,10 @@ ASSUMED_ADVICE = (
     " load), `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and"
     " give the real rate if it differs"
 )
+_SEND_LESS = (
+    "Send fewer bytes (bf16 gradients: default_hooks.bf16_compress_hook; no_sync() on all but the"
+    " last micro-batch), or start earlier, so that compute hides it (bucket_cap_mb, prefetching)"
+)
 SATURATED_ADVICE = {
     "pcie": (
         (
@@ -210,29 +214,13 @@ SATURATED_ADVICE = {
             " with NVLink between them (`nvidia-smi topo -m`)"
         ),
     ),
-    "nvlink": (
-        (
-            "Send fewer bytes: bf16 gradients"
-            " (torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook),"
-            " no_sync() on all but the last micro-batch"
-        ),
-        (
-            "On Hopper and later with NVSwitch, let the switch do the reduction: NVLink SHARP"
-            " (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves the bytes that an all-reduce sends"
-        ),
-        "Start the communication earlier, so that compute hides it (bucket_cap_mb, prefetching)",
-    ),
-    "network": (
-        (
-            "Send fewer bytes between machines: hybrid sharding (HSDP) keeps the all-gathers inside"
-            " one; bf16 gradients; no_sync() on all but the last micro-batch"
-        ),
-        (
-            "Use every NIC: NCCL_IB_HCA must name them all, one near each GPU (`nvidia-smi topo"
-            " -m`), and NCCL_CROSS_NIC=0 on rail-optimised fabrics"
-        ),
-    ),
+    "nvlink": (_SEND_LESS,),
+    "network": (_SEND_LESS,),
 }
+_RANKS_FIRST = (
+    "Compare the ranks first: a collective's kernel runs until the last rank arrives, and while it"
+    " waits nothing crosses the link (see the findings on stragglers)"
+)
 UNDERUSED_ADVICE = {
     "copies": (
         (
@@ -250,10 +238,7 @@ UNDERUSED_ADVICE = {
         ),
     ),
     "nvlink": (
-        (
-            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-            " while it waits nothing crosses the link (see the findings on stragglers)"
-        ),
+        _RANKS_FIRST,
         (
             "Many small operations pay latency, not bandwidth: larger buckets (bucket_cap_mb),"
             " coalesced or flattened tensors"
@@ -268,26 +253,18 @@ UNDERUSED_ADVICE = {
         ),
     ),
     "pcie": (
-        (
-            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-            " while it waits nothing crosses the link (see the findings on stragglers)"
-        ),
+        _RANKS_FIRST,
         (
             "Check with NCCL_DEBUG=INFO which path NCCL takes: without P2P (GeForce boards, ACS or"
             " an IOMMU in the way) it goes through host memory; `nvidia-smi topo -p2p n`"
         ),
-        "Put neighbours on GPUs with NVLink or one PCIe switch between them (`nvidia-smi topo -m`)",
     ),
     "network": (
-        (
-            "Compare the ranks first: a collective's kernel runs until the last rank arrives, and"
-            " while it waits nothing crosses the link (see the findings on stragglers)"
-        ),
+        _RANKS_FIRST,
         (
             "Check with NCCL_DEBUG=INFO that NCCL uses NET/IB with GDRDMA and every NIC"
             " (NCCL_IB_HCA, NCCL_NET_GDR_LEVEL), and measure with nccl-tests"
         ),
-        "RoCE or ECMP fabrics: several queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION=4)",
     ),
 }
 

@@ -1,0 +1,329 @@
+"""Each remedy that a page lists is shown by a recording, or by a trace that a test makes.
+
+A new remedy needs a row here: the recording that shows it, best a real one.
+"""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.traces import closed_analysis
+from traceprof.analyses import registry
+
+RECORDED: dict[str, tuple[str, ...]] = {
+    "a100x4_ddp_nobroadcast_rank0.sqlite": (
+        "optimizer.zero_grad(set_to_none=True) (the default from",
+        "GradScaler reads once a",
+        "Give NCCL fewer SMs:",
+        "Let NCCL choose fewer",
+        "Move the bytes without",
+        "Halve the memory traffic:",
+        "Move communication beside kernels",
+    ),
+    "cases/low_before_high.pt.trace.json.gz": (
+        "The loader's workers are",
+        "persistent_workers=True keeps the workers",
+        "Choose when to collect garbage: gc.collect()",
+        "Raise or remove the",
+        "Give the job more",
+        "Keep the total number",
+        "Page faults and the",
+        "The optimizer: torch.optim.AdamW(..., fused=True)",
+    ),
+    "cloverleaf_3.13.2.sqlite": (
+        "pin it (cudaMallocHost, or",
+        "Let streams wait for",
+        "Copy with cudaMemcpyAsync from",
+        "Find what the launching",
+        "Pin the host's side",
+        "Then cudaMemcpyAsync on a",
+        "Keep what does not change on the GPU, and copy",
+    ),
+    "gpt2_result_2_7B_3.16.1.sqlite": (
+        "Set-up happens once: look",
+        "Functions are loaded when",
+        "Nothing needs to be",
+        "Read times of host",
+        "If other work waits",
+    ),
+    "h100x2_command_buffer_full.sqlite": ("keep what fits on",),
+    "icon_3.17.1.sqlite": (
+        "cudaMemPrefetchAsync on a second",
+        "Launch several blocks for",
+        "A sum, or another",
+        "Kernels that do not",
+        "Move the pages before the host",
+        "Read results one iteration",
+        "Take synchronizing calls between",
+        "OpenACC: async(queue) on kernels",
+        "Move the pages before the kernel",
+        "Fill the memory on",
+        "Memory that one side",
+    ),
+    "jacobi_mpi": (
+        "MPI with GPU buffers",
+        "Check the slot while",
+        "Bind each process to",
+        "Do not let the",
+    ),
+    "kineto/HolisticTraceAnalysis_df_index_resolver_df_index_resolver.json.gz": (
+        "Mixed precision: forward and loss under torch.autocast('cuda', dtype=torch.float16)",
+        "DDP: smaller buckets, the",
+        "Let DDP overlap: it",
+        "Drop find_unused_parameters=True, or also",
+        "Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm",
+        "Record every rank and",
+    ),
+    "kineto/HolisticTraceAnalysis_l_path_cuda_event_sync_multi_stream_event_sync_trace.json.gz": (
+        "cuBLAS: CUBLAS_COMPUTE_32F_FAST_TF32, or cublasSetMathMode(handle,",
+        "Where the accuracy allows",
+        "TensorFlow: tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'); JAX: arrays",
+    ),
+    "kineto/HolisticTraceAnalysis_nccl_parser_config_nccl_data.json.gz": (
+        "Launch it before the",
+        "Convolutions: see that torch.backends.cudnn.allow_tf32",
+        "The host works on",
+        "Logging, checkpoints and Python",
+        "Changes of layout around",
+    ),
+    "kineto/HolisticTraceAnalysis_trace_diff_test_test.json.gz": (
+        "Nothing is left to",
+        "start them earlier (DALI:",
+    ),
+    "kineto/TraceLens_sts_traces_mi300_ddp_resnet18_no_pool_train_resnet18.json.gz": (
+        "PyTorch's cache of memory",
+    ),
+    "kineto/TraceLens_tests_traces_mi300_resnet_act_checkpoint.json.gz": (
+        "DDP: give all-reduces more",
+        "Send half the bytes:",
+        "Reduce gradients less often:",
+        "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7",
+        "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write",
+        "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
+        "Give each kernel more",
+        "One kernel for many",
+        "Give operations that do not depend on each other process",
+        "Send to and receive",
+        "Let communicators overlap: NCCL",
+        "Send and receive outside",
+        "Launch first what the",
+        "torch.compile(model) (PyTorch 2.0) fuses",
+    ),
+    "kineto/bytedance_se": (
+        "Fix the late rank",
+        "Look on the timeline",
+        "Split the batch into",
+        "Give each stage several",
+        "Move layers from the",
+        "Find what held up",
+        "Log tokens per rank",
+        "Sequences: sort or pack",
+        "Experts: raise the load-balancing",
+    ),
+    "kineto/bytedance_st": ("Find out why communication",),
+    "kineto/mi300_owlv2.json.gz": (
+        "Let more processes load:",
+        "Overlap the copy of",
+        "Attention in one kernel,",
+    ),
+    "no_metadata_2020_0886.sqlite": ("pin it (cudaMallocHost), cudaMemcpyAsync",),
+    "pairs/a100_loader_3_dali_amp.sqlite": ("DALI: let its pipeline", "DALI: move what its"),
+    "pairs/h100x2_per_layer_sync.sqlite": (
+        "Send and receive with",
+        "Call collectives with async_op=True,",
+    ),
+    "pairs/kineto_loader/resnet50_w0_a.pt.trace.json.gz": (
+        "DataLoader(pin_memory=True) and .to(device, non_blocking=True),",
+        "Make loading cheaper: decode",
+        "The training's own thread",
+    ),
+    "pairs/openacc/before.sqlite": (
+        "cudaMemcpyAsync on a second stream into",
+        "Launch many kernels at once with a",
+        "Launch fewer, larger kernels: fuse",
+        "Allocate before the loop",
+        "Otherwise use cudaMallocAsync and",
+    ),
+    "pairs/v100_mpas_1_async.sqlite": ("cudaMemcpyAsync on a second stream while",),
+    "rtx3090x6_2nodes_ring": ("Send less: fewer bytes", "NCCL creates a communicator"),
+    "sample_traces/compute-stream-collective.sqlite": ("Call collectives with async_op=True and",),
+    "sample_traces/gloo.sqlite": (
+        "Give each process one",
+        "Give each rank its",
+        "Send fewer, larger messages,",
+        "Run fewer processes on",
+        "On one machine let",
+        "If messages must stay",
+    ),
+    "sample_traces/host-stall.sqlite": (
+        "The host's thread was",
+        "Choose when to collect garbage: gc.freeze()",
+    ),
+    "sample_traces/link-counters.sqlite": (
+        "Compare the ranks first:",
+        "Many small operations pay",
+        "Check with nccl-tests and",
+        "Large operations at a",
+    ),
+    "sample_traces/nccl-serialization.sqlite": (
+        "Give operations that do not depend on each other streams",
+    ),
+    "sample_traces/p2p-slower-than-copy.sqlite": (
+        "Pipelines: more micro-batches, or",
+        "Within one machine, send",
+        "Find out why: NCCL_DEBUG=INFO",
+        "Have NCCL use the",
+        "Give neighbouring stages GPUs",
+        "Its kernels have more",
+    ),
+    "sample_traces/peer-copy-through-host.sqlite": (
+        "pin it (DataLoader(pin_memory=True)), and",
+        "Check whether the GPUs",
+        "On servers turn PCIe",
+        "GeForce boards have no",
+        "If it must go",
+    ),
+    "sample_traces/pipeline-bubble.sqlite": ("Post receives before their",),
+    "sample_traces/sleeping-checkpoint.sqlite": ("If this is a",),
+    "sample_traces/small-collectives.sqlite": (
+        "Merge them: one all-reduce",
+        "DDP: larger buckets (bucket_cap_mb,",
+        "FSDP2: apply fully_shard to",
+        "Reduce metrics once per",
+        "If operations must stay",
+    ),
+    "sample_traces/training.sqlite": (
+        "Give the GPU something",
+        "Launch what other streams,",
+        "Launch less: CUDA graphs",
+        "Shorten what holds the",
+        "Keep the host from",
+    ),
+    "sample_traces/uneven-clock.sqlite": (
+        "Find what limits its",
+        "Record clocks, too, to",
+        "Look for another process",
+        "Run the job on",
+    ),
+    "tests/gpu/recordings/empty_cache.pt.trace.json.gz": (
+        "PyTorch's allocator ran out",
+        "In the first steps",
+    ),
+    "tests/gpu/recordings/h200/metrics.pt.trace.json.gz": (
+        "read results late and",
+        "Mixed precision: forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)",
+        "Keep FP32 and multiply",
+        "Launch many kernels at once with CUDA",
+        "Launch fewer, larger kernels: torch.compile",
+        "torch.profiler itself takes time",
+        "Take .item(), .cpu(), print(tensor),",
+        "Read results late: copy",
+        "Find the lines: torch.cuda.set_sync_debug_mode('warn')",
+        "Keep losses and metrics",
+        "If a value is",
+        "Copy to the GPU",
+        "Time with torch.cuda.Event(enable_timing=True) instead",
+        "Copy from pinned memory",
+        "Copy the next batch",
+        "Pin buffers that are",
+        "Keep what does not change on the GPU, create tensors",
+        "The GPU waits for",
+    ),
+    "tests/gpu/recordings/h200/offload.pt.trace.json.gz": ("read results late: copy",),
+    "tests/gpu/recordings/models/gpt2_half.pt.trace.json.gz": (
+        "Attention: scaled_dot_product_attention takes the",
+    ),
+    "tests/gpu/recordings/models/save.pt.trace.json.gz": ("Save in the background:",),
+    "tests/gpu/recordings/prefetch.pt.trace.json.gz": (
+        "prefetch: copy the next",
+        "On the host there",
+        "Move fewer bytes over",
+        "Hide the copies: prefetch",
+        "If gradients or activations",
+    ),
+    "tests/support/recordings/two_cpu_ranks-rank1.pt.trace.json.gz": (
+        "Look at the slowest",
+        "Start collectives with async_op=True,",
+    ),
+    "tiny_3.24.14.sqlite": ("No GPU memory was",),
+    "v100x4_mpi_peer_copies.sqlite": ("Let MPI go on", "Take the host out", "Where ranks wait for"),
+    "vector_add_streams.sqlite": ("start them earlier, with", "launch the next kernels"),
+}
+"""Recordings with the begins of remedies that they show."""
+MADE_FOR_TESTS = (
+    "Put communication on a",
+    "FSDP2: prefetch with set_modules_to_forward_prefetch",
+    "read results late: launch",
+    "swap pointers instead of copying,",
+    "swap pointers instead of copying",
+    "let the kernel that",
+    "torch allocates none: look",
+    "pin it (cudaMallocHost), and",
+    "Spread the loops over",
+    "Read the next input",
+    "Evaluate less often, or",
+    "Log every N steps,",
+    "The optimizer's own Python",
+    "Do not wait in",
+    "Move other processes off",
+    "Python's lock (GIL) holds",
+    "Send fewer bytes (bf16",
+    "Check with NCCL_DEBUG=INFO which",
+    "Check with NCCL_DEBUG=INFO that",
+    "Give all GPUs the",
+    "A hot GPU needs",
+    "Record at least 6",
+    "Fuse them by hand",
+    "Say what moves, and",
+)
+"""Begins of remedies that no recording shows: only traces that are made for a test do."""
+
+
+def plain(text: str) -> str:
+    return re.sub(r"[`*\s]+", " ", text).strip()
+
+
+def remedies() -> list[str]:
+    """Return all remedies of the pages of findings, by program where that makes them two."""
+    found = []
+    modules = (one for one in vars(registry).values() if isinstance(one, ModuleType))
+    for page in (module.PAGE for module in modules if hasattr(module, "PAGE")):
+        for item in (one for text in page.values() for one in re.split(r"(?m)^[*-] ", text)[1:]):
+            line = re.sub(r" \((PyTorch|other programs)\)$", "", item.split("\n\n")[0].strip())
+            parts = re.split(r"\. (?:PyTorch|Elsewhere): ", line)
+            found += [plain(part) for part in parts[len(parts) > 1 :]]
+    return list(dict.fromkeys(found))
+
+
+NAMES = (
+    r"\$\w+|…|communication(?= is far)|the late rank(?= first)|each operation after a gap"
+    r"|collectives with async_op=True, sends and receives with isend and irecv"
+    r"|\bcudaMalloc\b|PYTORCH_NO_CUDA_MEMORY_CACHING"
+)
+"""What a page says in place of names of the trace."""
+
+
+def fragment(remedy: str) -> str:
+    """Return the longest part that does not depend on a trace."""
+    return max(re.split(NAMES, remedy), key=len).strip()
+
+
+def test_each_remedy_has_a_trace_that_shows_it() -> None:
+    known = [begin for begins in RECORDED.values() for begin in begins] + [*MADE_FOR_TESTS]
+    listed = {begin: [one for one in remedies() if one.startswith(begin)] for begin in known}
+    assert all(listed.values()), "no page has it any more"
+    assert {*remedies()} == {one for of_begin in listed.values() for one in of_begin}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recording", RECORDED)
+def test_recordings_show_remedies(traces: Path, recording: str) -> None:
+    here = Path(__file__).parents[2] / recording
+    analysis = closed_analysis(here if here.exists() else traces / recording)
+    shown = "\n".join(plain(line) for one in analysis.findings for line in one.advice)
+    begins = RECORDED[recording]
+    of_recording = [one for one in remedies() if one.startswith(begins)]
+    assert len(of_recording) >= len(begins)
+    assert not [one for one in of_recording if fragment(one) not in shown]
