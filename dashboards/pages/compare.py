@@ -13,17 +13,8 @@ from dashboards.pages.timeline import COLORS
 from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
+from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.components import (
-    answered_later,
-    bar,
-    card,
-    legend,
-    nothing,
-    number,
-    page,
-    row,
-)
 from dashboards.widgets.tables import Column, record, table
 from traceprof.errors import one_line
 from traceprof.kernel_names.titles import kernel_title
@@ -70,12 +61,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
     question = questions_about(analysis).comparison()
     if question is None:
-        empty = nothing(
+        empty = ui.nothing(
             "There is nothing to compare this run with.",
             "traceprof dashboard REPORT... --before OTHER",
         )
-        return page(TITLE, lead, card("No other side", empty))
-    return page(TITLE, lead, *answered_later(ANSWERS, drawn(question), is_over=question.is_over))
+        return ui.page(TITLE, lead, ui.card("No other side", empty))
+    return ui.page(
+        TITLE, lead, *ui.answered_later(ANSWERS, drawn(question), is_over=question.is_over)
+    )
 
 
 def answers(analysis: Analysis, _address: Address) -> tuple[list[Component] | None, bool]:
@@ -91,7 +84,7 @@ def drawn(question: PendingAnswer) -> list[Component]:
         parts = [html.P("Analysing the other side …"), html.Progress()]
         return [html.Div(parts, className="loading", role="status")]
     if question.answer is None:
-        return [card("No comparison", nothing(one_line(question.error or "")))]
+        return [ui.card("No comparison", ui.nothing(one_line(question.error or "")))]
     compared: ComparedSides = question.answer
     comparison = compared.comparison
     head, *rest = comparison_sections(comparison)
@@ -135,7 +128,7 @@ def _section(section: Section, *above: Component) -> Component:
         elif isinstance(block, Paragraph):
             text = minus(one_line(block.text, 500))
             parts.append(html.P(text, className="note") if is_below else html.P(text))
-    return card(section.title, *parts)
+    return ui.card(section.title, *parts)
 
 
 def _table(table: TableBlock) -> Component:
@@ -156,7 +149,7 @@ def _table(table: TableBlock) -> Component:
 def _cell(cell: object, class_name: str) -> Component:
     text = one_line(cell if isinstance(cell, str) else "", _MAX_NAME)
     if class_name == "number":
-        return number(minus(text))
+        return ui.number(minus(text))
     return html.Td(text, title=text)  # which may be cut to the width of the column
 
 
@@ -169,28 +162,28 @@ def _changed_kernels(section: Section) -> Component:
     if not rows:
         return _section(section)
     shown = _table(TableBlock(tuple(columns), tuple(map(tuple, rows[:_MAX_CHANGED]))))
-    return card("Kernels that changed", shown, note="the largest changes; all stand below")
+    return ui.card("Kernels that changed", shown, note="the largest changes; all stand below")
 
 
 def _two_bars(comparison: Comparison) -> list[Component]:
     most = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
     rows = [
-        row(
+        ui.row(
             name,
             html.Td(_bar(parts, most), className="bar-cell"),
-            number(duration(parts.mean_step_ns)),
+            ui.number(duration(parts.mean_step_ns)),
         )
         for name, parts in (("before", comparison.mean_before), ("after", comparison.mean_after))
     ]
     return [
-        legend((color, name) for _, name, color in PARTS),
+        ui.legend((color, name) for _, name, color in PARTS),
         html.Table(html.Tbody(rows), className="two-bars"),
     ]
 
 
 def _bar(parts: Parts, most_ns: int) -> Component:
     lengths = [(getattr(parts, measure), name, color) for measure, name, color in PARTS]
-    return bar(
+    return ui.bar(
         (length / most_ns, color, f"{name}: {duration(length)}") for length, name, color in lengths
     )
 
@@ -225,7 +218,7 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
         "each on a clock of its own, which is 0 where it begins; both zoom and move together"
         " (wheel, drag; W A S D)"
     )
-    return [card(title, *parts, note=note)]
+    return [ui.card(title, *parts, note=note)]
 
 
 def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
@@ -261,9 +254,9 @@ def _kernels(comparison: Comparison, section: Section) -> Component:
     texts = [block.text for block in section.blocks[:1] if isinstance(block, Paragraph)]
     lines = [html.P(one_line(text, 500), className="note") for text in texts]
     if not rows:
-        return card("Kernels side by side", nothing("No kernel ran on either side."))
+        return ui.card("Kernels side by side", ui.nothing("No kernel ran on either side."))
     shown = table("compare-kernels", _KERNELS, rows, "comparison.csv")
-    return card("Kernels side by side", *lines, shown, note="the largest change first")
+    return ui.card("Kernels side by side", *lines, shown, note="the largest change first")
 
 
 def _name(name: str | None) -> str:

@@ -10,28 +10,8 @@ import numpy as np
 from dash import html
 
 from dashboards.view import View
-from dashboards.widgets.charts import (
-    BLUE,
-    COMMUNICATION,
-    MAX_POINTS,
-    covered_share,
-    envelope,
-    offsets,
-    plots,
-    rounded,
-)
-from dashboards.widgets.components import (
-    card,
-    evidence_list,
-    interval_address,
-    missing,
-    nothing,
-    page,
-    sorted_worst_first,
-    time_note,
-    with_table,
-    worst_first,
-)
+from dashboards.widgets import charts
+from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof import intervals
 from traceprof.analyses import launch_queue
@@ -94,19 +74,21 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " blocked thread."
     )
     known = results
-    gaps = missing(view.missing(*launch_queue.FINDINGS))
+    gaps = ui.missing(view.missing(*launch_queue.FINDINGS))
     if not known:
-        empty = nothing(
+        empty = ui.nothing(
             "No chosen report has CUDA API calls: the times of launches are unknown.",
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
-        return page(TITLE, lead, card("Depth over time", empty), gaps)
-    worst, ordered = sorted(known, key=_cost, reverse=True), sorted_worst_first(known, _cost)
-    return page(
+        return ui.page(TITLE, lead, ui.card("Depth over time", empty), gaps)
+    worst, ordered = sorted(known, key=_cost, reverse=True), ui.sorted_worst_first(known, _cost)
+    return ui.page(
         TITLE,
         lead,
         _depth(view, known),
-        card("Queues", with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered))),
+        ui.card(
+            "Queues", ui.with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered))
+        ),
         _holders(worst),
         html.Div(
             [
@@ -137,7 +119,7 @@ def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
-    split = worst_first(results, _cost, _MAX_ROWS)
+    split = ui.worst_first(results, _cost, _MAX_ROWS)
     worst = split.drawn
     queues = []
     for result in worst:
@@ -156,7 +138,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
                 cap_scope=stalls.cap_scope,
             )
         )
-    note = time_note(view.address)
+    note = ui.time_note(view.address)
     if split.others:
         deepest = max(result.metrics.max_queue_depth for result in split.others)
         blocked = max(result.metrics.blocked_ns for result in split.others)
@@ -164,12 +146,12 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
         subject = "the costliest stalls" if has_stalls else "the deepest queues"
         note += f"; {split.note(subject)}: at most {deepest} pending, and blocked"
         note += f" for at most {duration(blocked)}"
-    chart = plots(
+    chart = charts.plots(
         "queue-depth",
         depth_over_time(queues, clock),
         "launches pending over time, and when the host was blocked, by rank",
     )
-    return card("Depth over time", chart, note=note)
+    return ui.card("Depth over time", chart, note=note)
 
 
 def _row(result: LaunchQueueResult) -> dict[str, Any]:
@@ -197,13 +179,13 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
         for holder in result.holders[:_MAX_HOLDERS]
     ]
     if not rows:
-        return card(
+        return ui.card(
             "What the GPU ran while launches were blocked",
-            nothing(
+            ui.nothing(
                 "No launch was blocked: the queue was never full, or nothing was launched then."
             ),
         )
-    return card(
+    return ui.card(
         "What the GPU ran while launches were blocked", table("queue-holders", _HOLDERS, rows)
     )
 
@@ -223,11 +205,11 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
         if entries:
             places = (
-                (entry, interval_address(entry, result.rank, view.address))
+                (entry, ui.interval_address(entry, result.rank, view.address))
                 for entry in map(clock.interval, entries)
             )
-            parts += [html.H4(title), evidence_list(places, view.clock)]
-    return card(f"Stalls of rank {result.rank}", *parts)
+            parts += [html.H4(title), ui.evidence_list(places, view.clock)]
+    return ui.card(f"Stalls of rank {result.rank}", *parts)
 
 
 # -- the figure -----------------------------------------------------------------------------------
@@ -260,31 +242,31 @@ def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
 def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
     to_run = clock.rank(queue.rank).to_run
     start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
-    limits = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
+    limits = charts.envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
     whose = "a stream" if queue.cap_scope == "stream" else "the process"
     return {
         "title": f"rank {queue.rank}",
         "unit": "launches",
-        "color": BLUE,
+        "color": charts.BLUE,
         "start": start - clock.base_ns,
         "end": end - clock.base_ns,
-        "times": offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
+        "times": charts.offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
         "least": limits.least.tolist(),
         "most": limits.most.tolist(),
         "limit": queue.cap,
         "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
         "blocked": _blocked(queue, clock),
-        "blocked_color": COMMUNICATION,
+        "blocked_color": charts.COMMUNICATION,
     }
 
 
 def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
-    share = covered_share(queue.blocked, limits)
+    limits = even_limits(queue.start_ns, queue.end_ns, charts.MAX_POINTS)
+    share = charts.covered_share(queue.blocked, limits)
     hit = np.flatnonzero(share > 0)
     to_run = clock.rank(queue.rank).to_run
     return {
-        "starts": offsets(to_run(limits[hit]), clock.base_ns),
-        "ends": offsets(to_run(limits[hit + 1]), clock.base_ns),
-        "shares": rounded(share[hit], 6),
+        "starts": charts.offsets(to_run(limits[hit]), clock.base_ns),
+        "ends": charts.offsets(to_run(limits[hit + 1]), clock.base_ns),
+        "shares": charts.rounded(share[hit], 6),
     }

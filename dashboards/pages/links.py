@@ -8,16 +8,7 @@ import numpy as np
 from dash import html
 
 from dashboards.view import View, device_text
-from dashboards.widgets.charts import (
-    BLUE,
-    COMMUNICATION,
-    ORANGE,
-    PURPLE,
-    SKY,
-    decimals_for,
-    plots,
-    rounded,
-)
+from dashboards.widgets import charts
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import link_limits, pageable_copy, peer_transfers
@@ -132,7 +123,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     worst = split.drawn
     if split.others:
         note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
-    chart = plots(
+    chart = charts.plots(
         "link-rates",
         rates_over_time(
             [(number, rates) for number, rates, _ in worst],
@@ -176,7 +167,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     shown = used[:_MAX_RANKS]
-    chart = plots(
+    chart = charts.plots(
         "peer-matrix",
         peer_matrix(shown, [view.rank(result.rank).device for result in shown]),
         "how much each rank copied to or from each other device",
@@ -221,12 +212,12 @@ def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
 # -- the figures ----------------------------------------------------------------------------------
 
 _COLORS = {
-    "h2d": BLUE,
-    "d2h": ORANGE,
-    "d2d": PURPLE,
-    "p2p": COMMUNICATION,
-    "rx": BLUE,
-    "tx": ORANGE,
+    "h2d": charts.BLUE,
+    "d2h": charts.ORANGE,
+    "d2d": charts.PURPLE,
+    "p2p": charts.COMMUNICATION,
+    "rx": charts.BLUE,
+    "tx": charts.ORANGE,
 }
 
 
@@ -257,17 +248,17 @@ def rates_over_time(
         start, end = clock.rank(rank).to_run(edges[[0, -1]]).tolist()
         way = way_text(rates.link, rates.direction, rates.peer, rates.name)
         top = max(rates.peak or 0.0, float(np.nanmax(rates.most, initial=0.0)))
-        decimals = decimals_for(top)
+        decimals = charts.decimals_for(top)
         assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
         rows.append(
             {
                 "title": one_line(f"rank {rank} · {way} · {rates.source}"),
                 "unit": rates.unit,
-                "color": _COLORS.get(rates.direction, SKY),
+                "color": _COLORS.get(rates.direction, charts.SKY),
                 "start": start - clock.base_ns,
                 "end": end - clock.base_ns,
-                "mean": rounded(rates.mean, decimals),
-                "most": rounded(rates.most, decimals),
+                "mean": charts.rounded(rates.mean, decimals),
+                "most": charts.rounded(rates.most, decimals),
                 "most_name": "while copying" if rates.source == "copies" else "largest sample",
                 "limit": rates.peak,
                 "limit_text": f"peak {rates.peak:g} {rates.unit}{assumed}"
@@ -310,7 +301,7 @@ def peer_matrix(
         "kind": "matrix",
         "axis": "the other device, as the rank counts them",
         "side": "",
-        "color": BLUE,
+        "color": charts.BLUE,
         "high": max((use.bytes for by_peer in uses for use in by_peer.values()), default=0) or 1,
         "between": "and",
         "columns": [{"title": name, "name": name} for name in names],

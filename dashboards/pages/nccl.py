@@ -8,29 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards.view import View
-from dashboards.widgets.charts import (
-    BLUE,
-    COMMUNICATION,
-    GREY,
-    Lane,
-    Series,
-    lanes,
-    plots,
-    shortened,
-)
-from dashboards.widgets.components import (
-    MAX_DRAWN,
-    card,
-    evidence_list,
-    folded,
-    interval_address,
-    missing,
-    nothing,
-    page,
-    sorted_worst_first,
-    with_table,
-    worst_first,
-)
+from dashboards.widgets import charts
+from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
@@ -104,16 +83,16 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " the operation is done: times include waiting. Bandwidths count from the last arrival"
         " where ranks could be compared; otherwise they are lower bounds."
     )
-    gaps = missing(view.missing(*collectives.FINDINGS, *nccl_serialization.FINDINGS))
+    gaps = ui.missing(view.missing(*collectives.FINDINGS, *nccl_serialization.FINDINGS))
     uses = [(result.rank, use) for result in results for use in result.uses]
     if not uses:
-        empty = nothing(
+        empty = ui.nothing(
             "No communication kernel ran in this time.",
             "traceprof analyze --communication-kernel REGEX, where kernels of another name"
             " communicate",
         )
-        return page(TITLE, lead, card("Operations", empty), gaps)
-    return page(
+        return ui.page(TITLE, lead, ui.card("Operations", empty), gaps)
+    return ui.page(
         TITLE,
         lead,
         html.Div([_time(uses), _bandwidth(view, uses)], className="columns"),
@@ -138,10 +117,10 @@ def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, Operatio
 def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
     points = _drawn(uses)
     note = "a point for each rank: the one that arrives first waits longest"
-    if len({rank for rank, _ in points}) > MAX_DRAWN:
-        note += f"; the {MAX_DRAWN} with most time, and the range of the others"
-    chart = plots("nccl-time", time(points), "time in each operation, by rank")
-    return card("Time in each operation", chart, note=note)
+    if len({rank for rank, _ in points}) > ui.MAX_DRAWN:
+        note += f"; the {ui.MAX_DRAWN} with most time, and the range of the others"
+    chart = charts.plots("nccl-time", time(points), "time in each operation, by rank")
+    return ui.card("Time in each operation", chart, note=note)
 
 
 def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Component:
@@ -151,13 +130,13 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
         reasons = [gap for gap in view.missing(*collectives.FINDINGS) if gap.how_to_collect]
         why = f": {reasons[0].reason}" if reasons else ""
         how = reasons[0].how_to_collect if reasons else ""
-        return card(title, nothing(f"No operation's rate is known{why}.", how))
-    chart = plots(
+        return ui.card(title, ui.nothing(f"No operation's rate is known{why}.", how))
+    chart = charts.plots(
         "nccl-bandwidth", bus_bandwidth(points), "bus bandwidth of each operation, by rank"
     )
     has_peak = any(use.peak_gb_per_s is not None for _, use in points)
     note = None if has_peak else "no peak: no link that all ranks share is known"
-    return card(title, chart, note=note)
+    return ui.card(title, chart, note=note)
 
 
 def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
@@ -168,9 +147,9 @@ def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
             rank=rank,
             communicator=use.communicator_text and one_line(use.communicator_text),
         )
-        for rank, use in sorted_worst_first(uses, lambda row: row[1].total_ns)
+        for rank, use in ui.sorted_worst_first(uses, lambda row: row[1].total_ns)
     ]
-    return card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
+    return ui.card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
 
 
 def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
@@ -183,25 +162,27 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             if result.metrics.known_blocked_ns
             else None,
         )
-        for result in sorted_worst_first(results, lambda result: result.avoidable_ns)
+        for result in ui.sorted_worst_first(results, lambda result: result.avoidable_ns)
     ]
-    parts: list[Any] = [with_table(table("nccl-waits", _WAITS, rows), len(rows))]
+    parts: list[Any] = [ui.with_table(table("nccl-waits", _WAITS, rows), len(rows))]
     worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.metrics.blocked_ns))
     listed = [result for result in worst if result.chains][:_MAX_CHAINS]
     for place, result in enumerate(listed):
         blocked = duration(result.metrics.blocked_ns)
         chains = map(view.clock.rank(result.rank).interval, result.chains)
-        places = ((chain, interval_address(chain, result.rank, view.address)) for chain in chains)
+        places = (
+            (chain, ui.interval_address(chain, result.rank, view.address)) for chain in chains
+        )
         parts.append(
-            folded(
+            ui.folded(
                 f"rank {result.rank}: {blocked} in all, the worst first",
-                evidence_list(places, view.clock),
+                ui.evidence_list(places, view.clock),
                 opened=place == 0 or len(results) <= _MAX_CHAINS,
             )
         )
     if not listed:
-        parts.append(nothing("No operation that was ready waited behind another one."))
-    return card(
+        parts.append(ui.nothing("No operation that was ready waited behind another one."))
+    return ui.card(
         "Who waited behind whom",
         *parts,
         note="operations that were launched and had their input while others ran on their stream",
@@ -218,7 +199,7 @@ _MAX_NAME = 48
 def time(uses: Uses) -> dict[str, Any]:
     """Return the time of each operation on each rank."""
     rows, row_of = _rows(uses)
-    series = Series("total_ns", "time of a rank", "dot", COMMUNICATION)
+    series = charts.Series("total_ns", "time of a rank", "dot", charts.COMMUNICATION)
     others = _Others("total_ns", "ms", 3, _NS_PER_MS)
     shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns)
     for rank, use, row in shown:
@@ -229,7 +210,7 @@ def time(uses: Uses) -> dict[str, Any]:
             f"median {use.median_ns / 1e3:.1f} µs",
             f"communicator {one_line(use.communicator_text or 'not known')}",
         )
-    return lanes(
+    return charts.lanes(
         "time in kernels, waiting included (ms)",
         rows,
         [series, *others.series],
@@ -242,8 +223,8 @@ def time(uses: Uses) -> dict[str, Any]:
 def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     """Return the bus bandwidth of each operation on each rank, and the link's peak."""
     rows, row_of = _rows(uses)
-    rates = Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", BLUE)
-    peaks = Series("peak_gb_per_s", "peak of the link in one direction", "tick", GREY)
+    rates = charts.Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", charts.BLUE)
+    peaks = charts.Series("peak_gb_per_s", "peak of the link in one direction", "tick", charts.GREY)
     others = _Others("busbw_gb_per_s", "GB/s", 2)
     for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
         note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
@@ -256,7 +237,7 @@ def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     for row, peak in sorted(known):
         peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
     bound = ", a lower bound" if any(use.is_lower_bound for _, use in uses) else ""
-    return lanes(
+    return charts.lanes(
         f"bus bandwidth (GB/s){bound}",
         rows,
         [rates, *others.series, *([peaks] if known else [])],
@@ -274,7 +255,7 @@ class _Others:
 
     def __init__(self, column: str, unit: str, decimals: int, per: float = 1) -> None:
         self._unit, self._decimals, self._per = unit, decimals, per
-        self._middle = Series(column, "the others: range and median", "tick", GREY)
+        self._middle = charts.Series(column, "the others: range and median", "tick", charts.GREY)
         self.joins: list[dict[str, Any]] = []
 
     def add(self, row: int, values: Sequence[float]) -> None:
@@ -287,10 +268,12 @@ class _Others:
             f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"
         )
         self._middle.add(row, median(values), note)
-        self.joins.append({"row": row, "from": min(values), "to": max(values), "color": GREY})
+        self.joins.append(
+            {"row": row, "from": min(values), "to": max(values), "color": charts.GREY}
+        )
 
     @property
-    def series(self) -> list[Series]:
+    def series(self) -> list[charts.Series]:
         """The series of their middles; none where all ranks have a point."""
         return [self._middle] if self.joins else []
 
@@ -306,14 +289,14 @@ def _split(
     points: list[int] = []
     for row in dict.fromkeys(row_of):
         of_row = [at for at, other in enumerate(row_of) if other == row]
-        split = worst_first(of_row, lambda at: cost(uses[at][1]))
+        split = ui.worst_first(of_row, lambda at: cost(uses[at][1]))
         points += split.drawn
         if split.others:
             others.add(row, [value(uses[at][1]) for at in split.others])
     return [(*uses[at], row_of[at]) for at in sorted(points)]
 
 
-def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
+def _rows(uses: Uses) -> tuple[list[charts.Lane], list[int]]:
     """Return a row for each operation and communicator, and the row of each use."""
     keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
     row_of = {key: row for row, key in enumerate(keys)}
@@ -321,5 +304,5 @@ def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
         one_line(f"{operation} · {communicator}" if communicator else operation)
         for operation, communicator in row_of
     ]
-    rows = [Lane(shortened(name, _MAX_NAME), name) for name in names]
+    rows = [charts.Lane(charts.shortened(name, _MAX_NAME), name) for name in names]
     return rows, [row_of[use.operation, use.communicator] for _, use in uses]

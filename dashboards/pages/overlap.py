@@ -6,29 +6,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dashboards.view import View
-from dashboards.widgets.charts import (
-    BLUE,
-    COMMUNICATION,
-    GREY,
-    Lane,
-    Series,
-    lanes,
-    plots,
-    shortened,
-)
-from dashboards.widgets.components import (
-    MAX_DRAWN,
-    UNKNOWN,
-    card,
-    interval_address,
-    missing,
-    nothing,
-    numbers,
-    page,
-    sorted_worst_first,
-    with_table,
-    worst_first,
-)
+from dashboards.widgets import charts
+from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.errors import one_line
@@ -104,15 +83,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " are known: alone, and beside communication."
     )
     judged = [result for result in results if result.num_communication]
-    gaps = missing(view.missing(*overlap_slowdown.FINDINGS))
+    gaps = ui.missing(view.missing(*overlap_slowdown.FINDINGS))
     if not judged:
-        empty = nothing("No communication ran in this time: there is nothing to overlap.")
-        return page(TITLE, lead, card("Overlap", empty), gaps)
+        empty = ui.nothing("No communication ran in this time: there is nothing to overlap.")
+        return ui.page(TITLE, lead, ui.card("Overlap", empty), gaps)
     rows = sorted(
         ((result.rank, kernel) for result in judged for kernel in result.signatures),
         key=lambda row: -row[1].excess_ns,
     )
-    return page(
+    return ui.page(
         TITLE,
         lead,
         _summary(judged),
@@ -126,20 +105,20 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
     known = [result for result in results if is_cost_known(result)]
     best = max(results, key=lambda result: result.hidden_ns)
     slowdowns = [result.comparison.slowdown for result in results if result.comparison.slowdown]
-    cost = ("cost", UNKNOWN, "kernels beside communication could not be compared")
-    gain = ("net gain", UNKNOWN, "without the cost it is not known")
+    cost = ("cost", ui.UNKNOWN, "kernels beside communication could not be compared")
+    gain = ("net gain", ui.UNKNOWN, "without the cost it is not known")
     if known:
         worst = max(known, key=lambda result: result.wall_excess_ns)
         least = min(known, key=lambda result: result.net_gain_ns)
         cost = ("cost", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}")
         gain = ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}")
-    return numbers(
+    return ui.numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
         cost,
         gain,
         (
             "slowdown",
-            f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
+            f"{max(slowdowns):.2f} ×" if slowdowns else ui.UNKNOWN,
             "time taken ÷ time expected, on the worst rank"
             if slowdowns
             else "no kernel ran both alone and beside communication",
@@ -155,18 +134,18 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
             result.comparison,
             **({} if is_cost_known(result) else {"wall_excess_ns": None, "net_gain_ns": None}),
         )
-        for result in sorted_worst_first(results, lambda result: -result.net_gain_ns)
+        for result in ui.sorted_worst_first(results, lambda result: -result.net_gain_ns)
     ]
-    split = worst_first(results, lambda result: -result.net_gain_ns)
-    chart = plots(
+    split = ui.worst_first(results, lambda result: -result.net_gain_ns)
+    chart = charts.plots(
         "overlap-gain",
         gain_and_cost(split.drawn, split.others),
         "what overlap hides and what it costs, by rank",
     )
-    return card(
+    return ui.card(
         "What overlap gains and costs, by rank",
         chart,
-        with_table(table("overlap-ranks", _BY_RANK, rows), len(rows)),
+        ui.with_table(table("overlap-ranks", _BY_RANK, rows), len(rows)),
         note=split.note("the least net gain"),
     )
 
@@ -174,27 +153,27 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
 def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Component:
     title = "Kernels that run longer"
     if not is_overlapped:
-        return card(title, nothing("No kernel ran beside communication."))
+        return ui.card(title, ui.nothing("No kernel ran beside communication."))
     if not rows:
-        return card(
+        return ui.card(
             title,
-            nothing(
+            ui.nothing(
                 "No kernel of one name, grid and block ran both alone, three times at least, and"
                 " beside communication.",
                 "record more steps, some without communication: under DDP's no_sync()",
             ),
         )
     num_ranks = len({rank for rank, _ in rows})
-    worst = rows[: _MAX_KERNELS if num_ranks <= MAX_DRAWN else _MAX_FEWER]
+    worst = rows[: _MAX_KERNELS if num_ranks <= ui.MAX_DRAWN else _MAX_FEWER]
     hrefs = [
-        interval_address(
+        ui.interval_address(
             view.clock.rank(rank).interval(Evidence(*signature.longest, label="")),
             rank,
             view.address,
         ).href()
         for rank, signature in worst
     ]
-    chart = plots(
+    chart = charts.plots(
         "overlap-kernels",
         alone_against_overlapped(worst, hrefs),
         "median duration of kernels alone and beside communication",
@@ -209,7 +188,7 @@ def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Compone
     if rest:
         excess = sum(signature.excess_ns for _, signature in rest)
         parts.append(f"{len(rest)} more, with an excess of {duration(round(excess))} together")
-    return card(title, *parts, note=note)
+    return ui.card(title, *parts, note=note)
 
 
 def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
@@ -243,9 +222,9 @@ def gain_and_cost(
     Other ranks share the last row, which shows their means. Cost and net gain are of those
     whose kernels could be compared.
     """
-    hidden = Series("hidden_ns", "hidden behind compute", "bar", BLUE)
-    cost = Series("wall_excess_ns", "cost: kernels run longer", "bar", COMMUNICATION)
-    gain = Series("net_gain_ns", "net gain", "diamond", None)
+    hidden = charts.Series("hidden_ns", "hidden behind compute", "bar", charts.BLUE)
+    cost = charts.Series("wall_excess_ns", "cost: kernels run longer", "bar", charts.COMMUNICATION)
+    gain = charts.Series("net_gain_ns", "net gain", "diamond", None)
     for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
         hidden_ns = fmean(result.hidden_ns for result in group)
         hidden.add(row, hidden_ns, f"overlap hides {hidden_ns / 1e6:.3f} ms")
@@ -256,14 +235,16 @@ def gain_and_cost(
         gain_ns = fmean(result.net_gain_ns for result in known)
         cost.add(row, -cost_ns, f"kernels run {cost_ns / 1e6:.3f} ms longer")
         gain.add(row, gain_ns, f"net gain {gain_ns / 1e6:.3f} ms")
-    rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
+    rows = [charts.Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
         rows.append(
-            Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
+            charts.Lane(
+                counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean"
+            )
         )
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
     shown = [series for series in (hidden, cost, gain) if series.values]
-    return lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)
+    return charts.lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)
 
 
 def is_cost_known(result: OverlapSlowdownResult) -> bool:
@@ -276,16 +257,18 @@ def alone_against_overlapped(
 ) -> dict[str, Any]:
     """Return the mean durations of kernels alone and overlapped, joined by a line."""
     several = len({rank for rank, _ in rows}) > 1
-    alone = Series("mean_alone_ns", "alone", "ring", GREY)
-    overlapped = Series("mean_overlapped_ns", "beside communication", "dot", COMMUNICATION)
+    alone = charts.Series("mean_alone_ns", "alone", "ring", charts.GREY)
+    overlapped = charts.Series(
+        "mean_overlapped_ns", "beside communication", "dot", charts.COMMUNICATION
+    )
     lines, joins = [], []
     for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
         name = one_line(function_name(signature.name))
         suffix = f" · rank {rank}" if several else ""
         # The number distinguishes kernels of the same name.
-        lines.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
+        lines.append(charts.Lane(f"{row + 1}. {charts.shortened(name)}{suffix}", name, href))
         before, after = signature.mean_alone_ns, signature.mean_overlapped_ns
-        color = COMMUNICATION if after > before else BLUE
+        color = charts.COMMUNICATION if after > before else charts.BLUE
         joins.append({"row": row, "from": before, "to": after, "color": color})
         for series, mean, num in (
             (alone, before, signature.num_alone),
@@ -298,7 +281,7 @@ def alone_against_overlapped(
                 f"{mean / 1e3:.2f} µs on average, {series.name}, of {num}",
                 f"excess {signature.excess_ns / 1e6:.3f} ms in all",
             )
-    return lanes(
+    return charts.lanes(
         "mean duration (µs, logarithmic)",
         lines,
         [alone, overlapped],

@@ -9,21 +9,8 @@ from dash import dcc, html
 
 from dashboards import address as addresses
 from dashboards.view import View, device_text
+from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
-from dashboards.widgets.components import (
-    MAX_DRAWN,
-    UNKNOWN,
-    bar,
-    card,
-    folded,
-    heads,
-    legend,
-    missing,
-    nothing,
-    number,
-    page,
-    row,
-)
 from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_card
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
@@ -50,14 +37,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
     results: tuple[BreakdownResult, ...] = view.of(breakdown)
-    return page(
+    return ui.page(
         TITLE,
         "",
         headline_card(view, address.to(addresses.WHAT_IF).href()),
         findings_card(view),
         _slow_steps(view),
         _breakdown(view, results),
-        missing(view.missing()),
+        ui.missing(view.missing()),
         _notes(view),
     )
 
@@ -69,7 +56,7 @@ def preview(analysis: Analysis, address: Address) -> Component | None:
     if not results:
         return None
     missing_ranks = len(view.ranks) - len(results)
-    return page(
+    return ui.page(
         TITLE,
         "Where each GPU's time went. Steps and findings follow.",
         _breakdown(view, results),
@@ -83,10 +70,10 @@ def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
     if results:
         return breakdown_card(view, results)
     if view.address.chosen.has_range:
-        return card(_BREAKDOWN, nothing("The ranks chosen did nothing in the time chosen."))
-    return card(
+        return ui.card(_BREAKDOWN, ui.nothing("The ranks chosen did nothing in the time chosen."))
+    return ui.card(
         _BREAKDOWN,
-        nothing(
+        ui.nothing(
             "No report holds a GPU operation: there is no time to break down.",
             view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         ),
@@ -99,7 +86,7 @@ def _slow_steps(view: View) -> Component | None:
         return None
     link = dcc.Link("on the page of steps", href=view.address.to(addresses.STEPS).href())
     listed = html.Ul([html.Li(line) for line in lines], className="notes")
-    return card("Slow steps", listed, note=link)
+    return ui.card("Slow steps", listed, note=link)
 
 
 def _notes(view: View) -> Component | None:
@@ -111,7 +98,7 @@ def _notes(view: View) -> Component | None:
         if report in reports or not view.analysis.run.ranks
     ]
     notes += [html.Li(f"left out: {failure.error}") for failure in view.analysis.result.failed]
-    return card("About the data", html.Ul(notes, className="notes")) if notes else None
+    return ui.card("About the data", html.Ul(notes, className="notes")) if notes else None
 
 
 # -- the breakdown of time ------------------------------------------------------------------------
@@ -141,10 +128,10 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
     if view.address.chosen.has_range:
         outside = []
     if len(results) <= MAX_ROWS:
-        return card(_BREAKDOWN, _legend(), _scrolled(_table(view, results)), *outside)
+        return ui.card(_BREAKDOWN, _legend(), _scrolled(_table(view, results)), *outside)
     worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
-    every = folded(f"All {len(worst)} ranks, those that lose most first", _grid(view, worst))
-    return card(
+    every = ui.folded(f"All {len(worst)} ranks, those that lose most first", _grid(view, worst))
+    return ui.card(
         _BREAKDOWN, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
     )
 
@@ -172,7 +159,7 @@ def _lost(measures: Measures) -> float:
 
 
 def _legend() -> Component:
-    return legend(
+    return ui.legend(
         (color, html.Span(name, title=PART_MEANINGS[measure])) for measure, name, color in PARTS
     )
 
@@ -191,12 +178,12 @@ def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
     groups = sorted(
         by_machine.items(), key=lambda item: -median(_lost(result.judged) for result in item[1])
     )
-    head = heads("machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank")
+    head = ui.heads("machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank")
     rows = [_machine(view, name, group) for name, group in groups]
     table = html.Table([head, html.Tbody(rows)], className="machines")
     about = "medians over the ranks of each, the one that loses most first"
-    if len(results) > MAX_DRAWN and len(groups) > _MAX_MACHINES:
-        return folded(f"{len(groups)} machines: {about}", _scrolled(table))
+    if len(results) > ui.MAX_DRAWN and len(groups) > _MAX_MACHINES:
+        return ui.folded(f"{len(groups)} machines: {about}", _scrolled(table))
     return html.Div([html.P(f"Machines: {about}.", className="note"), _scrolled(table)])
 
 
@@ -204,11 +191,11 @@ def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Compo
     shares = [median(result.judged.fraction(part) for result in results) for part, *_ in PARTS]
     worst = max(results, key=lambda result: (_lost(result.judged), -result.rank))
     link = dcc.Link(f"rank {worst.rank}", href=view.rank_address(worst.rank).href())
-    return row(
+    return ui.row(
         name,
         html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
         html.Td(_bar(shares), className="bar-cell"),
-        *(number(f"{100 * share:.1f}") for share in shares),
+        *(ui.number(f"{100 * share:.1f}") for share in shares),
         html.Td([link, f", {percent(_lost(worst.judged))} lost"]),
     )
 
@@ -267,7 +254,7 @@ def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     several = len(view.analysis.run.traces) > 1
     kind = breakdown.judged_kind(results)
-    head = heads(
+    head = ui.heads(
         *("rank", "GPU", *(["report"] if several else []), ""),
         *(f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN),
     )
@@ -288,15 +275,15 @@ def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Componen
     texts = (
         f"{judged.window_ns / 1e6:.3f}",
         *(f"{100 * share:.1f}" for share in shares),
-        UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
+        ui.UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
     )
-    return row(link, *cells, *map(number, texts))
+    return ui.row(link, *cells, *map(ui.number, texts))
 
 
 def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
     """Return the parts of the time as a bar, each as wide as its share."""
     long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
-    return bar(
+    return ui.bar(
         (share, color, f"{name}: {length}{percent(share)}")
         for share, length, (_, name, color) in zip(shares, long, PARTS, strict=True)
     )

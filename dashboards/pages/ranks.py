@@ -10,15 +10,8 @@ import numpy as np
 from dash import dcc, html
 
 from dashboards.view import MAX_NAME, View, device_text
+from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, plots
-from dashboards.widgets.components import (
-    MAX_DRAWN,
-    card,
-    nothing,
-    page,
-    sorted_worst_first,
-    with_table,
-)
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import step_lengths
@@ -89,14 +82,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
     if not view.ranks:
-        empty = nothing(
+        empty = ui.nothing(
             "No report holds GPU work: there is no rank to show.",
             view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
         )
-        return page(TITLE, "", card("Ranks", empty))
+        return ui.page(TITLE, "", ui.card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
-    ranks = sorted_worst_first(view.ranks, lambda rank: _lost(results.get(rank.rank)))
+    ranks = ui.sorted_worst_first(view.ranks, lambda rank: _lost(results.get(rank.rank)))
     others = _against_others(analysis)
     rows = [_row(view, rank, results.get(rank.rank)) | others.get(rank.rank, {}) for rank in ranks]
     # What the second table shows is saved with the first.
@@ -110,15 +103,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
     ]
     against = (
         "Against the other ranks",
-        with_table(table("ranks-against", _AGAINST, rows), len(rows)),
+        ui.with_table(table("ranks-against", _AGAINST, rows), len(rows)),
     )
     time = table("ranks", (*columns, *_HIDDEN), rows, "ranks.csv")
-    return page(
+    return ui.page(
         TITLE,
         "",
-        card("Where each rank's time went", time),
-        *([card(*against, note="of the whole run")] if others else []),
-        card("What each rank did", with_table(table("ranks-work", _WORK, rows), len(rows))),
+        ui.card("Where each rank's time went", time),
+        *([ui.card(*against, note="of the whole run")] if others else []),
+        ui.card("What each rank did", ui.with_table(table("ranks-work", _WORK, rows), len(rows))),
         *_pipelines(view),
         *_waits(view),
     )
@@ -142,7 +135,7 @@ def _pipelines(view: View) -> list[Component]:
         )
         for drawing in pipeline_drawings(view.analysis.measured, view.numbers)
     ]
-    return [card("Pipeline", figures)] if figures else []
+    return [ui.card("Pipeline", figures)] if figures else []
 
 
 def _waits(view: View) -> list[Component]:
@@ -158,19 +151,19 @@ def _waits(view: View) -> list[Component]:
             if is_unknown
             else "No rank shown waited for another one in a collective that was recorded on both."
         )
-        return [card(title, nothing(why))]
+        return [ui.card(title, ui.nothing(why))]
     note = "in collectives, from a rank's arrival to that of the last one"
     charts: list[Component] = [
         plots("waits", matrix, "how long each rank waited for each other one")
     ]
-    if len(view.ranks) <= MAX_DRAWN:
-        return [card(title, charts, note=note)]
+    if len(view.ranks) <= ui.MAX_DRAWN:
+        return [ui.card(title, charts, note=note)]
     machines: dict[str, list[int]] = {}
     for rank in view.ranks:
         machines.setdefault(view.machines[rank.rank], []).append(rank.rank)
     if len(machines) <= MAX_APART:
         note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
-        return [card(title, charts, note=note)]
+        return [ui.card(title, charts, note=note)]
     links = [
         html.Li(
             dcc.Link(
@@ -182,9 +175,9 @@ def _waits(view: View) -> list[Component]:
     ]
     opened = html.Details([html.Summary("Its ranks, of one machine"), html.Ul(links)])
     note += "; by machine; a click on a cell shows the ranks of both"
-    if len(machines) > MAX_DRAWN:
+    if len(machines) > ui.MAX_DRAWN:
         note += f"; of {len(machines)} those that waited and were waited for most"
-    return [card(title, charts, opened, note=note)]
+    return [ui.card(title, charts, opened, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:
@@ -271,13 +264,13 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
         return None
     names = _names(comparison, order)
     groups, machines = _by_machine(comparison, order)
-    if len(order) > MAX_DRAWN and len(machines) > MAX_APART:
+    if len(order) > ui.MAX_DRAWN and len(machines) > MAX_APART:
         names = machines
         waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
         waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
     # Those that waited most, and those that were waited for most.
     rows, columns = (
-        sorted(at for at in np.argsort(-sums, kind="stable")[:MAX_DRAWN].tolist() if sums[at])
+        sorted(at for at in np.argsort(-sums, kind="stable")[: ui.MAX_DRAWN].tolist() if sums[at])
         for sums in (waited.sum(axis=1), waited.sum(axis=0))
     )
     return _matrix(

@@ -11,16 +11,8 @@ from dash import html
 
 from dashboards import address as addresses
 from dashboards.view import View
+from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
-from dashboards.widgets.components import (
-    card,
-    folded,
-    nothing,
-    page,
-    sorted_worst_first,
-    with_table,
-    worst_first,
-)
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_means import (
@@ -42,7 +34,6 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.clock import Clock
-    from dashboards.widgets.components import Split
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.steps.slow_steps import SlowStep
     from traceprof.analysis import Analysis
@@ -86,19 +77,19 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " the next one begins. Click a step to see it on the timeline."
     )
     if not results:
-        return page(TITLE, lead, card("Steps", _no_steps(view)))
+        return ui.page(TITLE, lead, ui.card("Steps", _no_steps(view)))
     slowest = slowest_rank(results)
     if slowest.periods:
         what = about_periods(slowest.periods, slowest.unit.layers)
         lead = f"{what} Click a step to see it on the timeline."
-    split = worst_first(results, _mean_ns)
-    return page(
+    split = ui.worst_first(results, _mean_ns)
+    return ui.page(
         TITLE,
         lead,
         _slow_steps(view, results),
         _heat(view, results),
         _stacked(view, split),
-        _table(view, sorted_worst_first(results, _mean_ns)),
+        _table(view, ui.sorted_worst_first(results, _mean_ns)),
     )
 
 
@@ -132,8 +123,8 @@ def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | N
     parts = [table("slow-steps", _SLOW, rows, "slow-steps.csv", in_sight=4.5)]
     if len(rows) > _MAX_SLOW:
         lines = [html.P(line) for line in slow_steps_lines(view.analysis.result)]
-        parts = [*lines, folded(f"All {len(rows)} slow steps", *parts)]
-    return card("Slow steps", *parts, note="over 1.5 times the median, the slowest first")
+        parts = [*lines, ui.folded(f"All {len(rows)} slow steps", *parts)]
+    return ui.card("Slow steps", *parts, note="over 1.5 times the median, the slowest first")
 
 
 def _mean_ns(result: BreakdownResult) -> float:
@@ -149,7 +140,7 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     compared = view.analysis.ranks
     late = {compared.ranks[one.member]: one for one in compared.lateness if one.num_last}
     is_late = any(result.rank in late for result in results)
-    split = worst_first(
+    split = ui.worst_first(
         results, lambda result: _late_ns(late.get(result.rank)) if is_late else _mean_ns(result)
     )
     drawn = split.drawn
@@ -162,7 +153,9 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
         )
         notes = filter(None, (note, split.note("the longest steps")))
         label = "how long each step took, by rank and step"
-        return card("Step time by rank", plots("steps-heat", shown, label), note="; ".join(notes))
+        return ui.card(
+            "Step time by rank", plots("steps-heat", shown, label), note="; ".join(notes)
+        )
     arrivals = [late_arrivals(compared, late.get(rank.rank)) for rank in (*drawn, *split.others)]
     numbers = [result.rank for result in drawn]
     hrefs = [
@@ -174,7 +167,7 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
         "of all operations that ranks wait in, how much later than the median of the others a rank"
         " came last, at most in each step; a click shows that"
     )
-    return card(
+    return ui.card(
         "Late ranks",
         plots("steps-heat", shown, "how late each rank came, by rank and step"),
         note="; ".join(filter(None, (note, split.note("most waiting for them")))),
@@ -194,11 +187,11 @@ def _with_others(number: int, numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted((number, *others[: _MAX_TOGETHER - 1])))
 
 
-def _others(split: Split[BreakdownResult]) -> str:
+def _others(split: ui.Split[BreakdownResult]) -> str:
     return counted(len(split.others), "other") if split.others else ""
 
 
-def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
+def _stacked(view: View, split: ui.Split[BreakdownResult]) -> Component:
     results, rest = split.drawn, split.others
     if rest:  # bars take more room than cells
         results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
@@ -211,7 +204,7 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
     stacks = stacked(results, bars, _hrefs(view, results), view.clock, band, _slow_of(view))
     chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
-    return card("Where each step's time went", chart, note=note)
+    return ui.card("Where each step's time went", chart, note=note)
 
 
 def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
@@ -236,9 +229,9 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     notes = [] if lengths is None else about_steps(slowest, lengths)
     about = [html.P(note, className="note") for note in notes]
     rows = [_row(view, result) for result in results]
-    return card(
+    return ui.card(
         "Means over the steady steps",
-        with_table(table("steps", _COLUMNS, rows, "steps.csv"), len(results)),
+        ui.with_table(table("steps", _COLUMNS, rows, "steps.csv"), len(results)),
         *about,
         note="what the training pays for a step",
     )
@@ -263,7 +256,7 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
 
 def _no_steps(view: View) -> Component:
     how = view.analysis.run.how_to_collect(Part.RANGES)
-    return nothing(
+    return ui.nothing(
         "No training step was found.",
         f"instrument.step, or a range of your own and --step-pattern REGEX; record with {how}",
     )

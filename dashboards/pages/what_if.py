@@ -9,19 +9,8 @@ from dash import dcc, html
 from dashboards import address as addresses
 from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
 from dashboards.view import View
+from dashboards.widgets import components as ui
 from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
-from dashboards.widgets.components import (
-    answered_later,
-    bar,
-    card,
-    folded,
-    gain_bar,
-    legend,
-    nothing,
-    number,
-    page,
-    row,
-)
 from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
@@ -60,13 +49,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
     assumed = assumed_in(address)
     lead = "The steps of the whole run are replayed as they were recorded, with something changed."
     if not view.analysis.run.ranks:
-        return page(TITLE, lead, nothing("No report holds GPU work: there is nothing to replay."))
+        return ui.page(
+            TITLE, lead, ui.nothing("No report holds GPU work: there is nothing to replay.")
+        )
     question = questions_about(analysis).about(WhatIfQuestion(assumed))
-    return page(
+    return ui.page(
         TITLE,
         lead,
         _form(assumed),
-        *answered_later(ANSWERS, drawn(question), is_over=question.is_over),
+        *ui.answered_later(ANSWERS, drawn(question), is_over=question.is_over),
     )
 
 
@@ -89,13 +80,13 @@ def drawn(question: PendingAnswer) -> list[Component]:
     if not question.is_over:
         return [_waiting(question)]
     if question.answer is None:
-        return [card("No answer", nothing(one_line(question.error or "")))]
+        return [ui.card("No answer", ui.nothing(one_line(question.error or "")))]
     whatif: WhatIf = question.answer
     parts = [] if whatif.baseline is None else [_gates(whatif.baseline)]
     if whatif.refused is not None:
         why = f"This report cannot answer it: {one_line(whatif.refused)}."
         how = one_line(whatif.how_to_collect or "")
-        return [card("What a step would take", nothing(why, how)), *parts]
+        return [ui.card("What a step would take", ui.nothing(why, how)), *parts]
     return [_steps(whatif), *parts, *_critical_path(whatif)]
 
 
@@ -136,7 +127,7 @@ def _form(assumed: Sequence[str]) -> Component:
     asking = html.Div([html.Label(["other assumptions ", written]), ask], className="ask")
     about = "several are answered each by itself, then all together; none: each of them"
     about_it = html.P(about, className="note")
-    form = folded("Assume …", about_it, choices, asking, opened=bool(assumed))
+    form = ui.folded("Assume …", about_it, choices, asking, opened=bool(assumed))
     return html.Section(form, className="card")
 
 
@@ -145,7 +136,7 @@ def _form(assumed: Sequence[str]) -> Component:
 
 def _gates(baseline: Baseline) -> Component:
     rows = [
-        row(
+        ui.row(
             gate.name,
             html.Td(
                 "holds" if gate.holds else "fails", className="holds" if gate.holds else "fails"
@@ -154,16 +145,16 @@ def _gates(baseline: Baseline) -> Component:
                 f"{GATES[gate.name]} "
                 + ("an unknown share" if gate.value is None else percent(abs(gate.value)))
             ),
-            number(f"limit {percent(gate.limit)}"),
+            ui.number(f"limit {percent(gate.limit)}"),
         )
         for gate in sorted(baseline.gates, key=lambda gate: gate.holds)
     ]
     failing = [gate.name for gate in baseline.gates if not gate.holds]
     said = f"Not all: {', '.join(failing)}" if failing else f"Yes: all {len(rows)} checks hold"
     table = html.Table(html.Tbody(rows), className="gates")
-    return card(
+    return ui.card(
         "Can the replay be believed?",
-        folded(said, table, opened=bool(failing)),
+        ui.folded(said, table, opened=bool(failing)),
         note="where a check fails, what it makes unsure is not answered",
     )
 
@@ -189,9 +180,9 @@ def _steps(whatif: WhatIf) -> Component:
             for at, name in enumerate(columns)
         ]
         head = html.Thead(html.Tr(cells))
-        as_it_is = row(
+        as_it_is = ui.row(
             "as it is",
-            number(duration(baseline.step_ns)),
+            ui.number(duration(baseline.step_ns)),
             html.Td(f"of {duration(baseline.step_ns)}", className="note"),
             *(html.Td(""), html.Td("")),
             html.Td(steps_text(baseline), className="note"),
@@ -199,7 +190,9 @@ def _steps(whatif: WhatIf) -> Component:
         body = html.Tbody([as_it_is, *(_row(answer, baseline.step_ns) for answer in significant)])
         parts.append(html.Table([head, body], className="what-if"))
     else:
-        parts.append(nothing("None of these would change the step by more than the replay misses."))
+        parts.append(
+            ui.nothing("None of these would change the step by more than the replay misses.")
+        )
     if same:
         parts.append(
             html.P(f"No significant change, under {percent(MIN_SHARE)}: {', '.join(same)}.")
@@ -214,8 +207,8 @@ def _steps(whatif: WhatIf) -> Component:
         ]
         names = ", ".join(one_line(answer.assume) for answer in refused)
         listed = html.Ul(why, className="notes")
-        parts.append(folded(f"This recording does not answer {names}", listed))
-    return card("What a step would take", *parts)
+        parts.append(ui.folded(f"This recording does not answer {names}", listed))
+    return ui.card("What a step would take", *parts)
 
 
 def _row(answer: Answer, step_ns: int) -> Component:
@@ -224,16 +217,16 @@ def _row(answer: Answer, step_ns: int) -> Component:
     gain = max(-(answer.change_ns or 0), 0) / max(step_ns, 1)
     least, most = ((step_ns - end) / max(step_ns, 1) for end in (high, low))
     drawn = (
-        gain_bar(0, gain, None, "at most")
+        ui.gain_bar(0, gain, None, "at most")
         if answer.is_bound
-        else gain_bar(max(least, 0), max(most, 0), gain, change_text(answer))
+        else ui.gain_bar(max(least, 0), max(most, 0), gain, change_text(answer))
     )
-    return row(
+    return ui.row(
         html.Code(one_line(answer.assume), title=_meaning(answer.assume)),
-        number(step_text(answer)),
+        ui.number(step_text(answer)),
         html.Td(drawn, className="bar-cell"),
-        number(span),
-        number(change_text(answer)),
+        ui.number(span),
+        ui.number(change_text(answer)),
         html.Td(answer.note, className="note"),
     )
 
@@ -246,13 +239,15 @@ def _critical_path(whatif: WhatIf) -> list[Component]:
     shares = path_shares(whatif)
     if not shares:
         return []
-    shown = bar(
+    shown = ui.bar(
         (part, _PATH_COLORS[name], f"{name}: {percent(part)}") for name, part in shares.items()
     )
-    names = legend((_PATH_COLORS[name], f"{name} {percent(part)}") for name, part in shares.items())
+    names = ui.legend(
+        (_PATH_COLORS[name], f"{name} {percent(part)}") for name, part in shares.items()
+    )
     note = "what its end waited for, of all ranks: a change elsewhere gains nothing"
     where = html.P(
         ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
         className="note",
     )
-    return [card("The critical path", shown, names, where, note=note)]
+    return [ui.card("The critical path", shown, names, where, note=note)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.events import CALL, COMPUTE, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
+from dashboards.timeline import events as ev
 from dashboards.widgets.charts import PARTS
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import stream_waits
@@ -115,7 +115,7 @@ def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
 
 def _tracks_of(timeline: RankTimeline, stream: int) -> Iterator[Track]:
     for track in timeline.tracks:
-        is_on_gpu = track.source == OPERATION and len(track.index) > 0
+        is_on_gpu = track.source == ev.OPERATION and len(track.index) > 0
         if is_on_gpu and _stream_of(timeline, int(track.index[0])) == stream:
             yield track
 
@@ -141,24 +141,24 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     track = timeline.tracks[place[0]]
     facts: Iterator[Fact] = iter(())
     links: list[tuple[str, str, int]] = []
-    if source == OPERATION:
+    if source == ev.OPERATION:
         call = launching_call(timeline, index)
-        links = [("launched by", CALL, call)] if call >= 0 else []
-        links += [("waited for", OPERATION, other) for other in awaited_by(timeline, index)]
-        links += [("awaited by", OPERATION, other) for other in waiting_for(timeline, index)]
+        links = [("launched by", ev.CALL, call)] if call >= 0 else []
+        links += [("waited for", ev.OPERATION, other) for other in awaited_by(timeline, index)]
+        links += [("awaited by", ev.OPERATION, other) for other in waiting_for(timeline, index)]
         facts = _operation_facts(timeline, track, index, call)
-    elif source == CALL:
-        links = [("launched", OPERATION, operation) for operation in _launched(timeline, index)]
+    elif source == ev.CALL:
+        links = [("launched", ev.OPERATION, operation) for operation in _launched(timeline, index)]
         facts = _call_facts(timeline, index, len(links))
-    elif source == RANGE:
+    elif source == ev.RANGE:
         facts = _range_facts(timeline, index)
-    elif source == MARK:
+    elif source == ev.MARK:
         facts = _mark_facts(timeline, index)
-    elif source == OPERATOR:
+    elif source == ev.OPERATOR:
         facts = _operator_facts(timeline, index)
-    elif source == STALL:
+    elif source == ev.STALL:
         facts = iter([("what", "the thread was held up beyond the usual time of what it did")])
-    elif source == STEP:
+    elif source == ev.STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
     if described is not None and timeline.clock.clocks is not None:
@@ -215,7 +215,7 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
         "row": f"{timeline.rank.rank}.{number}",
         "group": track.group,
         "kind": track.kind,
-        "category": events.names.category(name) if track.kind == COMPUTE else None,
+        "category": events.names.category(name) if track.kind == ev.COMPUTE else None,
         "name": events.name_of(index),
         "label": events.label_of(index),
         "start": str(start),
@@ -247,7 +247,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         thread = _value(calls.packed_thread, call)
         called, took = _value(calls.starts, call), _value(calls.packed_length, call)
         start = _value(operation.starts, place)
-        name = timeline.events[CALL].name_of(call)
+        name = timeline.events[ev.CALL].name_of(call)
         yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
         yield "the call took", duration(took)
         yield "from call to start", duration(start - called)
@@ -400,7 +400,7 @@ def _ranges_around(
     if ranges is None:
         return []
     for track in timeline.tracks:
-        if track.source != RANGE or ranges.thread[track.index[0]] != thread:
+        if track.source != ev.RANGE or ranges.thread[track.index[0]] != thread:
             continue
         place = int(track.row.started_before(np.array([time_ns + 1]))[0]) - 1
         if place < 0 or not ranges.nests[track.index[place]]:
@@ -409,7 +409,7 @@ def _ranges_around(
             continue
         if track.index[place] == inside_of:
             break
-        names.append(timeline.events[RANGE].label_of(int(track.index[place])))
+        names.append(timeline.events[ev.RANGE].label_of(int(track.index[place])))
     return names
 
 

@@ -13,42 +13,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.events import (
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    HOST,
-    MARKS,
-    NVTX,
-    OPERATORS,
-    SOURCES,
-    STALLS,
-    STEPS,
-)
+from dashboards.timeline import events as ev
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.timeline.events import EventPart, Events, NameTable
     from traceprof.intervals import Int64, Mask
 
-    RankEvents = Mapping[str, Events]
+    RankEvents = Mapping[str, ev.Events]
 
 KINDS = {
-    "compute": COMPUTE,
-    "communication": COMMUNICATION,
-    "copy": COPY,
-    "copies": COPY,
-    "api": HOST,
-    "call": HOST,
-    "range": NVTX,
-    "nvtx": NVTX,
-    "mark": MARKS,
-    "step": STEPS,
-    "operator": OPERATORS,
-    "stall": STALLS,
+    "compute": ev.COMPUTE,
+    "communication": ev.COMMUNICATION,
+    "copy": ev.COPY,
+    "copies": ev.COPY,
+    "api": ev.HOST,
+    "call": ev.HOST,
+    "range": ev.NVTX,
+    "nvtx": ev.NVTX,
+    "mark": ev.MARKS,
+    "step": ev.STEPS,
+    "operator": ev.OPERATORS,
+    "stall": ev.STALLS,
 }
 """Kinds of rows, by the words that choose them."""
 
@@ -132,8 +120,8 @@ class _Matches:
     rank: int  # the rank's number
     source: int  # index into `SOURCES`
     first: int  # how many events of the source come before the part's
-    part: EventPart  # the events
-    names: NameTable  # what their names are among
+    part: ev.EventPart  # the events
+    names: ev.NameTable  # what their names are among
     wanted: Int64  # int64[k], the numbers of the names that match and occur
     count: Int64  # int64[k], how many of the matches have each
     # int64[c], the matches, ascending; None if all events of these names match
@@ -237,7 +225,7 @@ def search(
         "next": None
         if place is None
         else {
-            "id": f"{place.rank}.{SOURCES[place.source]}.{place.index}",
+            "id": f"{place.rank}.{ev.SOURCES[place.source]}.{place.index}",
             "start": str(place.start_ns),
             "number": number,
         },
@@ -259,7 +247,7 @@ def namesake(
     for part in events.parts:
         count = np.ones(1, np.int64)
         parts.append(
-            _Matches(number, SOURCES.index(source), first, part, events.names, wanted, count)
+            _Matches(number, ev.SOURCES.index(source), first, part, events.names, wanted, count)
         )
         first += len(part)
     place = _following(parts, here if backwards else after(here), backwards=backwards)
@@ -272,7 +260,7 @@ def place_of(ranks: Mapping[int, RankEvents], rank: int, source: str, index: int
     first = 0
     for part in events.parts if events is not None else ():
         if index < first + len(part):
-            return Place(part.start(index - first), rank, SOURCES.index(source), index)
+            return Place(part.start(index - first), rank, ev.SOURCES.index(source), index)
         first += len(part)
     return None
 
@@ -304,7 +292,7 @@ def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches
     for rank, sources in ranks.items():
         if query.ranks and rank not in query.ranks:
             continue
-        for number, source in enumerate(SOURCES):
+        for number, source in enumerate(ev.SOURCES):
             events, first = sources.get(source), 0
             if events is None:
                 continue
@@ -322,7 +310,7 @@ def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches
 
 
 def _matches_of(
-    part: EventPart, query: Query, matching: Int64
+    part: ev.EventPart, query: Query, matching: Int64
 ) -> tuple[Int64, Int64, Int64 | None]:
     """Return the names of a part's matches, how many have each, and which they are."""
     numbers, count = part.counted
@@ -338,14 +326,14 @@ def _matches_of(
     return wanted, of_each, places
 
 
-def _fulfilling(part: EventPart, query: Query, places: Int64) -> Int64:
+def _fulfilling(part: ev.EventPart, query: Query, places: Int64) -> Int64:
     """Return the events of a part, among some, that meet a query's conditions."""
     if query.streams:
         of = None if part.streams is None else part.streams.at(places)
         places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
     if query.kinds:
         communicates = False if part.communicates is None else part.communicates()[places]
-        kept = np.where(communicates, COMMUNICATION in query.kinds, part.kind in query.kinds)
+        kept = np.where(communicates, ev.COMMUNICATION in query.kinds, part.kind in query.kinds)
         places = places[np.broadcast_to(kept, len(places))]
     if query.longer_ns is not None or query.shorter_ns is not None:
         length = np.zeros(len(places)) if part.lengths is None else part.lengths(places)
@@ -357,7 +345,7 @@ def _fulfilling(part: EventPart, query: Query, places: Int64) -> Int64:
 
 def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
     """Return the most frequent names of the matches, with counts; and how many names there are."""
-    counts_of: dict[int, tuple[NameTable, Int64]] = {}  # by name table
+    counts_of: dict[int, tuple[ev.NameTable, Int64]] = {}  # by name table
     for part in parts:
         nothing = np.zeros(len(part.names), np.int64)
         counts_of.setdefault(id(part.names), (part.names, nothing))[1][part.wanted] += part.count

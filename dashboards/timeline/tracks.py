@@ -10,28 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.clock import OWN
-from dashboards.timeline.events import (
-    CALL,
-    COUNTER,
-    GPU_KINDS,
-    HOST,
-    MARK,
-    MARKS,
-    NVTX,
-    OPERATION,
-    OPERATOR,
-    OPERATORS,
-    RANGE,
-    SAMPLE,
-    STALL,
-    STALLS,
-    STEP,
-    STEPS,
-    NameTable,
-    host_events,
-    operation_events,
-    step_events,
-)
+from dashboards.timeline import events as ev
 from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME
 from traceprof.analyses.links.link_counters import link_samples
@@ -44,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dashboards.clock import RankClock
-    from dashboards.timeline.events import Events
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int32, Int64
@@ -76,7 +54,7 @@ class RankTimeline:
     rank: Rank  # the rank
     clock: RankClock  # of the rank: rows and events are on the run's clock
     tracks: tuple[Track, ...]  # its rows, from the top
-    events: dict[str, Events]  # the events of the rows, by source
+    events: dict[str, ev.Events]  # the events of the rows, by source
     # its process's NVTX ranges; None if there are none, or the host is not read
     ranges: RangeTable | None
     steps: tuple[StepMeasures, ...]  # its training steps on the GPU
@@ -91,7 +69,7 @@ class RankTimeline:
     def kind_rows(self) -> dict[str, Row]:
         """The times at which its GPU did each kind of work, on any of its streams."""
         rows = {}
-        for kind in GPU_KINDS:
+        for kind in ev.GPU_KINDS:
             of_kind = [track.row for track in self.tracks if track.kind == kind and len(track.row)]
             if of_kind:
                 rows[kind] = of_kind[0] if len(of_kind) == 1 else merged(of_kind)
@@ -137,21 +115,21 @@ class RankTimeline:
 
 def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
     """Return the timeline of a rank without the rows of its host, which take longer to read."""
-    events, tracks = {OPERATION: operation_events(rank, clock)}, []
+    events, tracks = {ev.OPERATION: ev.operation_events(rank, clock)}, []
     if steps:
-        events[STEP] = step_events(steps, clock)
+        events[ev.STEP] = ev.step_events(steps, clock)
         start = np.array([step.measures.window_start_ns for step in steps], np.int64)
         length = np.array([step.measures.window_ns for step in steps], np.int64)
         index = np.arange(len(steps), dtype=np.int32)
         row = Row.of(clock.to_run(start), clock.to_run(start + length))
-        tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
+        tracks.append(Track("", "steps on the GPU", ev.STEPS, ev.STEP, index, row))
     tracks += _stream_tracks(rank, clock)
     return RankTimeline(rank, clock, tuple(tracks), events, None, tuple(steps))
 
 
 def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
     kernels, copies, memsets, graphs = rank.operations.groups
-    compute, communication, copy = range(len(GPU_KINDS))
+    compute, communication, copy = range(len(ev.GPU_KINDS))
     kinds = (
         rank.is_communication_kernel.astype(np.int8),
         np.where(rank.is_peer_copy, communication, copy),
@@ -173,9 +151,9 @@ def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
         if len(parts) > 1:
             order = np.argsort(start, kind="stable")
             index, start, end = index[order], start[order], end[order]
-        number, name = key[0], GPU_KINDS[key[1]]
+        number, name = key[0], ev.GPU_KINDS[key[1]]
         row = Row.of(clock.to_run(start), clock.to_run(end))
-        yield Track(_gpu_label(rank), f"stream {number} · {name}", name, OPERATION, index, row)
+        yield Track(_gpu_label(rank), f"stream {number} · {name}", name, ev.OPERATION, index, row)
 
 
 def _gpu_label(rank: Rank) -> str:
@@ -190,7 +168,9 @@ _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
 def with_host(
-    timeline: RankTimeline, range_names: NameTable | None = None, stalls: RankStalls | None = None
+    timeline: RankTimeline,
+    range_names: ev.NameTable | None = None,
+    stalls: RankStalls | None = None,
 ) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 
@@ -199,8 +179,8 @@ def with_host(
     """
     rank, clock = timeline.rank, timeline.clock
     ranges = rank.trace.range_table(rank.process)
-    events = timeline.events | host_events(rank, clock, range_names, stalls)
-    stalled = [_stall_track(stalls, clock)] if stalls is not None and STALL in events else []
+    events = timeline.events | ev.host_events(rank, clock, range_names, stalls)
+    stalled = [_stall_track(stalls, clock)] if stalls is not None and ev.STALL in events else []
     busiest, others = _threads(rank, clock, rank.calls, ranges, rank.trace.marks(rank.process))
     folded = (replace(other, is_folded=True) for other in others)
     tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *stalled, *busiest, *folded)
@@ -211,7 +191,9 @@ def _counter_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
     for link in link_samples(rank):
         samples = Samples.sampled(link, clock)
         index = np.arange(len(samples.row), dtype=np.int32)
-        yield Track(_COUNTERS, samples.label, COUNTER, SAMPLE, index, samples.row, samples=samples)
+        yield Track(
+            _COUNTERS, samples.label, ev.COUNTER, ev.SAMPLE, index, samples.row, samples=samples
+        )
 
 
 def _threads(
@@ -273,7 +255,9 @@ def _call_tracks(
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = lanes.nested(start, end, _MAX_NESTED)
-    yield from _lanes(group, api, HOST, CALL, lane, index, clock.to_run(start), clock.to_run(end))
+    yield from _lanes(
+        group, api, ev.HOST, ev.CALL, lane, index, clock.to_run(start), clock.to_run(end)
+    )
 
 
 def _range_tracks(
@@ -300,7 +284,7 @@ def _range_tracks(
         if chosen.any():
             lane = split(start[chosen], end[chosen], most)
             times = start[chosen], end[chosen]
-            yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
+            yield from _lanes(group, label, ev.NVTX, ev.RANGE, lane, index[chosen], *times)
 
 
 def _operator_tracks(
@@ -315,19 +299,19 @@ def _operator_tracks(
     lane = lanes.nested(start, end, _MAX_NESTED)
     times = clock.to_run(start), clock.to_run(end)
     own = f"{group} · operators"
-    for track in _lanes(own, "operators", OPERATORS, OPERATOR, lane, index, *times):
+    for track in _lanes(own, "operators", ev.OPERATORS, ev.OPERATOR, lane, index, *times):
         yield replace(track, is_folded=True)
 
 
 def _stall_track(stalls: RankStalls, clock: RankClock) -> Track:
     order = np.lexsort((stalls.end_ns, stalls.start_ns)).astype(np.int32)
     row = Row.of(clock.to_run(stalls.start_ns[order]), clock.to_run(stalls.end_ns[order]))
-    return Track(_STALLED, "stalled", STALLS, STALL, order, row)
+    return Track(_STALLED, "stalled", ev.STALLS, ev.STALL, order, row)
 
 
 def _mark_track(group: str, label: str, marks: Marks, index: Int32, clock: RankClock) -> Track:
     time = clock.to_run(marks.time_ns[index])
-    return Track(group, label, MARKS, MARK, index, Row.of(time, time))
+    return Track(group, label, ev.MARKS, ev.MARK, index, Row.of(time, time))
 
 
 def _lanes(

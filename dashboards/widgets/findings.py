@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards.widgets import charts
-from dashboards.widgets.components import (
-    UNKNOWN,
-    evidence_address,
-    evidence_list,
-    folded,
-    gain_bar,
-    heads,
-    legend,
-    nothing,
-    number,
-    row,
-    worst_first,
-)
+from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.verdict.headline import symptoms
@@ -89,11 +77,11 @@ def findings_card(view: View) -> Component | None:
     bars = html.Span(
         [
             f"bars: {view.unit}, {duration(headline.step_ns)}; ",
-            gain_bar(0.7, 1, None, "solid"),
+            ui.gain_bar(0.7, 1, None, "solid"),
             " proven by a replay, ",
-            gain_bar(0, 1, None, "hatched"),
+            ui.gain_bar(0, 1, None, "hatched"),
             " at most, ",
-            gain_bar(0, 0, 0.5, "mark"),
+            ui.gain_bar(0, 0, 0.5, "mark"),
             " expected (where few such changes were measured: about half of the limit)",
         ],
         className="note",
@@ -179,11 +167,13 @@ def _drawing(finding: Finding, view: View, *, opened: bool) -> list[Component]:
     number = next((at for at, found in findings if found is finding), None)
     if number is None or not finding.evidence:
         return []
-    where = evidence_address(finding, 0, view.address, view.clock).href()
+    where = ui.evidence_address(finding, 0, view.address, view.clock).href()
     alt = f"what ran around {one_line(finding.evidence[0].label)}"
     picture = html.Img(alt=alt)
     setattr(picture, "src" if opened else "data-src", f"{DRAWING}/{number}")
-    return [html.Figure([dcc.Link(picture, href=where, title="on the timeline"), legend(_DRAWN)])]
+    return [
+        html.Figure([dcc.Link(picture, href=where, title="on the timeline"), ui.legend(_DRAWN)])
+    ]
 
 
 def _gain(finding: Finding, view: View) -> list[Component]:
@@ -201,7 +191,7 @@ def _gain(finding: Finding, view: View) -> list[Component]:
         why = "about half of the limit, as few such changes were measured"
     else:
         why = f"the share of such limits that {counted(known.num_changes, 'change')} brought"
-    bar = gain_bar(
+    bar = ui.gain_bar(
         share(least_ns, step_ns),
         share(most_ns, step_ns),
         share(about_ns, step_ns) if about_ns else None,
@@ -232,7 +222,7 @@ def saving_text(saving: Saving | None) -> str:
     An interval wider than half the gain is written beside it.
     """
     if saving is None or saving.high_ns is None:
-        return UNKNOWN
+        return ui.UNKNOWN
     if saving.high_ns <= 0:
         return "nothing"
     if not saving.step_ns or not saving.low_ns:
@@ -272,13 +262,13 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
     places = (
         (
             clock.rank(finding.rank).interval(interval),
-            evidence_address(finding, index, address, clock),
+            ui.evidence_address(finding, index, address, clock),
         )
         for index, interval in enumerate(finding.evidence)
     )
     first, *rest = places
-    more = [folded(f"{len(rest)} more", evidence_list(rest, clock))] if rest else []
-    return [evidence_list([first], clock), *more]
+    more = [ui.folded(f"{len(rest)} more", ui.evidence_list(rest, clock))] if rest else []
+    return [ui.evidence_list([first], clock), *more]
 
 
 def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:
@@ -296,7 +286,7 @@ def _advice(advice: Sequence[str]) -> list[Component]:
     rest = advice[_MAX_ADVICE:]
     if rest:
         items = html.Ul([html.Li(advice_given) for advice_given in rest])
-        shown.append(folded(f"{len(rest)} more", items))
+        shown.append(ui.folded(f"{len(rest)} more", items))
     return shown
 
 
@@ -306,35 +296,35 @@ def _ranks(
     if len(group) < 2:
         return []
     rows: list[Component] = []
-    split = worst_first(group, lambda finding: finding.impact_ns)
+    split = ui.worst_first(group, lambda finding: finding.impact_ns)
     for finding in split.drawn:
         name = f"rank {finding.rank}"
         if finding.evidence:
-            href = evidence_address(finding, 0, address, clock).href()
+            href = ui.evidence_address(finding, 0, address, clock).href()
             linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
         rows.append(
-            row(
+            ui.row(
                 linked if finding.evidence else name,
-                number(f"{finding.impact_ns / 1e6:.3f}"),
-                number(f"{100 * finding.impact_fraction:.1f}"),
+                ui.number(f"{finding.impact_ns / 1e6:.3f}"),
+                ui.number(f"{100 * finding.impact_fraction:.1f}"),
                 html.Td(one_line(finding.title)),
             )
         )
     if split.others:
         rows.append(_others(split.others))
-    head = heads("rank", "cost (ms)", f"of the {judged} (%)", "what was found")
+    head = ui.heads("rank", "cost (ms)", f"of the {judged} (%)", "what was found")
     table = html.Table([head, html.Tbody(rows)])
     what = "ranks" if len({finding.rank for finding in group}) > 1 else "findings"
-    return [folded(f"All {len(group)} {what}", html.Div(table, className="scroll"))]
+    return [ui.folded(f"All {len(group)} {what}", html.Div(table, className="scroll"))]
 
 
 def _others(group: Sequence[Finding]) -> Component:
     costs = [finding.impact_ns / 1e6 for finding in group]
     shares = [100 * finding.impact_fraction for finding in group]
-    return row(
+    return ui.row(
         counted(len(group), "other"),
-        number(f"{min(costs):.3f} to {max(costs):.3f}"),
-        number(f"{min(shares):.1f} to {max(shares):.1f}"),
+        ui.number(f"{min(costs):.3f} to {max(costs):.3f}"),
+        ui.number(f"{min(shares):.1f} to {max(shares):.1f}"),
         html.Td("choose ranks above to see theirs"),
     )
 
@@ -344,7 +334,7 @@ def _metrics(finding: Finding) -> Component:
         html.Div([html.Dt(name), html.Dd(metric_text(name, value))])
         for name, value in finding.metrics.items()
     ]
-    return folded(
+    return ui.folded(
         f"Numbers of rank {finding.rank}",
         html.Dl(entries, className="metrics"),
         html.P(
@@ -443,7 +433,7 @@ def _about(headline: Headline) -> str:
 
 def _no_finding(view: View) -> Component:
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    return nothing(
+    return ui.nothing(
         f"No finding reaches 1 % of the {judged}: less cannot be distinguished from"
         " differences between two runs."
     )
