@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.questions import ComparedSide, ComparedSides
+    from dashboards.questions import ComparedSides
     from traceprof.analysis import Analysis
-    from traceprof.documents.comparison import Comparison, Parts
+    from traceprof.documents.comparison import Comparison
     from traceprof.reports.blocks import Section
 
 PATH = addresses.COMPARE
@@ -170,7 +170,17 @@ def _two_bars(comparison: Comparison) -> list[Component]:
     rows = [
         ui.row(
             name,
-            html.Td(_bar(parts, most), className="bar-cell"),
+            html.Td(
+                ui.bar(
+                    (
+                        getattr(parts, field) / most,
+                        color,
+                        f"{part}: {duration(getattr(parts, field))}",
+                    )
+                    for field, part, color in PARTS
+                ),
+                className="bar-cell",
+            ),
             ui.number(duration(parts.mean_step_ns)),
         )
         for name, parts in (("before", comparison.mean_before), ("after", comparison.mean_after))
@@ -181,13 +191,6 @@ def _two_bars(comparison: Comparison) -> list[Component]:
     ]
 
 
-def _bar(parts: Parts, most_ns: int) -> Component:
-    lengths = [(getattr(parts, measure), name, color) for measure, name, color in PARTS]
-    return ui.bar(
-        (length / most_ns, color, f"{name}: {duration(length)}") for length, name, color in lengths
-    )
-
-
 # -- the timelines of both sides ------------------------------------------------------------------
 
 
@@ -195,7 +198,21 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
     """Return a step of each side, one below the other, which `assets/compare` draws."""
     sides = [("before", BEFORE, compared.before), ("after", AFTER, compared.after)]
     described = [
-        _side(name, f"/{prefix}", side) for name, prefix, side in sides if side is not None
+        {
+            "name": name,
+            "path": f"/{prefix}",
+            "rank": side.rank,
+            "step": side.step,
+            "ranks": [
+                {
+                    "number": rank.rank,
+                    "label": f"rank {rank.rank} · {device_text(rank.device, rank.gpu)}",
+                }
+                for rank in side.ranks
+            ],
+        }
+        for name, prefix, side in sides
+        if side is not None
     ]
     if not described:
         return []
@@ -219,22 +236,6 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
         " (wheel, drag; W A S D)"
     )
     return [ui.card(title, *parts, note=note)]
-
-
-def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
-    return {
-        "name": name,
-        "path": path,
-        "rank": side.rank,
-        "step": side.step,
-        "ranks": [
-            {
-                "number": rank.rank,
-                "label": f"rank {rank.rank} · {device_text(rank.device, rank.gpu)}",
-            }
-            for rank in side.ranks
-        ],
-    }
 
 
 # -- kernels side by side -------------------------------------------------------------------------

@@ -298,13 +298,15 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         launcher = of_rank.of(use.name) if of_rank is not None else Launcher()
         row["operator"], row["module"] = launcher.operator or "", launcher.module or ""
         number = use.worst[0]
-        row["reach"] = _reach(of_all.get((number, use.name)), launcher, view.rank(number).gpu)
+        whole = of_all.get((number, use.name))
+        reach = None if whole is None else reached(launcher, whole, view.rank(number).gpu)
+        row["reach"] = None if reach is None else reach.share
     columns = [
         column
         for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
         if column.field not in {"beside_ns", "slowdown"} or beside
         if column.field != "per_step_ns"
-        or any(entry.per_step_ns is not None for entry in _all_uses(uses))
+        or any(entry.per_step_ns is not None for use in uses for _, entry in use.of_ranks)
         if column.field not in {"operator", "module", "reach"}
         or any(row[column.field] for row in rows)
     ]
@@ -318,15 +320,6 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         spent = sum(use.total_ns for use in rest) // num_ranks
         parts.append(f"{counted(len(rest), 'more name')}, {duration(spent)} together")
     return card("By name", *parts, note=note)
-
-
-def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> float | None:
-    reach = None if of_all is None else reached(launcher, of_all, gpu)
-    return None if reach is None else reach.share
-
-
-def _all_uses(uses: Sequence[KernelSum]) -> Iterable[KernelUse]:
-    return (entry for use in uses for _, entry in use.of_ranks)
 
 
 def _row(
@@ -446,7 +439,9 @@ def modules_card(view: View, question: PendingAnswer | None = None) -> Component
         there = {use.module for use in chosen.modules}
         rows = [row | _change(changes.get(use.module)) for row, use in zip(rows, uses, strict=True)]
         gone = [change for path, change in changes.items() if path not in there]
-        rows += [_gone(change) for change in gone[:_MAX_MODULES]]
+        for change in gone[:_MAX_MODULES]:
+            path = one_line(change.module, _MAX_MODULE)
+            rows.append({"module": path, "path": path, **_change(change)})
         columns = (*_MODULES, *_COMPARED) if changes else _MODULES
         what = "at the end those of the other recording only" if changes else _NOT_COMPARED
         notes.append(what)
@@ -470,10 +465,6 @@ def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
 def _change(change: ModuleChange | None) -> dict[str, Any]:
     if change is None:
         return {}
-    is_sure = sure(change.p_adjusted, is_significant=change.is_significant)
-    return record(_COMPARED, change, sure=is_sure)
-
-
-def _gone(change: ModuleChange) -> dict[str, Any]:
-    path = one_line(change.module, _MAX_MODULE)
-    return {"module": path, "path": path, **_change(change)}
+    return record(
+        _COMPARED, change, sure=sure(change.p_adjusted, is_significant=change.is_significant)
+    )

@@ -73,19 +73,18 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " full queue blocks the host: healthy run-ahead, unless something else waits for the"
         " blocked thread."
     )
-    known = results
     gaps = ui.missing(view.missing(*launch_queue.FINDINGS))
-    if not known:
+    if not results:
         empty = ui.nothing(
             "No chosen report has CUDA API calls: the times of launches are unknown.",
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return ui.page(TITLE, lead, ui.card("Depth over time", empty), gaps)
-    worst, ordered = sorted(known, key=_cost, reverse=True), ui.sorted_worst_first(known, _cost)
+    worst, ordered = sorted(results, key=_cost, reverse=True), ui.sorted_worst_first(results, _cost)
     return ui.page(
         TITLE,
         lead,
-        _depth(view, known),
+        _depth(view, results),
         ui.card(
             "Queues", ui.with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered))
         ),
@@ -120,9 +119,8 @@ def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
     split = ui.worst_first(results, _cost, _MAX_ROWS)
-    worst = split.drawn
     queues = []
-    for result in worst:
+    for result in split.drawn:
         start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
         times, depth = depth_series(view.rank(result.rank))
         stalls = result.stalls
@@ -142,7 +140,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     if split.others:
         deepest = max(result.metrics.max_queue_depth for result in split.others)
         blocked = max(result.metrics.blocked_ns for result in split.others)
-        has_stalls = any(result.metrics.num_stalls for result in worst)
+        has_stalls = any(result.metrics.num_stalls for result in split.drawn)
         subject = "the costliest stalls" if has_stalls else "the deepest queues"
         note += f"; {split.note(subject)}: at most {deepest} pending, and blocked"
         note += f" for at most {duration(blocked)}"
@@ -166,7 +164,7 @@ def _row(result: LaunchQueueResult) -> dict[str, Any]:
     )
 
 
-def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
+def _holders(results: Sequence[LaunchQueueResult]) -> Component:
     rows = [
         record(
             _HOLDERS,
@@ -178,16 +176,12 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
         for blocked_ns in (result.metrics.blocked_ns,)
         for holder in result.holders[:_MAX_HOLDERS]
     ]
-    if not rows:
-        return ui.card(
-            "What the GPU ran while launches were blocked",
-            ui.nothing(
-                "No launch was blocked: the queue was never full, or nothing was launched then."
-            ),
-        )
-    return ui.card(
-        "What the GPU ran while launches were blocked", table("queue-holders", _HOLDERS, rows)
+    shown = ui.nothing(
+        "No launch was blocked: the queue was never full, or nothing was launched then."
     )
+    if rows:
+        shown = table("queue-holders", _HOLDERS, rows)
+    return ui.card("What the GPU ran while launches were blocked", shown)
 
 
 def _stalls(view: View, result: LaunchQueueResult) -> Component:

@@ -107,16 +107,11 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
                 num_idle += 1
                 continue
             links.append((number, rates, pieces))
-    if not links and num_idle:
-        why = "No link reached 1 % of its peak: the table says what each carried."
-        return card(title, nothing(why))
     if not links:
+        why = "No link reached 1 % of its peak: the table says what each carried."
+        how = "" if num_idle else view.analysis.run.how_to_collect(Part.LINK_COUNTERS)
         return card(
-            title,
-            nothing(
-                "No copy ran, and no counter was sampled.",
-                view.analysis.run.how_to_collect(Part.LINK_COUNTERS),
-            ),
+            title, nothing(why if num_idle else "No copy ran, and no counter was sampled.", how)
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
     split = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
@@ -132,18 +127,11 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         ),
         "the rate of each link over time against its peak, by rank and direction",
     )
-    return card(title, chart, *_idle(num_idle), note=note)
-
-
-def _idle(count: int) -> list[Component]:
-    if count == 0:
-        return []
-    text = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
-    if count > 1:
-        text = (
-            f"{count} more stay below 1 % of their peak and are not drawn: they are in the table."
-        )
-    return [html.P(text, className="note")]
+    idle = f"{num_idle} more stay below 1 % of their peak and are not drawn: they are in the table."
+    if num_idle == 1:
+        idle = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
+    below = html.P(idle, className="note") if num_idle else None
+    return card(title, chart, below, note=note)
 
 
 def _most(rates: LinkRates) -> float:
@@ -196,7 +184,6 @@ def _uses(rows: Sequence[tuple[int, LinkUse]]) -> Component | None:
 def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
     if not rows:
         return None
-
     entries = [
         record(
             _COUNTERS,
@@ -293,7 +280,7 @@ def peer_matrix(
                 "name": name,
                 "values": [use and use.bytes for use in cells],
                 "texts": [use and size_text(use.bytes) for use in cells],
-                "notes": [use and _copies_text(use) for use in cells],
+                "notes": [use and _copied(use) for use in cells],
             }
         )
     names = ["not known" if column is None else f"GPU {column}" for column in columns]
@@ -309,6 +296,6 @@ def peer_matrix(
     }
 
 
-def _copies_text(use: LinkUse) -> str:
+def _copied(use: LinkUse) -> str:
     rate = f"{use.gb_per_s:.2f} GB/s" if use.gb_per_s is not None else "no time"
     return f"{use.bytes:,} bytes in {counted(use.num_copies or 0, 'copy')}, {rate} while copying"

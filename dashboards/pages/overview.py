@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dash import dcc, html
 
@@ -231,21 +231,19 @@ def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
         *(Column(fraction_of(measure), f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
         Column("hidden_fraction", _HIDDEN, 1, 80),
     )
-    rows = [_values(view, result) for result in results]
+    rows = [
+        {
+            "rank": rank.rank,
+            "href": view.rank_address(rank.rank).href(),
+            "gpu": device_text(rank.device, rank.gpu),
+            "report": view.report_name(rank.report),
+            "window_ns": judged.window_ns,
+            **fractions(judged),
+            "hidden_fraction": judged.hidden_fraction,
+        }
+        for rank, judged in ((view.rank(result.rank), result.judged) for result in results)
+    ]
     return table("breakdown", columns, rows, "breakdown.csv")
-
-
-def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
-    rank, judged = view.rank(result.rank), result.judged
-    return {
-        "rank": rank.rank,
-        "href": view.rank_address(rank.rank).href(),
-        "gpu": device_text(rank.device, rank.gpu),
-        "report": view.report_name(rank.report),
-        "window_ns": judged.window_ns,
-        **fractions(judged),
-        "hidden_fraction": judged.hidden_fraction,
-    }
 
 
 # -- a row for each rank --------------------------------------------------------------------------
@@ -281,7 +279,6 @@ def _rank_row(view: View, result: BreakdownResult, *, several: bool) -> Componen
 
 
 def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
-    """Return the parts of the time as a bar, each as wide as its share."""
     long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
     return ui.bar(
         (share, color, f"{name}: {length}{percent(share)}")

@@ -89,7 +89,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
         return ui.page(TITLE, "", ui.card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
-    ranks = ui.sorted_worst_first(view.ranks, lambda rank: _lost(results.get(rank.rank)))
+    computed = {number: row.judged.fraction("compute_ns") for number, row in results.items()}
+    ranks = ui.sorted_worst_first(view.ranks, lambda rank: 1 - computed.get(rank.rank, 1))
     others = _against_others(analysis)
     rows = [_row(view, rank, results.get(rank.rank)) | others.get(rank.rank, {}) for rank in ranks]
     # What the second table shows is saved with the first.
@@ -115,10 +116,6 @@ def layout(analysis: Analysis, address: Address) -> Component:
         *_pipelines(view),
         *_waits(view),
     )
-
-
-def _lost(result: BreakdownResult | None) -> float:
-    return 0.0 if result is None else 1 - result.judged.fraction("compute_ns")
 
 
 def _pipelines(view: View) -> list[Component]:
@@ -262,7 +259,13 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
     waited = comparison.matrix_ns[np.ix_(members, members)]
     if not waited.any():
         return None
-    names = _names(comparison, order)
+    names: list[_Name] = [
+        {
+            "title": f"rank {number}",
+            "name": f"rank {number} ({one_line(comparison.machines[member], MAX_NAME)})",
+        }
+        for number, member in order
+    ]
     groups, machines = _by_machine(comparison, order)
     if len(order) > ui.MAX_DRAWN and len(machines) > MAX_APART:
         names = machines
@@ -273,9 +276,25 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
         sorted(at for at in np.argsort(-sums, kind="stable")[: ui.MAX_DRAWN].tolist() if sums[at])
         for sums in (waited.sum(axis=1), waited.sum(axis=0))
     )
-    return _matrix(
-        waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
-    )
+    waited = waited[np.ix_(rows, columns)]
+    return {
+        "kind": "matrix",
+        "axis": "the rank that came last",
+        "side": "the rank that waited",
+        "color": BLUE,
+        "high": float(waited.max()) / 1e6,
+        "between": "waited for",
+        "columns": [names[at] for at in columns],
+        "rows": [
+            names[at]
+            | {
+                "values": [waited_ns / 1e6 if waited_ns else None for waited_ns in of_rank],
+                "texts": [duration(waited_ns) if waited_ns else None for waited_ns in of_rank],
+                "notes": None,
+            }
+            for at, of_rank in zip(rows, waited.tolist(), strict=True)
+        ],
+    }
 
 
 class _Groups(NamedTuple):
@@ -299,34 +318,3 @@ def _by_machine(
         title = one_line(machine, _MAX_TITLE)
         titles.append({"title": title, "name": name, "ranks": of_machine})
     return _Groups(sorted_, np.searchsorted(number[sorted_], np.arange(len(distinct)))), titles
-
-
-def _names(comparison: RankComparison, order: Sequence[tuple[int, int]]) -> list[_Name]:
-    return [
-        {
-            "title": f"rank {number}",
-            "name": f"rank {number} ({one_line(comparison.machines[member], MAX_NAME)})",
-        }
-        for number, member in order
-    ]
-
-
-def _matrix(waited: Int64, rows: Sequence[_Name], columns: Sequence[_Name]) -> dict[str, Any]:
-    return {
-        "kind": "matrix",
-        "axis": "the rank that came last",
-        "side": "the rank that waited",
-        "color": BLUE,
-        "high": float(waited.max()) / 1e6,
-        "between": "waited for",
-        "columns": list(columns),
-        "rows": [
-            name
-            | {
-                "values": [waited_ns / 1e6 if waited_ns else None for waited_ns in of_rank],
-                "texts": [duration(waited_ns) if waited_ns else None for waited_ns in of_rank],
-                "notes": None,
-            }
-            for name, of_rank in zip(rows, waited.tolist(), strict=True)
-        ],
-    }

@@ -77,7 +77,12 @@ def layout(analysis: Analysis, address: Address) -> Component:
         " the next one begins. Click a step to see it on the timeline."
     )
     if not results:
-        return ui.page(TITLE, lead, ui.card("Steps", _no_steps(view)))
+        no_steps = ui.nothing(
+            "No training step was found.",
+            "instrument.step, or a range of your own and --step-pattern REGEX; record with"
+            f" {view.analysis.run.how_to_collect(Part.RANGES)}",
+        )
+        return ui.page(TITLE, lead, ui.card("Steps", no_steps))
     slowest = slowest_rank(results)
     if slowest.periods:
         what = about_periods(slowest.periods, slowest.unit.layers)
@@ -128,7 +133,6 @@ def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | N
 
 
 def _mean_ns(result: BreakdownResult) -> float:
-    """Return the mean of the steady steps of a rank."""
     steady = counted_steps(result) or result.steps
     return mean(step.measures.window_ns for step in steady)
 
@@ -140,12 +144,13 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     compared = view.analysis.ranks
     late = {compared.ranks[one.member]: one for one in compared.lateness if one.num_last}
     is_late = any(result.rank in late for result in results)
+    late_ns = {number: one.total_ns for number, one in late.items()}
     split = ui.worst_first(
-        results, lambda result: _late_ns(late.get(result.rank)) if is_late else _mean_ns(result)
+        results, lambda row: late_ns.get(row.rank, 0) if is_late else _mean_ns(row)
     )
     drawn = split.drawn
     grid = step_grid([*drawn, *split.others])
-    others = _others(split)
+    others = counted(len(split.others), "other") if split.others else ""
     if not is_late:
         shown = heat(drawn, grid, _hrefs(view, drawn), view.clock, others)
         note = (
@@ -157,11 +162,11 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
             "Step time by rank", plots("steps-heat", shown, label), note="; ".join(notes)
         )
     arrivals = [late_arrivals(compared, late.get(rank.rank)) for rank in (*drawn, *split.others)]
-    numbers = [result.rank for result in drawn]
-    hrefs = [
-        view.address.to_place(addresses.TIMELINE, rank=_with_others(number, numbers)).href()
-        for number in numbers
-    ]
+    hrefs = []
+    for result in drawn:  # with some of those that waited for it
+        others_drawn = [other.rank for other in drawn if other.rank != result.rank]
+        together = tuple(sorted((result.rank, *others_drawn[: _MAX_TOGETHER - 1])))
+        hrefs.append(view.address.to_place(addresses.TIMELINE, rank=together).href())
     shown = late_heat((drawn, split.others), grid, arrivals, hrefs, view.clock, others)
     note = (
         "of all operations that ranks wait in, how much later than the median of the others a rank"
@@ -174,21 +179,7 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     )
 
 
-def _late_ns(late: Lateness | None) -> float:
-    return 0 if late is None else late.total_ns
-
-
 _MAX_TOGETHER = 4  # ranks that fit below each other on the timeline
-
-
-def _with_others(number: int, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return a rank and some of those that waited for it."""
-    others = [other for other in numbers if other != number]
-    return tuple(sorted((number, *others[: _MAX_TOGETHER - 1])))
-
-
-def _others(split: ui.Split[BreakdownResult]) -> str:
-    return counted(len(split.others), "other") if split.others else ""
 
 
 def _stacked(view: View, split: ui.Split[BreakdownResult]) -> Component:
@@ -252,14 +243,6 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
         "number": slowest.number,
         "href": _place(view, result, place, place).href(),
     }
-
-
-def _no_steps(view: View) -> Component:
-    how = view.analysis.run.how_to_collect(Part.RANGES)
-    return ui.nothing(
-        "No training step was found.",
-        f"instrument.step, or a range of your own and --step-pattern REGEX; record with {how}",
-    )
 
 
 # -- the figures ----------------------------------------------------------------------------------

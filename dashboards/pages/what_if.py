@@ -213,6 +213,7 @@ def _steps(whatif: WhatIf) -> Component:
 
 def _row(answer: Answer, step_ns: int) -> Component:
     low, high = answer.low_ns or 0, answer.high_ns or 0
+    meanings = {one.form: one.meaning for one in ASSUMPTIONS}
     span = "" if answer.is_bound else f"{duration(low)} – {duration(high)}"  # noqa: RUF001
     gain = max(-(answer.change_ns or 0), 0) / max(step_ns, 1)
     least, most = ((step_ns - end) / max(step_ns, 1) for end in (high, low))
@@ -222,17 +223,13 @@ def _row(answer: Answer, step_ns: int) -> Component:
         else ui.gain_bar(max(least, 0), max(most, 0), gain, change_text(answer))
     )
     return ui.row(
-        html.Code(one_line(answer.assume), title=_meaning(answer.assume)),
+        html.Code(one_line(answer.assume), title=meanings.get(answer.assume, answer.assume)),
         ui.number(step_text(answer)),
         html.Td(drawn, className="bar-cell"),
         ui.number(span),
         ui.number(change_text(answer)),
         html.Td(answer.note, className="note"),
     )
-
-
-def _meaning(assumed: str) -> str:
-    return next((one.meaning for one in ASSUMPTIONS if one.form == assumed), assumed)
 
 
 def _critical_path(whatif: WhatIf) -> list[Component]:

@@ -33,22 +33,10 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls, HostCode
     from traceprof.trace.model.operations import RankOperations
-    from traceprof.trace.model.ranges import Marks, RangeTable
 
-COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER, OPERATORS, STALLS = (
-    "compute",
-    "communication",
-    "copy",
-    "host",
-    "nvtx",
-    "marks",
-    "step",
-    "counter",
-    "operators",
-    "stalls",
-)
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX = "compute", "communication", "copy", "host", "nvtx"
+MARKS, STEPS, COUNTER, OPERATORS, STALLS = "marks", "step", "counter", "operators", "stalls"
 """The content of a row, which determines its colour."""
 
 GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
@@ -88,7 +76,14 @@ class NameTable:
     def matching(self, text: str) -> Int64:
         """Return the numbers of names that contain a text in either case, in full or in short."""
         if self._folded is None:
-            self._folded = self._in_one_case()
+            names = self.names
+            if isinstance(names, Texts) and names.joined.isascii():
+                self._folded = Texts.of(_folded(names.joined.decode("ascii")), names.ends)
+            else:
+                self._folded = Texts(
+                    _folded(f"{name} {self.label(number)}" if number < self._num_kernels else name)
+                    for number, name in enumerate(names)
+                )
         letters, wanted = np.frombuffer(self._folded.joined, np.uint8), _folded(text)
         # Where the text begins, and of these places ever fewer at which it goes on.
         at = np.flatnonzero(letters[: max(len(letters) - len(wanted) + 1, 0)] == wanted[0])
@@ -98,14 +93,6 @@ class NameTable:
         name = np.searchsorted(ends, at, side="right")
         is_within = at + len(wanted) <= ends[np.minimum(name, len(ends) - 1)]
         return np.unique(name[is_within])
-
-    def _in_one_case(self) -> Texts:
-        if isinstance(self.names, Texts) and self.names.joined.isascii():
-            return Texts.of(_folded(self.names.joined.decode("ascii")), self.names.ends)
-        return Texts(
-            _folded(f"{name} {self.label(number)}" if number < self._num_kernels else name)
-            for number, name in enumerate(self.names)
-        )
 
 
 def _folded(text: str) -> bytes:
@@ -359,42 +346,22 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
     )
 
 
-def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock = OWN) -> Events:
-    """Return the API calls of a process, in the order of their ids."""
-    ids = calls.packed_name.distinct
-    names = NameTable(_named(ids, api_names, "(unnamed call)"))
-    part = EventPart(
-        calls.packed_name,
-        ids,
-        np.arange(len(ids)),
-        calls.starts,
-        clock,
-        is_ordered=False,
-        kind=HOST,
-        lengths=calls.packed_length.at,
-    )
-    return Events(names, (part,))
-
-
-def range_events(ranges: RangeTable, names: NameTable, clock: RankClock = OWN) -> Events:
-    """Return the NVTX ranges of a process, under the names of the report."""
+def _events(
+    names: NameTable,
+    key: Column,
+    starts: Column | Int64,
+    clock: RankClock,
+    kind: str,
+    lengths: Callable[[Int64], Int64] | None,
+    *,
+    is_ordered: bool = True,
+) -> Events:
+    """Return events on the run's clock; the keys, in their order, stand for the names."""
     numbers = np.arange(len(names))
+    ids = key.distinct if kind == HOST else numbers
     part = EventPart(
-        pack(ranges.name),
-        numbers,
-        numbers,
-        ranges.start_ns,
-        clock,
-        kind=NVTX,
-        lengths=lambda index: ranges.end_ns[index] - ranges.start_ns[index],
+        key, ids, numbers, starts, clock, is_ordered=is_ordered, kind=kind, lengths=lengths
     )
-    return Events(names, (part,))
-
-
-def mark_events(marks: Marks, names: NameTable, clock: RankClock = OWN) -> Events:
-    """Return the marks of a process, under the names of the report."""
-    numbers = np.arange(len(names))
-    part = EventPart(pack(marks.name), numbers, numbers, marks.time_ns, clock, kind=MARKS)
     return Events(names, (part,))
 
 
@@ -402,44 +369,8 @@ def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events
     """Return the training steps of a rank."""
     start = np.array([step.measures.window_start_ns for step in steps], np.int64)
     length = np.array([step.measures.window_ns for step in steps], np.int64)
-    numbers = np.arange(len(steps))
     names = NameTable([f"step {step.number}" for step in steps])
-    part = EventPart(
-        pack(numbers), numbers, numbers, start, clock, kind=STEPS, lengths=length.__getitem__
-    )
-    return Events(names, (part,))
-
-
-def operator_events(operators: HostCode, clock: RankClock = OWN) -> Events:
-    """Return the operators of a framework that a process ran, on the run's clock."""
-    numbers = np.arange(len(operators.names))
-    part = EventPart(
-        operators.packed_name,
-        numbers,
-        numbers,
-        operators.starts,
-        clock,
-        kind=OPERATORS,
-        lengths=operators.packed_length.at,
-    )
-    return Events(NameTable(operators.names), (part,))
-
-
-def stall_events(stalls: RankStalls, clock: RankClock = OWN) -> Events:
-    """Return the stalls of the threads that launch a rank's work, on the run's clock."""
-    start, length, zero = stalls.start_ns, stalls.end_ns - stalls.start_ns, np.zeros(1, np.int64)
-    is_ordered = bool((np.diff(start) >= 0).all())
-    part = EventPart(
-        pack(np.zeros(len(start), np.int64)),
-        zero,
-        zero,
-        start,
-        clock,
-        is_ordered=is_ordered,
-        kind=STALLS,
-        lengths=length.__getitem__,
-    )
-    return Events(NameTable(["stalled"]), (part,))
+    return _events(names, pack(np.arange(len(steps))), start, clock, STEPS, length.__getitem__)
 
 
 def host_events(
@@ -453,15 +384,37 @@ def host_events(
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
     marks, operators = rank.trace.marks(rank.process), rank.trace.operators(rank.process)
     if calls is not None:
-        events[CALL] = call_events(calls, rank.trace.api_names, clock)
+        ids = calls.packed_name.distinct
+        names = NameTable(_named(ids, rank.trace.api_names, "(unnamed call)"))
+        lengths = calls.packed_length.at
+        events[CALL] = _events(
+            names, calls.packed_name, calls.starts, clock, HOST, lengths, is_ordered=False
+        )
     if ranges is not None:
-        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names), clock)
+        start, end = ranges.start_ns, ranges.end_ns
+        names = range_names or NameTable(ranges.names)
+        events[RANGE] = _events(
+            names, pack(ranges.name), start, clock, NVTX, lambda index: end[index] - start[index]
+        )
     if marks is not None:
-        events[MARK] = mark_events(marks, range_names or NameTable(marks.names), clock)
+        names = range_names or NameTable(marks.names)
+        events[MARK] = _events(names, pack(marks.name), marks.time_ns, clock, MARKS, None)
     if operators is not None:
-        events[OPERATOR] = operator_events(operators, clock)
+        names, lengths = NameTable(operators.names), operators.packed_length.at
+        events[OPERATOR] = _events(
+            names, operators.packed_name, operators.starts, clock, OPERATORS, lengths
+        )
     if stalls is not None and len(stalls.start_ns):
-        events[STALL] = stall_events(stalls, clock)
+        start = stalls.start_ns
+        events[STALL] = _events(
+            NameTable(["stalled"]),
+            pack(np.zeros(len(start), np.int64)),
+            start,
+            clock,
+            STALLS,
+            (stalls.end_ns - start).__getitem__,
+            is_ordered=bool((np.diff(start) >= 0).all()),
+        )
     return events
 
 
