@@ -14,7 +14,6 @@ from traceprof.analyses.breakdown import Measures, StepMeasures
 from traceprof.comparison.ask import compared
 from traceprof.comparison.sides import loaded
 from traceprof.errors import TraceprofError
-from traceprof.progress import UNHEARD
 from traceprof.replay.critical_path import step_path
 from traceprof.replay.whatif import answers_to
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
-    from traceprof.replay.results import StepPath, WhatIf
     from traceprof.run.opening import Run
 
 
@@ -103,7 +101,13 @@ def recording(side: LoadedSide) -> ComparedSide | None:
     ranks = tuple(_ranks(capture))
     if not ranks or not all(Path(path).is_file() for path in reports):
         return None
-    slowest = max(ranks, key=lambda rank: (_length(_middle(rank.steps), rank.judged), -rank.rank))
+
+    def length(rank: ComparedRank) -> tuple[int, int]:
+        step = _middle(rank.steps)
+        judged = rank.judged[1] - rank.judged[0]
+        return judged if step is None else step.measures.window_ns, -rank.rank
+
+    slowest = max(ranks, key=length)
     step = _middle(slowest.steps)
     return ComparedSide(reports, ranks, slowest.rank, None if step is None else step.number)
 
@@ -137,10 +141,6 @@ def _middle(steps: Sequence[StepMeasures]) -> StepMeasures | None:
     return ordered[len(ordered) // 2] if ordered else None
 
 
-def _length(step: StepMeasures | None, judged: Span) -> int:
-    return judged[1] - judged[0] if step is None else step.measures.window_ns
-
-
 def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
     """Return the training steps of a side, by rank."""
     return {rank.rank: rank.steps for rank in side.ranks}
@@ -153,21 +153,11 @@ class PathQuestion:
     step: int | None  # the number of the step; None for the whole training
 
 
-def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
-    """Return the critical path of a step; None if the dependencies are unknown."""
-    return step_path(analysis, question.step)
-
-
 class WhatIfQuestion(NamedTuple):
     """The length of a step under assumptions, as a question."""
 
     # in the form of `traceprof whatif --assume`; empty for each assumption alone
     assumed: tuple[str, ...]
-
-
-def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
-    """Replay a step under each assumption and, if there are several, under all together."""
-    return answers_to(analysis, question.assumed, progress)
 
 
 Ask = Callable[[Any, "Progress"], Any]  # a question in, its answer out
@@ -183,8 +173,8 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
     if isinstance(question, CompareQuestion):
         return compared_with(analysis, question)
     if isinstance(question, PathQuestion):
-        return critical_path(analysis, question)
-    return replayed(analysis, question, progress)
+        return step_path(analysis, question.step)
+    return answers_to(analysis, question.assumed, progress)
 
 
 @dataclass

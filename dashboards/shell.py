@@ -32,6 +32,15 @@ PATHNAME, SEARCH = f"{LOCATION}.pathname", f"{LOCATION}.search"
 
 def shell(*, is_ready: bool) -> Component:
     """Return the layout of the application: the bar, and room for a page."""
+    loading = html.Div(  # filled by the browser
+        [
+            html.P("Reading the reports …"),
+            html.Progress(max="1", value="0", id="progress"),
+            html.P(id="rows", className="note"),
+        ],
+        className="loading",
+        role="status",
+    )
     return html.Div(
         [
             # What was made of it is of no interest: the address is what counts.
@@ -52,7 +61,7 @@ def shell(*, is_ready: bool) -> Component:
                 ],
                 className="head",
             ),
-            html.Div(None if is_ready else _loading(), id="waiting"),
+            html.Div(None if is_ready else loading, id="waiting"),
             html.Div(id="changed", role="alert"),  # filled by assets/files.js
             labelled(html.Aside(id="notes", hidden=True), "notes"),  # filled by assets/notes.js
             dcc.Loading(
@@ -172,19 +181,6 @@ def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
         )
         for path, title in pages
     ]
-
-
-def _loading() -> Component:
-    """Return what stands in for a page while the reports are read; the browser fills it in."""
-    return html.Div(
-        [
-            html.P("Reading the reports …"),
-            html.Progress(max="1", value="0", id="progress"),
-            html.P(id="rows", className="note"),
-        ],
-        className="loading",
-        role="status",
-    )
 
 
 def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

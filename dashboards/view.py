@@ -76,11 +76,11 @@ def compute_within(rank: Rank, scope: Scope, clock: RankClock) -> ComputeParts |
     """Return the parts of a rank's compute in the chosen time; None if it did nothing then."""
     if rank.device is None:
         return None
-    return _measured(rank, time_range(scope, clock), compute_parts.__name__, _compute)
 
+    def measure(rank: Rank, window: Window) -> ComputeParts:
+        return compute_parts.run(rank, window, launched_kernels.run(rank, window))
 
-def _compute(rank: Rank, window: Window) -> ComputeParts:
-    return compute_parts.run(rank, window, launched_kernels.run(rank, window))
+    return _measured(rank, time_range(scope, clock), compute_parts.__name__, measure)
 
 
 def _measured(

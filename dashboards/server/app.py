@@ -150,7 +150,6 @@ def _title(module: Page) -> str:
 
 
 def _shown(**_: object) -> Component | None:
-    """Return what the address of a request shows."""
     analysis, progress = current_app.config[_ANALYSIS], current_app.config[_PROGRESS]
     try:
         address = _address()
@@ -160,7 +159,8 @@ def _shown(**_: object) -> Component | None:
             return overview.preview(progress.preview, address)
     except TraceprofError as error:
         if analysis is not None:  # else it is said when all is known
-            return _refused(error)
+            back = html.P(dcc.Link("Go to the overview", href="/"))
+            return page("There is no such view", f"{error.what}: {error.why}.", back)
     return None
 
 
@@ -189,11 +189,6 @@ def _page(analysis: Analysis, address: Address) -> Component:
             " traceprof shows. The other pages are not affected."
         )
         return page(module.TITLE, "", nothing(why))
-
-
-def _refused(error: TraceprofError) -> Component:
-    back = dcc.Link("Go to the overview", href="/")
-    return page("There is no such view", f"{error.what}: {error.why}.", html.P(back))
 
 
 def _register_bar(app: Dash) -> None:
@@ -263,7 +258,6 @@ def _progress(progress: AnalysisProgress | None) -> dict[str, int | bool]:
 
 
 def _drawing(analysis: Analysis, number: int) -> Response:
-    """Return the picture of a finding's first evidence."""
     findings = analysis.findings
     if number >= len(findings) or not findings[number].evidence:
         abort(404, "there is no such evidence")

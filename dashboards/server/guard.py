@@ -195,7 +195,6 @@ def _check_token(access: Access, token: str) -> AnyResponse | None:
 
 
 def _without_token() -> AnyResponse:
-    """Lead to the same address without its token."""
     rest = [(key, value) for key, value in request.args.items(multi=True) if key != TOKEN]
     path = "/" + request.path.lstrip("/\\")  # of this host, whatever it is
     return redirect(f"{path}?{urlencode(rest, safe=',')}" if rest else path)
@@ -217,15 +216,11 @@ def _as_http(error: Exception) -> HTTPException:
         return BadRequest("it is nested too deeply")
     if isinstance(error, UsageError):
         return BadRequest(str(error))
-    if request.path == _CALLBACKS and not _is_ours(error):
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
+    if request.path == _CALLBACKS and not any(name.startswith("dashboards.") for name in names):
         return BadRequest("no page of ours calls a callback so")
     return InternalServerError()
-
-
-def _is_ours(error: Exception) -> bool:
-    """Return whether an error comes from our code, or from code that ours calls."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("dashboards.") for frame, _ in frames)
 
 
 def _answer(error: Exception) -> HTTPException | tuple[str, int]:

@@ -50,20 +50,8 @@ _IN_MEMORY = 1 << 30  # waitress does not close all files in which longer ones w
 class DashboardServer:
     """Serves the dashboard of one analysis; a context manager, which listens inside its block.
 
-    Args:
-        host: the address to listen at.
-        port: 0 for any free port.
-        has_token: whether a token is required.
-        notes: of the readers; by default, they are kept until the server ends.
-
-    Attributes:
-        url: of the dashboard, with the token if there is one.
-        is_open: whether other machines can reach it.
-        access: its access rules.
-        progress: of the analysis.
-
-    Raises:
-        UsageError: the port is in use, or there is no such address.
+    Port 0 is any free one; without `notes`, those of readers are kept until the server ends. A
+    UsageError says that the port is in use, or that there is no such address.
     """
 
     def __init__(
@@ -123,12 +111,9 @@ class DashboardServer:
     def show(
         self, analysis: Analysis, ask: Ask | None = None, compared: CompareQuestion | None = None
     ) -> None:
-        """Show an analysis from now on.
+        """Show an analysis, of reports that stay open, from now on.
 
-        Args:
-            analysis: of reports that stay open.
-            ask: answers questions that take long; by default, this process answers.
-            compared: the other side of the run's comparison.
+        `ask` answers questions that take long; by default, this process does.
         """
         from dashboards.questions import answer_by  # noqa: PLC0415  (with an analysis only)
 
@@ -143,13 +128,9 @@ class DashboardServer:
             return pool.submit(self._application_of, analysis).result()
 
     def wait(self) -> bool:
-        """Wait until the server has ended, or a reader asks to read the reports again.
+        """Wait until the server has ended; return whether a reader asks to read again before.
 
-        Returns:
-            Whether to read the reports again.
-
-        Raises:
-            Exception: the one that ended the server.
+        An exception that ended the server is raised.
         """
         while self._thread.is_alive():
             if self._is_wanted_anew.wait(_MAX_JOIN_S):
@@ -160,7 +141,6 @@ class DashboardServer:
         return False
 
     def _serve(self) -> None:
-        """Import what answers, and serve until the end."""
         connections: dict[int, Any] = {}
         try:
             from waitress import create_server, wasyncore  # noqa: PLC0415

@@ -59,9 +59,7 @@ class AnalysisProgress:
     def wait(self, seconds: float, num_previews: int | None = None) -> bool:
         """Wait for the end of the analysis, but at most this time; return whether it has ended.
 
-        Args:
-            seconds: the longest wait.
-            num_previews: `num_previews` as the caller last saw it; a later change ends the wait.
+        A change of `num_previews`, given as the caller last saw it, ends the wait, too.
         """
         with self._changed:
             self._changed.wait_for(
@@ -77,7 +75,7 @@ class AnalysisProgress:
             self._changed.notify_all()
 
     def so_far(self) -> tuple[int, int]:
-        """Return the rows read, and the rows expected."""
+        """Return the numbers of rows read and expected."""
         with self._changed:
             return self._done, self._expected
 
@@ -102,11 +100,16 @@ class ReportFiles:
     def changes(self) -> list[Change]:
         """Return the changes of all files that have changed."""
         now = {path: _state(path) for path in self._then}
-        return [
-            Change(one_line(path.name), _what(then, now[path]))
-            for path, then in self._then.items()
-            if now[path] != then
-        ]
+        changes = []
+        for path, then in self._then.items():
+            current = now[path]
+            if current is None:
+                what = "no longer there"
+            else:
+                what = "changed" if then is not None and then[0] == current[0] else "replaced"
+            if current != then:
+                changes.append(Change(one_line(path.name), what))
+        return changes
 
 
 def _state(path: Path) -> tuple[tuple[int, int], tuple[int, int]] | None:
@@ -116,12 +119,3 @@ def _state(path: Path) -> tuple[tuple[int, int], tuple[int, int]] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino), (status.st_size, status.st_mtime_ns)
-
-
-def _what(
-    then: tuple[tuple[int, int], tuple[int, int]] | None,
-    now: tuple[tuple[int, int], tuple[int, int]] | None,
-) -> str:
-    if now is None:
-        return "no longer there"
-    return "changed" if then is not None and then[0] == now[0] else "replaced"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Evidence
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.results import StepPath, StepPathPart
+    from traceprof.replay.results import StepPath
     from traceprof.run.opening import Rank
 
 MAX_MEMBERS = 64  # that are listed one by one
@@ -80,16 +80,17 @@ def _described(
     for column, member in enumerate(group.members[:MAX_MEMBERS]):
         rank = by_number[ranks.ranks[member]]
         clock = store.clock(rank.rank)
-        kernel = np.array([int(messages(rank).kernel[group.place[row, column]])])
-        start = int(rank.operations.kernels.starts.at(kernel)[0])
-        length = int(rank.operations.kernels.packed_length.at(kernel)[0])
+        kernel = int(messages(rank).kernel[group.place[row, column]])
+        start = int(rank.operations.kernels.starts.at(np.array([kernel]))[0])
+        length = int(rank.operations.kernels.packed_length.at(np.array([kernel]))[0])
+        location = store.gpu(rank.rank).find(OPERATION, kernel)
         members.append(
             {
                 "rank": rank.rank,
-                "id": f"{rank.rank}.{OPERATION}.{int(kernel[0])}",
+                "id": f"{rank.rank}.{OPERATION}.{kernel}",
                 "start": str(clock.at(start)),
                 "end": str(clock.at(start + length)),
-                "row": _row(store, rank.rank, int(kernel[0])),
+                "row": None if location is None else f"{rank.rank}.{location[0]}",
                 "wait": str(int(waits.wait_ns[row, column])) if is_known else None,
             }
         )
@@ -101,11 +102,6 @@ def _described(
         "num_members": len(group.members),
         "members": sorted(members, key=lambda entry: entry["rank"]),
     }
-
-
-def _row(store: Timelines, number: int, kernel: int) -> str | None:
-    location = store.gpu(number).find(OPERATION, kernel)
-    return None if location is None else f"{number}.{location[0]}"
 
 
 MAX_PARTS = 5000  # that are drawn, the longest of all
@@ -131,7 +127,12 @@ def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
     if len(kept) > MAX_PARTS:
         least = sorted((part.end_ns - part.start_ns for part in kept), reverse=True)[MAX_PARTS - 1]
         kept = [part for part in kept if part.end_ns - part.start_ns >= least][:MAX_PARTS]
-    rows = {rank: _rows_by_stream(store, rank) for rank in {part.rank for part in kept}}
+    rows = {
+        (rank, track.label): f"{rank}.{index}"
+        for rank in {part.rank for part in kept}
+        for index, track in enumerate(store.gpu(rank).tracks)
+        if track.source == OPERATION
+    }
     return {
         "step": path.step,
         "rank": path.rank,
@@ -145,23 +146,10 @@ def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
                 "name": one_line(part.name, _MAX_NAME),
                 "start": str(store.clock(part.rank).at(part.start_ns)),
                 "length": part.end_ns - part.start_ns,
-                "row": _row_of_part(rows[part.rank], part),
+                "row": None
+                if part.kind in {"host", "delay"}
+                else rows.get((part.rank, f"stream {part.stream} · {part.kind}")),
             }
             for part in kept
         ],
     }
-
-
-def _rows_by_stream(store: Timelines, rank: int) -> dict[str, str]:
-    tracks = store.gpu(rank).tracks
-    return {
-        track.label: f"{rank}.{index}"
-        for index, track in enumerate(tracks)
-        if track.source == OPERATION
-    }
-
-
-def _row_of_part(rows: dict[str, str], part: StepPathPart) -> str | None:
-    if part.stream is None or part.kind in {"host", "delay"}:
-        return None
-    return rows.get(f"stream {part.stream} · {part.kind}")

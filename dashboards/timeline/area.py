@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,20 +22,14 @@ MAX_NAMES = 100
 MAX_LISTED = 200
 
 
-@dataclass(slots=True)
-class _OfName:
-    count: int = 0
-    total_ns: int = 0
-    longest_ns: int = 0
-
-
 def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return the time of each name in [start, end), and the busy and idle time of each row.
 
     Only the part of an event inside the area counts. Rows are given by key. Shares are of the
     time of all events of a source. Marks take no time: their rows are neither busy nor idle.
     """
-    by_name: defaultdict[tuple[str, str], _OfName] = defaultdict(_OfName)
+    # Of each source and name: how many, and their total and longest times in ns.
+    by_name: defaultdict[tuple[str, str], tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
     of_rows = []
     for key, (timeline, track) in rows.items():
         inside, length = _clipped(track, start_ns, end_ns)
@@ -57,29 +50,28 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
         for number, count, total, longest in zip(
             numbers.tolist(), *(column.tolist() for column in columns), strict=True
         ):
-            entry = by_name[track.source, events.names.label(number)]
-            entry.count += count
-            entry.total_ns += total
-            entry.longest_ns = max(entry.longest_ns, longest)
+            name = track.source, events.names.label(number)
+            known = by_name[name]
+            by_name[name] = known[0] + count, known[1] + total, max(known[2], longest)
     whole: Counter[str] = Counter()
-    for (source, _), entry in by_name.items():
-        whole[source] += entry.total_ns
+    for (source, _), (_, total, _) in by_name.items():
+        whole[source] += total
     ordered = sorted(
-        by_name.items(), key=lambda item: (SOURCES.index(item[0][0]), -item[1].total_ns, item[0][1])
+        by_name.items(), key=lambda item: (SOURCES.index(item[0][0]), -item[1][1], item[0][1])
     )
     return {
-        "count": sum(entry.count for entry in by_name.values()),
+        "count": sum(count for count, *_ in by_name.values()),
         "num_names": len(by_name),
         "names": [
             {
                 "source": source,
                 "name": name,
-                "count": entry.count,
-                "total": str(entry.total_ns),
-                "longest": str(entry.longest_ns),
-                "share": entry.total_ns / whole[source] if whole[source] else 0.0,
+                "count": count,
+                "total": str(total),
+                "longest": str(longest),
+                "share": total / whole[source] if whole[source] else 0.0,
             }
-            for (source, name), entry in ordered[:MAX_NAMES]
+            for (source, name), (count, total, longest) in ordered[:MAX_NAMES]
         ],
         "rows": of_rows,
     }

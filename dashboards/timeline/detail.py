@@ -98,7 +98,10 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
 
 def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
     firsts = []
-    for track in _tracks_of(timeline, stream):
+    for track in timeline.tracks:
+        is_on_gpu = track.source == ev.OPERATION and len(track.index) > 0
+        if not is_on_gpu or _stream_of(timeline, int(track.index[0])) != stream:
+            continue
         low, high = 0, len(track.index)  # a stream runs what it is given in that order
         while low < high:
             middle = (low + high) // 2
@@ -111,13 +114,6 @@ def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
             start = int(track.row.starts(np.array([low]))[0])
             firsts.append((start, int(track.index[low])))
     return min(firsts)[1] if firsts else None
-
-
-def _tracks_of(timeline: RankTimeline, stream: int) -> Iterator[Track]:
-    for track in timeline.tracks:
-        is_on_gpu = track.source == ev.OPERATION and len(track.index) > 0
-        if is_on_gpu and _stream_of(timeline, int(track.index[0])) == stream:
-            yield track
 
 
 def _stream_of(timeline: RankTimeline, index: int) -> int:
@@ -172,7 +168,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     return {**(described or {}), "facts": list(facts), "links": linked}
 
 
-def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
+def summarize(timeline: RankTimeline, track: Track, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return a summary of a row's events in [start, end): `Summary` in types.d.ts."""
     if track.samples is not None:
         return track.samples.summary(start_ns, end_ns)
@@ -255,7 +251,9 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         if around:
             yield "launched in", " > ".join(around)
         else:  # perhaps on another thread
-            yield from _place_facts(rank, group, place)
+            [at] = places_of_calls(rank, rank.launched_by[group][[place]]).tolist()
+            if at >= 0:
+                yield "place", one_line(places(rank).names[at], _MAX_CODE)
 
 
 def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[Fact]:
@@ -278,13 +276,6 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
         yield "communicator", communicator
     if records.world_size[message] >= 0:
         yield "ranks", str(records.world_size[message])
-
-
-def _place_facts(rank: Rank, group: int, place: int) -> Iterator[Fact]:
-    """Yield the innermost range of the program or its framework around an operation's launch."""
-    [at] = places_of_calls(rank, rank.launched_by[group][[place]]).tolist()
-    if at >= 0:
-        yield "place", one_line(places(rank).names[at], _MAX_CODE)
 
 
 def _code_facts(rank: Rank, place: int) -> Iterator[Fact]:

@@ -170,7 +170,6 @@ class _Matches:
         return None
 
     def _until(self, at: Place) -> int:
-        """Return how many events of an ordered part come before a place."""
         here = (self.rank, self.source)
         if here == (at.rank, at.source):
             begin = self.part.started_before(at.start_ns)
@@ -312,7 +311,6 @@ def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches
 def _matches_of(
     part: ev.EventPart, query: Query, matching: Int64
 ) -> tuple[Int64, Int64, Int64 | None]:
-    """Return the names of a part's matches, how many have each, and which they are."""
     numbers, count = part.counted
     named = np.isin(numbers, matching)
     labelled = np.empty(0, np.int64)
@@ -327,7 +325,6 @@ def _matches_of(
 
 
 def _fulfilling(part: ev.EventPart, query: Query, places: Int64) -> Int64:
-    """Return the events of a part, among some, that meet a query's conditions."""
     if query.streams:
         of = None if part.streams is None else part.streams.at(places)
         places = places[:0] if of is None else places[np.isin(of, [*query.streams])]

@@ -147,7 +147,7 @@ def register(server: Flask, analysis: Analysis) -> None:
     store, other = Timelines(TimelineSource.of(analysis)), OtherSide(analysis)
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
         routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
-        routes.register_error_handler(TraceprofError, _unreadable)
+        routes.register_error_handler(TraceprofError, _failed)
         for name, answer in _ANSWERS.items():
             routes.add_url_rule(f"/{name}", name, partial(_answered, answer, timelines))
         server.register_blueprint(routes)
@@ -218,19 +218,6 @@ def _namesake(store: Timelines) -> dict[str, Any]:
     return {"id": event} if event is not None else abort(404, "there is no such event")
 
 
-def _block(store: Timelines) -> dict[str, Any]:
-    timeline, track = _asked_track(store, _text("row"))
-    return summarize(track, timeline, *_times())
-
-
-def _area(store: Timelines) -> dict[str, Any]:
-    return statistics(_event_rows(store), *_times())
-
-
-def _events(store: Timelines) -> dict[str, Any]:
-    return listed(_event_rows(store), *_times())
-
-
 def _collective(store: Timelines) -> dict[str, Any]:
     number, source, index = _asked_event("id")
     if source != OPERATION:
@@ -298,9 +285,9 @@ _ANSWERS: dict[str, Answer] = {
     "event": _event,
     "neighbour": _neighbour,
     "namesake": _namesake,
-    "block": _block,
-    "area": _area,
-    "events": _events,
+    "block": lambda store: summarize(*_asked_track(store, _text("row")), *_times()),
+    "area": lambda store: statistics(_event_rows(store), *_times()),
+    "events": lambda store: listed(_event_rows(store), *_times()),
     "collective": _collective,
     "path": _path,
     "search": _search,
@@ -369,6 +356,6 @@ def _answered(answer: Answer, timelines: Callable[[], Timelines | None]) -> Resp
     return Response(written, mimetype="application/json")
 
 
-def _unreadable(error: TraceprofError) -> tuple[dict[str, str], int]:
+def _failed(error: TraceprofError) -> tuple[dict[str, str], int]:
     _log.error("%s", error)
     return {"error": str(error)}, 500

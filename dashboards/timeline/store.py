@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from dashboards.clock import Clock
 from dashboards.questions import questions_about, steps_by_rank
-from dashboards.timeline import events as ev
+from dashboards.timeline.events import (
+    OPERATION,
+    STEP,
+    NameTable,
+    host_events,
+    operation_events,
+    step_events,
+)
 from dashboards.timeline.tracks import read_gpu, with_host
 from traceprof.errors import TraceprofError
 from traceprof.run import opening
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 
     from dashboards.clock import RankClock
     from dashboards.questions import ComparedSide, ComparedSides
+    from dashboards.timeline.events import Events
     from dashboards.timeline.tracks import RankTimeline
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analysis import Analysis
@@ -137,9 +145,9 @@ class Timelines:
         }
         self._steps = source.steps
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
-        self._events: dict[int, Mapping[str, ev.Events]] = {}
-        self._of_gpu: dict[int, Mapping[str, ev.Events]] = {}
-        self._range_names: dict[int, ev.NameTable] = {}
+        self._events: dict[int, Mapping[str, Events]] = {}
+        self._of_gpu: dict[int, Mapping[str, Events]] = {}
+        self._range_names: dict[int, NameTable] = {}
         self._event_reader = EventReader(self._read_events)
         self._lock = threading.Lock()  # of what is kept; never held while something is made
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -147,7 +155,7 @@ class Timelines:
 
     @property
     def numbers(self) -> Collection[int]:
-        """The numbers of the run's ranks, ascending."""
+        """Of the run's ranks, ascending."""
         return self._ranks.keys()
 
     def steps(self, number: int) -> Sequence[StepMeasures]:
@@ -174,7 +182,7 @@ class Timelines:
 
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
-    def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, ev.Events]], bool]:
+    def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
         """Return the events of ranks that are read so far, and whether these are all.
 
         Operations of GPUs are ready soon; calls and ranges are read in the background.
@@ -183,7 +191,7 @@ class Timelines:
             missing = [number for number in numbers if number not in self._events]
         is_all = self._event_reader.finish(missing, MAX_WAIT_S)
         until = time.monotonic() + MAX_WAIT_S
-        events: dict[int, Mapping[str, ev.Events]] = {}
+        events: dict[int, Mapping[str, Events]] = {}
         for number in numbers:
             with self._lock:
                 known = self._events.get(number) or self._of_gpu.get(number)
@@ -193,19 +201,19 @@ class Timelines:
                 events[number] = known
         return events, is_all
 
-    def _gpu_events(self, number: int) -> Mapping[str, ev.Events]:
+    def _gpu_events(self, number: int) -> Mapping[str, Events]:
         with self._lock:
             known = self._of_gpu.get(number)
         if known is None:
             clock = self.clock(number)
-            known = {ev.OPERATION: ev.operation_events(self._ranks[number], clock)}
+            known = {OPERATION: operation_events(self._ranks[number], clock)}
             if self._steps.get(number):
-                known[ev.STEP] = ev.step_events(self._steps[number], clock)
+                known[STEP] = step_events(self._steps[number], clock)
             with self._lock:
                 self._of_gpu[number] = known
         return known
 
-    def events(self, number: int) -> Mapping[str, ev.Events]:
+    def events(self, number: int) -> Mapping[str, Events]:
         """Return the events of a rank by source, which may take a second."""
         rank = self._ranks[number]
         with self._lock:
@@ -216,7 +224,7 @@ class Timelines:
             names, stalls = self._names(rank), self.source.stalls.get(number)
             events = {
                 **self._gpu_events(number),
-                **ev.host_events(rank, self.clock(number), names, stalls),
+                **host_events(rank, self.clock(number), names, stalls),
             }
         with self._lock:
             return self._events.setdefault(number, events)
@@ -241,7 +249,14 @@ class Timelines:
             if timeline is not None and is_enough(timeline):
                 return timeline
             timeline = make(timeline)
-            self._keep(number, timeline)
+            with self._lock:
+                self._kept[number] = timeline
+                self._kept.move_to_end(number)
+                while (
+                    len(self._kept) > 1
+                    and sum(kept.nbytes for kept in self._kept.values()) > _MAX_BYTES
+                ):
+                    self._kept.popitem(last=False)
             return timeline
 
     def _known(self, number: int) -> RankTimeline | None:
@@ -250,26 +265,14 @@ class Timelines:
                 self._kept.move_to_end(number)
             return self._kept.get(number)
 
-    def _keep(self, number: int, timeline: RankTimeline) -> None:
-        with self._lock:
-            self._kept[number] = timeline
-            self._kept.move_to_end(number)
-            while len(self._kept) > 1 and self._nbytes > _MAX_BYTES:
-                self._kept.popitem(last=False)
-
-    @property
-    def _nbytes(self) -> int:
-        return sum(timeline.nbytes for timeline in self._kept.values())
-
     def _reader(self, rank: Rank) -> threading.Lock:
-        """Return the lock that readers of a report hold."""
         with self._lock:
             return self._reading[rank.report]
 
     def _read_gpu(self, rank: Rank) -> RankTimeline:
         return read_gpu(rank, self._steps.get(rank.rank, ()), self.clock(rank.rank))
 
-    def _names(self, rank: Rank) -> ev.NameTable | None:
+    def _names(self, rank: Rank) -> NameTable | None:
         """Return the names of a report's ranges and marks, which its ranks share."""
         if rank.report not in self._range_names:
             named: RangeTable | Marks | None = rank.trace.range_table(rank.process)
@@ -277,7 +280,7 @@ class Timelines:
                 named = rank.trace.marks(rank.process)
             if named is None:
                 return None
-            self._range_names[rank.report] = ev.NameTable(named.names)
+            self._range_names[rank.report] = NameTable(named.names)
         return self._range_names[rank.report]
 
 

@@ -80,7 +80,7 @@ def _guess(view: Viewport) -> int:
 
 
 def _shares(views: Mapping[str, Viewport], budget: int) -> dict[str, float]:
-    """Return how many bytes each row may take; what one does not need is for the others."""
+    # What one row does not need is for the others.
     left, shares = float(budget), {}
     needs = sorted((_guess(view), key) for key, view in views.items())
     for done, (need, key) in enumerate(needs):

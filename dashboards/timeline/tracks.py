@@ -153,11 +153,8 @@ def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
             index, start, end = index[order], start[order], end[order]
         number, name = key[0], ev.GPU_KINDS[key[1]]
         row = Row.of(clock.to_run(start), clock.to_run(end))
-        yield Track(_gpu_label(rank), f"stream {number} · {name}", name, ev.OPERATION, index, row)
-
-
-def _gpu_label(rank: Rank) -> str:
-    return f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")
+        label = f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")
+        yield Track(label, f"stream {number} · {name}", name, ev.OPERATION, index, row)
 
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
@@ -203,7 +200,6 @@ def _threads(
     ranges: RangeTable | None,
     marks: Marks | None,
 ) -> tuple[list[Track], list[Track]]:
-    """Return the rows of the busiest threads, the main one first, and those of the others."""
     calls_of = _by_thread(calls.thread) if calls is not None else {}
     ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
     marks_of = _by_thread(marks.thread) if marks is not None else {}
@@ -226,7 +222,9 @@ def _threads(
         for thread in threads:
             group = _thread_label(rank, thread)
             if marks is not None and thread in marks_of:
-                yield _mark_track(group, marked, marks, marks_of[thread], clock)
+                time = clock.to_run(marks.time_ns[marks_of[thread]])
+                row = Row.of(time, time)
+                yield Track(group, marked, ev.MARKS, ev.MARK, marks_of[thread], row)
             if ranges is not None and thread in ranges_of:
                 yield from _range_tracks(group, named, ranges, ranges_of[thread], latest, clock)
             if calls is not None and thread in calls_of:
@@ -307,11 +305,6 @@ def _stall_track(stalls: RankStalls, clock: RankClock) -> Track:
     order = np.lexsort((stalls.end_ns, stalls.start_ns)).astype(np.int32)
     row = Row.of(clock.to_run(stalls.start_ns[order]), clock.to_run(stalls.end_ns[order]))
     return Track(_STALLED, "stalled", ev.STALLS, ev.STALL, order, row)
-
-
-def _mark_track(group: str, label: str, marks: Marks, index: Int32, clock: RankClock) -> Track:
-    time = clock.to_run(marks.time_ns[index])
-    return Track(group, label, ev.MARKS, ev.MARK, index, Row.of(time, time))
 
 
 def _lanes(

@@ -159,11 +159,11 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
         where = f" on {ranks_text(ranks)}" if ranks else ""
         differ = len({gap.reason for gap in group}) > 1
         first = f"rank {group[0].rank}: " if differ and group[0].rank is not None else ""
-        names: list[Child] = [html.Code(id_) for id_ in ids]
+        joined = [piece for id_ in ids for piece in (", ", html.Code(id_))][1:]
         entries.append(
             html.Li(
                 [
-                    html.Div([*_joined(names), where], className="subject"),
+                    html.Div([*joined, where], className="subject"),
                     html.P(f"{first}{one_line(group[0].reason)}"),
                     html.P(["→ ", html.Code(group[0].how_to_collect)], className="how"),
                 ]
@@ -244,10 +244,6 @@ def _own(interval: Evidence, where: Address, clock: Clock) -> list[Component]:
     own = f"{clock.rank(where.rank[0]).own(interval.start_ns) / 1e9:.6f} s"
     is_same = own == clock.text(interval.start_ns)
     return [] if is_same else [html.Small(f"{own} in its report")]
-
-
-def _joined(parts: Sequence[Child]) -> list[Child]:
-    return [piece for part in parts for piece in (", ", part)][1:]
 
 
 def _flat(children: Iterable[Children]) -> list[Child]:

@@ -138,6 +138,8 @@ def finding_card(
             *_gain(worst, view),
         ]
     )
+    # Each piece once, that for the worst rank first.
+    advice = list(dict.fromkeys(text for finding in (worst, *group) for text in finding.advice))
     columns = html.Div(
         [
             html.Div(
@@ -147,11 +149,12 @@ def finding_card(
                     *_ranks(group, address, clock, judged),
                 ]
             ),
-            html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
+            html.Div([*_advice(advice), _metrics(worst)]),
         ],
         className="columns",
     )
-    costs = html.Span(_cost(worst, judged), className="cost")
+    cost = f"{duration(worst.impact_ns)} · {percent(worst.impact_fraction)} of the {judged}"
+    costs = html.Span(cost if worst.impact_ns else no_cost(worst), className="cost")
     about = html.P([costs, *_saving(worst.saving, view.unit)], className="note")
     return html.Details(
         [head, about, columns],
@@ -241,12 +244,6 @@ _UNITS: dict[tuple[str, ...], Callable[[float], str]] = {
 }
 
 
-def _cost(finding: Finding, judged: str) -> str:
-    if not finding.impact_ns:
-        return no_cost(finding)
-    return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the {judged}"
-
-
 def _saving(saving: Saving | None, unit: str) -> list[str]:
     if saving is None:
         return []
@@ -271,23 +268,17 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
     return [ui.evidence_list([first], clock), *more]
 
 
-def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:
-    """Return each piece of advice once, that for the worst rank first."""
-    return list(dict.fromkeys(advice for finding in (worst, *group) for advice in finding.advice))
-
-
 def _advice(advice: Sequence[str]) -> list[Component]:
     if not advice:
         return []
-    shown: list[Component] = [
-        html.H4("What to do"),
-        html.Ul([html.Li(advice_given) for advice_given in advice[:_MAX_ADVICE]]),
+    first, rest = (
+        html.Ul([html.Li(text) for text in part])
+        for part in (advice[:_MAX_ADVICE], advice[_MAX_ADVICE:])
+    )
+    shown: list[Component] = [html.H4("What to do"), first]
+    return [*shown, ui.folded(f"{len(advice) - _MAX_ADVICE} more", rest)][
+        : 2 + (len(advice) > _MAX_ADVICE)
     ]
-    rest = advice[_MAX_ADVICE:]
-    if rest:
-        items = html.Ul([html.Li(advice_given) for advice_given in rest])
-        shown.append(ui.folded(f"{len(rest)} more", items))
-    return shown
 
 
 def _ranks(
@@ -311,22 +302,20 @@ def _ranks(
             )
         )
     if split.others:
-        rows.append(_others(split.others))
+        costs = [finding.impact_ns / 1e6 for finding in split.others]
+        shares = [100 * finding.impact_fraction for finding in split.others]
+        rows.append(
+            ui.row(
+                counted(len(split.others), "other"),
+                ui.number(f"{min(costs):.3f} to {max(costs):.3f}"),
+                ui.number(f"{min(shares):.1f} to {max(shares):.1f}"),
+                html.Td("choose ranks above to see theirs"),
+            )
+        )
     head = ui.heads("rank", "cost (ms)", f"of the {judged} (%)", "what was found")
     table = html.Table([head, html.Tbody(rows)])
     what = "ranks" if len({finding.rank for finding in group}) > 1 else "findings"
     return [ui.folded(f"All {len(group)} {what}", html.Div(table, className="scroll"))]
-
-
-def _others(group: Sequence[Finding]) -> Component:
-    costs = [finding.impact_ns / 1e6 for finding in group]
-    shares = [100 * finding.impact_fraction for finding in group]
-    return ui.row(
-        counted(len(group), "other"),
-        ui.number(f"{min(costs):.3f} to {max(costs):.3f}"),
-        ui.number(f"{min(shares):.1f} to {max(shares):.1f}"),
-        html.Td("choose ranks above to see theirs"),
-    )
 
 
 def _metrics(finding: Finding) -> Component:
@@ -401,7 +390,7 @@ def _could_take(headline: Headline, what_if: str) -> Component:
             ", then " if place else ": ",
             html.Strong(f"−{duration(gain.gain_ns)}"),
             " without ",
-            _finding_link(gain.finding),
+            html.A(gain.finding, href=f"#finding-{gain.finding}", title=meaning(gain.finding)),
         ]
     return html.P(
         ["It could take ", html.Strong(possible), span, *gains, ". ", source, asking],
@@ -416,12 +405,7 @@ def _source(replay: Replay) -> str:
     return f"By a replay of {steps}{off}."
 
 
-def _finding_link(id_: str) -> Component:
-    return html.A(id_, href=f"#finding-{id_}", title=meaning(id_))
-
-
 def _about(headline: Headline) -> str:
-    """Say what a step is, and which steps do not count."""
     result = headline.breakdown
     lines = [judged_share(headline).strip()]
     if result.periods:

@@ -69,11 +69,9 @@ class Column:
     leads: bool = False  # whether its text leads to where the field `href` of the row says
 
     def definition(self, rows: Sequence[Row] = (), width: int = 0) -> dict[str, Any]:
-        """Return the column's definition for AG Grid.
+        """Return the column's definition for AG Grid: no number of the rows is cut.
 
-        Args:
-            width: at least, in pixels; 0 for the width that its head and the rows need.
-            rows: of the table: none of its numbers is cut, and only long texts are.
+        `width` is the least, in pixels; 0 for what its head and the rows need.
         """
         options: dict[str, Any] = {
             "field": self.field,
@@ -197,14 +195,9 @@ def table(
     *,
     in_sight: float = _SCROLLED,
 ) -> Component:
-    """Return a table, with a button that saves it if it has a file name.
+    """Return a table, and if `csv` names a file, a button that saves it there.
 
-    Args:
-        name: its id in the page.
-        columns: from left to right.
-        rows: their values by field; None if there is none.
-        csv: file name under which it can be saved.
-        in_sight: the number of rows that are visible without scrolling.
+    Of more rows than fit, `in_sight` are visible without scrolling.
     """
     scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(
@@ -216,7 +209,14 @@ def table(
         rowData=list(rows),
         columnSize=None,
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
-        csvExportParams=_saved_as(csv) if csv else None,
+        # `saved` in tables.js makes the cells.
+        csvExportParams={
+            "fileName": csv,
+            "allColumns": True,
+            "processCellCallback": {"function": "saved(params)"},
+        }
+        if csv
+        else None,
         dashGridOptions={
             "domLayout": "normal" if scrolls else "autoHeight",
             "rowHeight": _ROW,
@@ -233,12 +233,3 @@ def table(
         return html.Div(grid, className="table")
     save = html.Button("Save as CSV", id=part_id("save", name), className="save")
     return html.Div([save, grid], className="table")
-
-
-def _saved_as(csv: str) -> dict[str, Any]:
-    """Return how a table is saved: see `saved` in tables.js for its cells."""
-    return {
-        "fileName": csv,
-        "allColumns": True,
-        "processCellCallback": {"function": "saved(params)"},
-    }

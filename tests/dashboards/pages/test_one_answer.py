@@ -9,13 +9,7 @@ import pytest
 
 from dashboards.address import Address, parse
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
-from dashboards.questions import (
-    CompareQuestion,
-    PendingAnswer,
-    WhatIfQuestion,
-    compared_with,
-    replayed,
-)
+from dashboards.questions import CompareQuestion, PendingAnswer, compared_with
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.tables import fraction_of
 from tests.support.dashboard import components, named, text
@@ -23,6 +17,7 @@ from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analysis import Analysis, Options
 from traceprof.findings import by_id
+from traceprof.replay.whatif import answers_to
 
 REPORTS = ("training", "nccl-serialization", "ddp", "warm-up", "launch-queue-stall")
 NAMES = {measure: name for measure, name, _ in PARTS}
@@ -184,7 +179,7 @@ def collect_others(found: Quantities, analysis: Analysis) -> None:
 
 
 def collect_answers(found: Quantities, analysis: Analysis) -> None:
-    asked = replayed(analysis, WhatIfQuestion(()))
+    asked = answers_to(analysis, ())
     if asked.refused is None and asked.baseline is not None:
         assumed = {
             finding.saving.assume: finding.id

@@ -10,14 +10,7 @@ from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
 from dashboards.pages import what_if
-from dashboards.questions import (
-    PendingAnswer,
-    Questions,
-    WhatIfQuestion,
-    answer_by,
-    questions_about,
-    replayed,
-)
+from dashboards.questions import PendingAnswer, Questions, answer_by, questions_about
 from tests.support.dashboard import named, text
 from tests.support.traces import CPU_SAMPLE, SAMPLE
 from tests.support.workers import until
@@ -26,6 +19,7 @@ from traceprof.errors import UsageError
 from traceprof.progress import Progress
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.results import WhatIf
+from traceprof.replay.whatif import answers_to
 from traceprof.units import duration, percent
 
 ASSUMED = ("no-sync", "link=4x")
@@ -39,7 +33,7 @@ def analysis() -> Iterator[Analysis]:
 
 @pytest.fixture(scope="module")
 def asked(analysis: Analysis) -> WhatIf:
-    return replayed(analysis, WhatIfQuestion(ASSUMED))
+    return answers_to(analysis, ASSUMED)
 
 
 def test_each_is_answered_and_then_all_together(asked: WhatIf) -> None:
@@ -89,7 +83,7 @@ def test_bars_are_what_is_gained(asked: WhatIf) -> None:
 
 def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
     with closing(analyze(CPU_SAMPLE)) as cpu:
-        refused = replayed(cpu, WhatIfQuestion(()))
+        refused = answers_to(cpu, ())
     assert refused.refused is not None
     shown = text(what_if.drawn(PendingAnswer(refused, is_over=True)))
     assert "This report cannot answer it" in shown
@@ -126,7 +120,7 @@ def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
 
 def test_a_replay_counts_its_processes_and_assumptions(analysis: Analysis) -> None:
     progress = PendingAnswer()
-    replayed(analysis, WhatIfQuestion(ASSUMED), progress)
+    answers_to(analysis, ASSUMED, progress)
     num_processes = len({(rank.report, rank.process) for rank in analysis.run.ranks})
     assert progress.done == progress.expected == num_processes + len(ASSUMED) + 1
 

@@ -143,7 +143,7 @@ def test_an_unknown_message_is_said_to_be_unknown(tmp_path: Path) -> None:
 
 def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
     compute = next(track for track in timeline.tracks if track.kind == "compute")
-    assert summarize(compute, timeline, 299, 407) == {
+    assert summarize(timeline, compute, 299, 407) == {
         "count": 3,
         "num_names": 3,
         "names": [
@@ -152,8 +152,8 @@ def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
             {"name": "b", "count": 1, "total": "4", "longest": "4"},
         ],
     }
-    assert summarize(compute, timeline, 300, 401)["id"] == "0.op.1"
-    assert summarize(compute, timeline, 301, 302) == {"count": 0, "num_names": 0, "names": []}
+    assert summarize(timeline, compute, 300, 401)["id"] == "0.op.1"
+    assert summarize(timeline, compute, 301, 302) == {"count": 0, "num_names": 0, "names": []}
 
 
 # -- search ---------------------------------------------------------------------------------------
