@@ -148,8 +148,8 @@ def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
     waits = np.flatnonzero(calls.packed_name.isin(ids))
     groups = [(waits, calls.packed_length.at(waits))]
     is_copy, is_async = calls_named(rank, calls, _COPY), calls_named(rank, calls, _ASYNC_COPY)
-    for key, operations in rank.trace.operations.items():
-        if key.process == rank.process and len(operations.copies):
+    for key, operations in rank.operations_of_process:
+        if len(operations.copies):
             is_here = key == rank.key
             copies = operations.copies
             call = rank.launched_by[1] if is_here else launching_calls(copies, calls)

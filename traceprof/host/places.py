@@ -439,9 +439,7 @@ def _telling(rank: Rank) -> PlaceRanges:
     if steps is None or len(steps.start_ns) < MIN_STEPS:
         # All ranks of the process share what its threads did.
         spans = [
-            operations.span_ns
-            for key, operations in rank.trace.operations.items()
-            if key.process == rank.process and len(operations)
+            operations.span_ns for _, operations in rank.operations_of_process if len(operations)
         ]
         worked_ns = max((end for _, end in spans), default=0) - min(
             (start for start, _ in spans), default=0

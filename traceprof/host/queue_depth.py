@@ -245,10 +245,8 @@ def _rows(
     parts: list[Launches] = []
     streams: list[tuple[int, int]] = []
     operations: list[Operations] = []
-    for key in sorted(rank.trace.operations):
-        if key.process != rank.process:
-            continue
-        groups = rank.trace.operations[key].groups
+    for key, of_device in rank.operations_of_process:
+        groups = of_device.groups
         launched_by = (
             rank.launched_by
             if key == rank.key

@@ -331,8 +331,8 @@ def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> 
 
 
 def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
-    for key, operations in rank.trace.operations.items():
-        if key.process == rank.process and len(operations.copies):
+    for _, operations in rank.operations_of_process:
+        if len(operations.copies):
             yield operations.copies, launching_calls(operations.copies, calls)
 
 
@@ -347,9 +347,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     start, end = events.start_ns[rows], events.end_ns[rows]
     excluded = np.zeros(len(rows), np.bool_)
     launches, ends, firsts = [_NOTHING], [_NOTHING], [_NOTHING]
-    for key, operations in rank.trace.operations.items():
-        if key.process != rank.process:
-            continue
+    for key, operations in rank.operations_of_process:
         launched_by = (
             rank.launched_by
             if key == rank.key

@@ -182,9 +182,7 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
         return np.empty(0, np.int64)
     is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
     groups = []
-    for key, operations in rank.trace.operations.items():
-        if key.process != rank.process:
-            continue
+    for key, operations in rank.operations_of_process:
         kernels = operations.kernels
         launched_by = rank.launched_by[0] if key == rank.key else launching_calls(kernels, calls)
         long = np.flatnonzero((launched_by >= 0) & is_long.take(launched_by))

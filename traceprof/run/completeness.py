@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations, RankOperations
+    from traceprof.trace.model.operations import Operations, RankKey, RankOperations
     from traceprof.trace.model.trace import Trace
 
 MIN_DOUBTFUL = 0.01
@@ -174,6 +174,8 @@ class _Recorded(Protocol):
     @property
     def operations(self) -> RankOperations: ...
     @property
+    def operations_of_process(self) -> list[tuple[RankKey, RankOperations]]: ...
+    @property
     def communication_operations(self) -> Mapping[int, str]: ...
     @property
     def calls(self) -> ApiCalls | None: ...
@@ -264,8 +266,7 @@ class _Process:
         self.kind_of = {name: _kind(text) for name, text in names.items()}
         self.devices = {
             key.device: rank.operations if key.device == rank.device else operations
-            for key, operations in self.trace.operations.items()
-            if key.process == rank.process
+            for key, operations in rank.operations_of_process
         }
         self.launched = [
             (device, number, group, self._launched_by(device, number, group))

@@ -138,6 +138,12 @@ class Rank(RankInfo, frozen=True, eq=False):
         return RankKey(self.process, self.device)
 
     @property
+    def operations_of_process(self) -> list[tuple[RankKey, RankOperations]]:
+        """The GPU operations of its process on each device, by key."""
+        operations = self.trace.operations
+        return [(key, operations[key]) for key in self.process_cache.get(_keys_of_process, self)]
+
+    @property
     def moved_ns(self) -> int:
         """By how much its GPU's times were moved to the host's clock: see `host_clock`."""
         return 0 if self.device is None else self.trace.moved.get(self.key, 0)
@@ -472,6 +478,10 @@ def _on_overruns(rank: Rank) -> Iterator[str]:
         yield f"{len(overruns) - _MAX_OVERRUNS} more kernels are recorded with such durations"
 
 
+def _keys_of_process(rank: Rank) -> list[RankKey]:
+    return sorted(key for key in rank.trace.operations if key.process == rank.process)
+
+
 def _calls(rank: Rank) -> ApiCalls | None:
     return rank.trace.api_calls(rank.process)
 
@@ -504,8 +514,7 @@ def _first_launch(rank: Rank) -> int | None:
     assert rank.calls is not None  # noqa: S101  (callers have checked)
     devices = [
         operations if key.device != rank.device else rank.operations
-        for key, operations in rank.trace.operations.items()
-        if key.process == rank.process
+        for key, operations in rank.operations_of_process
     ]
     first_ns = first_launch(
         devices,

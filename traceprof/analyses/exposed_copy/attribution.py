@@ -42,6 +42,10 @@ class CopyOwners(Record, frozen=True):
         return len(self.copy)
 
 
+_I = np.empty(0, np.int64)
+_NO_COPIES = CopyOwners(_I, _I, _I, _I, _I, _I, _I, _I > 0)
+
+
 def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     """Return the owner of each nanosecond in which copies run and nothing else does.
 
@@ -49,6 +53,8 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     ends first, then copies before memory sets, then by kind, stream, bytes and memory.
     """
     copies, memsets = rank.operations.copies, rank.operations.memsets
+    if not len(copies) and not len(memsets):
+        return _NO_COPIES
     directions = copy_directions(rank)
     chosen = np.flatnonzero(directions >= 0)
     copy = np.append(chosen, np.arange(len(memsets)))

@@ -276,6 +276,10 @@ class ComparedSignatures(Record, frozen=True):
     rate_error: Float64  # float64[m], its standard error
 
 
+_I, _F = np.empty(0, np.int64), np.empty(0)
+_NOTHING_COMPARED = ComparedSignatures(_I, _I, _I, _I, _I, _F, np.empty((0, 3)), _F, _F, _F)
+
+
 def compare(
     length_ns: Int64,
     beside_ns: Int64,
@@ -300,6 +304,8 @@ def compare(
     size = int(signature.max()) + 1 if len(signature) else 0
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
+    if not may.any():
+        return _NOTHING_COMPARED
     rows = np.flatnonzero((is_alone | is_overlapped) & may.take(signature))
     group, num_places = np.zeros(1, np.int64), 1
     if places is not None:

@@ -85,8 +85,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     sent, received = copies.correlation[first], copies.correlation[second]
     has_first = np.zeros(len(second), np.bool_)
     receivers = []
-    for key, other in rank.trace.operations.items():
-        if key.process != rank.process or key.device == rank.key.device:
+    for key, other in rank.operations_of_process:
+        if key == rank.key:
             continue
         staged = is_staged(other.copies)
         to_host = is_to_host(other.copies)
