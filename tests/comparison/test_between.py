@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,8 @@ from traceprof.comparison.sides import LoadedSide, stored_with
 from traceprof.comparison.statistics import mann_whitney
 from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceprofError
-from traceprof.reports.comparison_sections import usual, verdict
+from traceprof.reports import html, markdown
+from traceprof.reports.comparison_sections import usual
 from traceprof.store.runs import save
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def test_a_loader_that_varies_so_is_no_change(traces: Path) -> None:
     found = compare(*paths, gates=gates, options=OPTIONS)
     assert found.step.verdict == "differs"
     assert found.step.varying == "data loading"
-    assert verdict(found).endswith(
+    assert found.headline.endswith(
         "runs of one program differ so, in data loading above all (here -24.0 ms). Record three a"
         " side."
     )
@@ -97,14 +99,19 @@ def test_what_varies_counts_where_it_makes_most_of_the_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "word", "longer"),
+    ("names", "word", "longer", "decides"),
     [
-        (("1_8workers", "2_dali"), "differs", (3, 0)),
-        (("2_dali", "3_dali_amp"), "inconclusive", (0, 4)),
+        (("1_8workers", "2_dali"), "differs", (3, 0), "three a side"),
+        (
+            ("2_dali", "3_dali_amp"),
+            "inconclusive",
+            (0, 4),
+            "three a side, of about 890 steps each, not 27",
+        ),
     ],
 )
 def test_a_usual_step_is_shorter_whatever_hides_it_in_the_mean(
-    names: tuple[str, str], word: str, longer: tuple[int, int], traces: Path
+    names: tuple[str, str], word: str, longer: tuple[int, int], decides: str, traces: Path
 ) -> None:
     paths = [traces / f"pairs/a100_loader_{name}.sqlite" for name in names]
     found = compare(*paths, options=OPTIONS)
@@ -115,6 +122,13 @@ def test_a_usual_step_is_shorter_whatever_hides_it_in_the_mean(
     assert found.step.usual.longer_cause == "data_loading"
     told = f"{longer[0]} steps before and {longer[1]} after, a quarter longer or more (mostly data"
     assert told in (usual(found) or "")
+    assert found.step.to_decide == f"record {decides}"
+    # Every format says it in the verdict's own sentence.
+    assert found.headline.endswith(f" Record {decides}.")
+    title = markdown.render_comparison(found).splitlines()[0]
+    assert title.endswith(f" Record {decides}.")
+    (heading,) = re.findall("<h1>(.*?)</h1>", html.render_comparison(found))
+    assert heading.endswith(f" Record {decides}.")
 
 
 def test_stored_runs_say_how_much_parts_vary() -> None:

@@ -21,7 +21,7 @@ from traceprof.documents.comparison import Comparison, GateResult
 from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
 from traceprof.reports.blocks import Paragraph
-from traceprof.reports.comparison_sections import MAX_DIFFERENCES, comparison_sections, verdict
+from traceprof.reports.comparison_sections import MAX_DIFFERENCES, comparison_sections
 from traceprof.reports.json import render
 from traceprof.run.step_ranges import StepsSource
 from traceprof.store.runs import save
@@ -297,7 +297,28 @@ def test_at_the_same_mix_the_common_change_decides_and_the_mean_stands_beside() 
     assert step.verdict == "slower"
     assert known(step.at_same_mix).change == pytest.approx(0.05, abs=0.01)
     assert [gate.outcome for gate in comparison.gates] == ["not met", "met"]
-    assert "at the same mix of short and long steps; the mean " in verdict(comparison)
+    assert "at the same mix of short and long steps; the mean " in comparison.headline
+
+
+def test_what_would_decide_is_said_of_an_open_verdict() -> None:
+    """26 (cv / d)² steps a side; marks, where nothing is known of steps."""
+    source = np.random.default_rng(3)
+    document = document_of(DDP)
+
+    def noisy(spread: float, num: int) -> Document:
+        return with_lengths(document, *(1e6 * source.lognormal(0, spread, num)).tolist())
+
+    found = compare(noisy(0.3, 60), noisy(0.3, 60))
+    assert found.step.verdict == "inconclusive"
+    (steps,) = re.findall(r"of about (\d+) steps each, not \d+$", known(found.step.to_decide))
+    size = max(abs(known(found.step.change)), 0.01)
+    assert int(steps) == pytest.approx(26 * (0.3 / size) ** 2, rel=0.9)
+    few = compare(noisy(0.01, 2), noisy(0.01, 3))
+    assert few.step.to_decide == "record 60 steps a side, not 2"
+    several = compare([noisy(0.3, 20), noisy(0.3, 20)], [noisy(0.3, 20)])
+    assert several.step.to_decide == "record more a side than 2 and 1"
+    sure = compare(noisy(0.01, 60), with_lengths(document, *[2e6, 2.01e6] * 30))
+    assert (sure.step.verdict, sure.step.to_decide) == ("slower", None)
 
 
 def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
@@ -306,12 +327,14 @@ def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
     rising = with_lengths(document, *(1e6 * np.linspace(1, 1.2, 60)).tolist())
     lengths = 1e6 * source.lognormal(0, 0.15, 60)
     noisy = with_lengths(document, *lengths.tolist())
-    notes = " ".join(compare(rising, noisy).notes)
+    found = compare(rising, noisy)
+    notes = " ".join(found.notes)
     # 1 + 0.2 (30 + ... + 59) / 30 / 59 of 1 + 0.2 (0 + ... + 29) / 30 / 59
     assert "before, the steps change within the recording" in notes
     assert "those of the second half take +9.7 %" in notes
-    expected = r"after, steps vary so much that it takes about \d+ steps per side to show a change"
-    assert re.search(expected, notes)
+    assert found.step.verdict == "inconclusive"
+    expected = r"over steps\)\. Record (three a side, of )?about \d+ steps (a side|each), not 60\.$"
+    assert re.search(expected, found.headline)
     median = np.median(lengths) / 1e6
     assert f"takes 1.10 ms before and {1000 * median:.0f} µs after ({median / 1.1 - 1:+.1%}" in (
         notes.replace(" %", "%")
@@ -363,6 +386,7 @@ def test_without_steps_the_training_is_the_step() -> None:
     totals = first["step_totals"]
     assert step.before_ns == step.after_ns == max(one["window_ns"] for one in totals)
     assert [gate.outcome for gate in comparison.gates] == ["inconclusive"]
+    assert comparison.headline.endswith(" Name the range around a step (--step-pattern).")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from tests.support.selection import known, rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options
-from traceprof.reports.comparison_sections import verdict
 from traceprof.reports.json import render
 from traceprof.run.step_ranges import StepsSource
 
@@ -88,7 +87,7 @@ def test_phases_are_compared_each_with_itself(
     assert known(found.step.change) < 0
     assert found.step.at_same_mix is not None
     assert found.step.verdict in expected
-    assert "at the same mix" in verdict(found)
+    assert "at the same mix" in found.headline
 
 
 def test_the_document_says_what_a_step_is(tmp_path: Path) -> None:

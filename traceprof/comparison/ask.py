@@ -14,9 +14,10 @@ from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import check_allowed, comparable, why_incomplete
 from traceprof.comparison.findings import findings
-from traceprof.comparison.gates import SAME, beyond, change_of, judged, parse
+from traceprof.comparison.gates import beyond, change_of, judged, parse
+from traceprof.comparison.headline import sentence, to_decide, verdict_of
 from traceprof.comparison.kernels import kernels, modules
-from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend, usual_change
+from traceprof.comparison.mean_change import MIN_STEPS, trend, usual_change
 from traceprof.comparison.series import series, unrecorded, why_unlike
 from traceprof.comparison.sides import LoadedSide, loaded, stored_with
 from traceprof.comparison.statistics import Interval, mann_whitney
@@ -135,15 +136,17 @@ def compared(
     spread = spreads(runs)
     alone = _unrecorded(before.captures, after.captures)
     step = _step(*steps, spread, alone, is_comparable=checked.is_comparable)
+    step.to_decide = to_decide(step, *steps, spread)
     unknown = next(why_incomplete(before.captures, after.captures), None)
     parts = [_part(part, name, *steps, unknown) for part, name in _PARTS]
-    return d.Comparison(
+    comparison = d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
         before=_side(before, steps[0]),
         after=_side(after, steps[1]),
         comparable=checked,
         step=step,
+        headline="",
         parts=changes,
         mean_before=means[0],
         mean_after=means[1],
@@ -168,6 +171,8 @@ def compared(
         ],
         notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
     )
+    comparison.headline = sentence(comparison)
+    return comparison
 
 
 def _parts(means: Mapping[str, int]) -> d.Parts:
@@ -197,7 +202,7 @@ def _step(
         for median in (before.median_ns, after.median_ns)
     ]
     between = None if is_several or judged is None else beyond(judged, before, after, spread)
-    verdict = _verdict(judged, between) if is_comparable else "not comparable"
+    verdict = verdict_of(judged, between) if is_comparable else "not comparable"
     return d.Step(
         before_ns=round(values[0]),
         after_ns=round(values[1]),
@@ -220,19 +225,6 @@ def _step(
         else None,
         unrecorded=alone,
     )
-
-
-def _verdict(interval: Interval | None, between: Interval | None) -> d.Verdict:
-    """Return the verdict of an interval in hundredths, and of the same with other recordings."""
-    if interval is None:
-        return "inconclusive"
-    is_chance = between is not None and between.low <= 0 <= between.high
-    is_within = interval.low <= 0 <= interval.high
-    if not is_within and not is_chance:
-        return "faster" if interval.high < 0 else "slower"
-    if max(-interval.low, interval.high) <= 100 * SAME:
-        return "same"
-    return "inconclusive" if is_within else "differs"
 
 
 def _usual(
@@ -258,7 +250,7 @@ def _usual(
         low=change.interval.low,
         high=change.interval.high,
         p=mann_whitney(before.lengths[0], after.lengths[0]),
-        verdict=_verdict(interval, between) if is_comparable else "not comparable",
+        verdict=verdict_of(interval, between) if is_comparable else "not comparable",
     )
 
 
@@ -362,13 +354,6 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
             notes.append(
                 f"{name}, the steps change within the recording: those of the second half take"
                 f" {100 * longer:+.1f} % of those of the first"
-            )
-        size = max(abs(step.change or 0.0), SAME)
-        needed = steps_to_find(lengths, size)
-        if step.verdict == "inconclusive" and step.at_same_mix is None and needed > len(lengths):
-            notes.append(
-                f"{name}, steps vary so much that it takes about {needed} steps per side to show"
-                f" a change of the mean by {100 * size:.1f} %: there are {len(lengths)}"
             )
     medians = step.median_before_ns, step.median_after_ns
     is_told = step.usual is not None and step.usual.verdict in {"faster", "slower"}

@@ -137,6 +137,9 @@ class Step(Struct, forbid_unknown_fields=True):
         " `differs` or `inconclusive` if not. `not comparable` takes precedence.",
     ]
     basis: Annotated[Basis, "What the interval is computed from; `training`: there is no interval."]
+    to_decide: Annotated[
+        str | None, "What to record if the verdict is `inconclusive` or `differs`."
+    ] = None
     between_low: Annotated[
         float | None,
         "Lower end of the change with the usual spread between recordings; null if several"
@@ -281,6 +284,7 @@ class Comparison(Struct, forbid_unknown_fields=True):
     after: Side
     comparable: Comparable
     step: Step
+    headline: Annotated[str, "The verdict in words, with what would decide it."]
     parts: Annotated[Parts, "Changes: the five parts sum to mean_step_ns."]
     mean_before: Parts
     mean_after: Parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
-from traceprof.comparison.statistics import LEVEL
+from traceprof.comparison.headline import LEVEL_TEXT, change_text, exact, signed, span
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import section, table
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     )
     from traceprof.reports.blocks import Section
 
-_LEVEL = f"{LEVEL * 100:.0f} %"
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_MODULES = 20
 MAX_DIFFERENCES = 8
 MAX_COMMUNICATION = 15
 _MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
 _MAX_NAMED = 3  # reports
-_CAUSES = frozenset(cause.value.replace("_", " ") for cause in IdleCause)
 MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
@@ -52,60 +50,17 @@ def comparison_sections(comparison: Comparison) -> Iterator[Section]:
     yield section("About these numbers", *comparison.notes)
 
 
-def verdict(comparison: Comparison) -> str:
-    """Return the verdict on the step in one sentence."""
-    step = comparison.step
-    if step.verdict == "differs":
-        return _differs(comparison)
-    values = f"{_exact(step.before_ns)} before and {_exact(step.after_ns)} after"
-    what = "The training, without steps," if step.basis == "training" else "A step"
-    change = "" if step.change is None else f" ({_signed(step.change)})"
-    if step.low is None or step.high is None:
-        why = step.verdict if step.verdict == "not comparable" else "inconclusive"
-        return f"{what} takes {values}{change}: {why}, no interval can be given."
-    over = "over recordings" if step.basis == "captures" else "over steps"
-    mean = _span(step.change or 0.0, step.low, step.high)
-    mix = step.at_same_mix
-    if mix is None:
-        return f"{what} takes {values}: {step.verdict}, {mean[:-1]}, {_LEVEL} {over})."
-    span = _span(mix.change, mix.low, mix.high)
-    return (
-        f"{what} takes {values}: {step.verdict}, {span[:-1]}, {_LEVEL} {over}) at the same mix of"
-        f" short and long steps; the mean {mean}."
-    )
-
-
-def _differs(comparison: Comparison) -> str:
-    """Say what differs between two recordings, that may do so without a change of the program."""
-    step, part = comparison.step, comparison.step.varying or ""
-    if part in _CAUSES:
-        what = CAUSES[IdleCause(part.replace(" ", "_"))]
-        changes = [one.change_ns for one in comparison.idle if one.cause.replace("_", " ") == part]
-    else:
-        what = part
-        changes = [one.change_ns or 0 for one in comparison.part_changes if one.part == part]
-    mix = step.at_same_mix
-    change = _signed(step.change or 0.0)
-    if mix is not None:
-        change = f"{_signed(mix.change)} at the same mix of short and long steps (mean {change})"
-    return (
-        f"These two recordings differ by {change}, {_exact(step.before_ns)} a step before and"
-        f" {_exact(step.after_ns)} after: runs of one program differ so, in {what} above all"
-        f" (here {change_text(sum(changes))}). Record three a side."
-    )
-
-
 def usual(comparison: Comparison) -> str | None:
     """Say what the usual step does, where the mean does not tell."""
     step = comparison.step.usual
     is_told = comparison.step.verdict not in {"inconclusive", "differs"}
     if step is None or is_told or step.verdict not in {"faster", "slower"}:
         return None
-    span = _span(step.change, step.low, step.high)
+    change = span(step.change, step.low, step.high)
     why = "" if step.longer_cause is None else f" (mostly {cause_text(step.longer_cause)})"
     return (
-        f"The usual step takes {_exact(step.before_ns)} before and {_exact(step.after_ns)} after:"
-        f" {step.verdict}, {span[:-1]}, {_LEVEL} over steps). In the mean,"
+        f"The usual step takes {exact(step.before_ns)} before and {exact(step.after_ns)} after:"
+        f" {step.verdict}, {change[:-1]}, {LEVEL_TEXT} over steps). In the mean,"
         f" {counted(step.num_longer_before, 'step')} before and {step.num_longer_after} after, a"
         f" quarter longer or more{why}, hide it."
     )
@@ -116,39 +71,15 @@ def _unrecorded(comparison: Comparison) -> str | None:
     step = comparison.step.unrecorded
     if step is None:
         return None
-    change = _signed(step.change)
+    change = signed(step.change)
     if step.low is not None and step.high is not None:
-        change = f"{_span(step.change, step.low, step.high)[:-1]}, {_LEVEL} over steps)"
-    under = (
-        "" if comparison.step.change is None else f"; under it {_signed(comparison.step.change)}"
-    )
+        change = f"{span(step.change, step.low, step.high)[:-1]}, {LEVEL_TEXT} over steps)"
+    under = "" if comparison.step.change is None else f"; under it {signed(comparison.step.change)}"
     return (
-        f"Without the recorder a step takes {_exact(step.before_ns)} before and"
-        f" {_exact(step.after_ns)} after, {change}, by {step.num_before} and {step.num_after} steps"
+        f"Without the recorder a step takes {exact(step.before_ns)} before and"
+        f" {exact(step.after_ns)} after, {change}, by {step.num_before} and {step.num_after} steps"
         f" before the recordings{under}."
     )
-
-
-def _span(change: float, low: float, high: float) -> str:
-    return f"{_signed(change)} ({_signed(low)} to {_signed(high)})"
-
-
-def change_text(change_ns: int) -> str:
-    """Write a change of time with its sign: `-774 µs`."""
-    return "0 ns" if not change_ns else f"{'-' if change_ns < 0 else '+'}{duration(abs(change_ns))}"
-
-
-def _exact(length_ns: int) -> str:
-    """Write a step's length with a digit more than usual: changes of a per cent need it."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if length_ns >= size:
-            value = length_ns / size
-            return f"{value:.{max(3 - len(str(int(value))), 0) + 1}f} {unit}"
-    return f"{length_ns} ns"
-
-
-def _signed(fraction: float) -> str:
-    return f"{100 * fraction:+.2f} %"
 
 
 def _head(comparison: Comparison) -> Iterator[str]:
@@ -156,7 +87,7 @@ def _head(comparison: Comparison) -> Iterator[str]:
         yield f"Not comparable: {reason}."
     for reason in comparison.comparable.allowed:
         yield f"Compared all the same: {reason}."
-    yield verdict(comparison)
+    yield comparison.headline
     of_usual = usual(comparison)
     if of_usual is not None:
         yield of_usual
@@ -250,7 +181,7 @@ def _parts(comparison: Comparison) -> Section:
             "",
         )
     )
-    headings = ("part", "before", "after", "change", _LEVEL)
+    headings = ("part", "before", "after", "change", LEVEL_TEXT)
     return section("Where it comes from", table(headings, rows, text=("part",)))
 
 

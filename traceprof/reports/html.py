@@ -14,7 +14,7 @@ from traceprof.errors import one_line
 from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections
 from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, TableBlock, paragraph
-from traceprof.reports.comparison_sections import comparison_sections, verdict
+from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.reports.drawings import (
     PipelineDrawing,
     StepChart,
@@ -94,13 +94,12 @@ def render_comparison(comparison: Comparison) -> str:
     """Return the comparison as a self-contained HTML page."""
     longest = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
     head, *sections = comparison_sections(comparison)
-    sentence = verdict(comparison)
     names = f"{comparison.before.name} → {comparison.after.name}"
     page = {
         "title": one_line(f"traceprof: {names}", _MAX_TITLE),
         "version": f"traceprof {__version__}",
-        "verdict": sentence,
-        "lines": [block for block in head.blocks if block != paragraph(sentence)],
+        "verdict": comparison.headline,
+        "lines": [block for block in head.blocks if block != paragraph(comparison.headline)],
         "steps": [
             _drawn("before", 0, comparison.mean_before, longest),
             _drawn("after", _ROW, comparison.mean_after, longest),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from traceprof.errors import one_line
-from traceprof.reports.comparison_sections import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +25,14 @@ def render_comparison(comparison: Comparison) -> str:
     for name, value in (
         ("before", comparison.before.name),
         ("after", comparison.after.name),
-        ("step", verdict(comparison)),
+        ("step", comparison.headline),
     ):
         SubElement(properties, "property", {"name": name, "value": one_line(value)})
     for gate in comparison.gates:
         case = SubElement(suite, "testcase", {"name": one_line(gate.gate), "classname": SUITE})
         if gate.outcome != "met":
             failure = {"message": one_line(gate.reason), "type": gate.outcome}
-            SubElement(case, "failure", failure).text = one_line(verdict(comparison))
+            SubElement(case, "failure", failure).text = one_line(comparison.headline)
     reasons = [f"Not comparable: {reason}" for reason in comparison.comparable.reasons]
     SubElement(suite, "system-out").text = "\n".join(map(one_line, reasons))
     indent(suites)
@@ -53,7 +52,7 @@ def _commands(comparison: Comparison) -> Iterator[str]:
     for gate in failed:
         yield _command("error", f"traceprof: {gate.gate} {gate.outcome}", gate.reason)
     if not failed:
-        yield _command("notice", "traceprof", verdict(comparison))
+        yield _command("notice", "traceprof", comparison.headline)
 
 
 def _command(kind: str, title: str, message: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.reports.analysis_sections import analysis_sections
 from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock, paragraph
-from traceprof.reports.comparison_sections import comparison_sections, verdict
+from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
 def render_comparison(comparison: Comparison) -> str:
     """Return the comparison as Markdown: what matters first, the rest folded in."""
     head, *sections = comparison_sections(comparison)
-    sentence = verdict(comparison)
-    others = [block for block in head.blocks if block != paragraph(sentence)]
-    lines = [f"### {escaped(sentence)}", "", *_items(others), ""]
+    others = [block for block in head.blocks if block != paragraph(comparison.headline)]
+    lines = [f"### {escaped(comparison.headline)}", "", *_items(others), ""]
     for section in sections:
         content = _with_items(section)
         if section.title in _OPEN:
