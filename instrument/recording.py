@@ -36,6 +36,8 @@ WATCH = "TRACEPROF_WATCH"
 """Environment variable: the number of steps after which ranks are compared while they train."""
 WATCH_TO = "TRACEPROF_WATCH_TO"
 """Environment variable: the file to which these comparisons go, if any."""
+ON_STRAGGLER = "TRACEPROF_ON_STRAGGLER"
+"""Environment variable: `record` to record a rank that becomes slow."""
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -132,7 +134,8 @@ def _watch_ranks(every: str) -> None:
     from instrument.watching import watch as watch_ranks  # noqa: PLC0415  (rarely asked for)
 
     try:
-        watch_ranks(int(every), os.environ.get(WATCH_TO) or None)
+        path, on_straggler = (os.environ.get(name) or None for name in (WATCH_TO, ON_STRAGGLER))
+        watch_ranks(int(every), path, on_straggler=on_straggler)
     except Exception as error:  # noqa: BLE001  (ranges and a recording do not depend on it)
         _log.warning("nothing is watched, %s=%s: %s", WATCH, every, error)
 

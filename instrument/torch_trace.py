@@ -17,14 +17,17 @@ import shutil
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
-from instrument.core import steps
+from instrument.core import nvtx_ranges, operations, steps
 from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
+from instrument.core.patching import Patches
+from instrument.wraps import garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +41,9 @@ _NO_SPACE = "no space left"
 _NOT_WRITTEN = ".not-written-"
 """The end of a hidden empty file that says to `traceprof record` that a trace is lost, and why."""
 _MIN_SPACE = 1 << 17  # bytes that a folder with space left can take
+EXCERPT_STEPS = 10
+MAX_EXCERPTS_BYTES = 1 << 30
+"""With more in their folder none begins."""
 _COMPRESSION = 1  # three times as fast as 6, for a tenth more bytes
 
 
@@ -111,6 +117,84 @@ class TorchTrace:
             _compress(target)
         else:
             _writers.append(writer)
+
+
+class Excerpt:
+    """Records ten steps of a watched process, with ranges, which the watch goes on to see.
+
+    A profiler of the script's own comes first: none begins while that records, and that ends one.
+    Methods never raise, and are called on the training's thread.
+    """
+
+    def __init__(self, folder: Path, first: int, watch: nvtx_ranges.Functions) -> None:
+        self._folder, self._first, self._watch = folder, first, watch
+        self._trace = TorchTrace(folder / f"step-{first}")
+        self._patches = Patches()
+        self._began: int | None = None
+        self._is_over = False
+
+    def step_ends(self, num_steps: int) -> bool:
+        """Begin after this many steps, end after ten more; return whether it did either."""
+        if self._is_over or num_steps < self._first:
+            return False
+        if self._began is None:
+            self._began = num_steps  # later than the first where this process heard of it late
+            self._begin()
+            return True
+        if num_steps < self._began + EXCERPT_STEPS:
+            return False
+        self.end()
+        return True
+
+    def _begin(self) -> None:
+        try:
+            if why_not := self._why_not():
+                _log.warning("the slow rank is not recorded: %s", why_not)
+                self._is_over = True
+                return
+            self._trace.prepare()
+            operations.renumber()
+            self._patches.on_restore(nvtx_ranges.annotate_in_profiler())
+            self._patches.on_restore(nvtx_ranges.observe(self._watch))
+            if not nvtx_ranges.asks_for_collections():
+                garbage_collection.follow(self._patches)
+            self._trace.begin()
+            self._give_way()
+        except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
+            _log.warning("the slow rank is not recorded: %s", error)
+            self.end()
+
+    def _why_not(self) -> str:
+        if torch._C._autograd._profiler_enabled() or nvtx_ranges.is_attached():  # noqa: SLF001
+            return "another profiler records"
+        num_bytes = sum(file.stat().st_size for file in self._folder.glob("*/*"))
+        return f"{self._folder} has {num_bytes} bytes" if num_bytes > MAX_EXCERPTS_BYTES else ""
+
+    def _give_way(self) -> None:
+        original: Any = autograd_profile._start_trace  # noqa: SLF001
+        prepare: Any = autograd_profile._prepare_trace  # noqa: SLF001  (untyped)
+
+        def prepare_another(other: autograd_profile) -> None:
+            self.end()
+            prepare(other)
+
+        def start_another(other: autograd_profile) -> None:  # it was prepared before ours
+            self.end()
+            prepare(other)
+            original(other)
+
+        self._patches.replace(autograd_profile, "_prepare_trace", prepare_another)
+        self._patches.replace(autograd_profile, "_start_trace", start_another)
+
+    def end(self) -> None:
+        """Stop recording, and write the trace; a second call does nothing."""
+        self._is_over = True
+        try:
+            self._trace.end()
+        except Exception as error:  # noqa: BLE001
+            _log.warning("the slow rank is not recorded: %s", error)
+        finally:
+            self._patches.restore()
 
 
 _writers: list[threading.Thread] = []

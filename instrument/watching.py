@@ -36,6 +36,8 @@ from traceprof import labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from instrument.torch_trace import Excerpt
+
     Table = dict[str, Any]
 
 _log = logging.getLogger("traceprof.instrument")
@@ -45,6 +47,7 @@ BEAT_S = 1.0  # between two signs of life
 NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
+EXCERPT_EVERY_S = 3600.0
 _MAX_WAITS = 1 << 14  # of a step: a thread without an optimizer has no end of one
 _TRANSFERS = ("isend", "irecv", "send", "recv", "batch_isend_irecv")
 
@@ -60,6 +63,8 @@ class Times(NamedTuple):
     loader_ns: int
     spread_ns: int  # half the distance between the quartiles of its own time
     peers: Sequence[int] = ()  # ranks that should take as long; empty for all
+    loader_mean_ns: int = 0
+    loader_error_ns: int = 0  # standard error of this mean
 
     def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
         """Return the times of the ranks that should take as long."""
@@ -108,23 +113,17 @@ class _Thread(threading.local):
         self.loader_ns = 0
 
 
-WAIT, LOADER, BACKWARD, STEP, OPTIMIZER, OTHER = "wait", "loader", "backward", "step", "opt", ""
-_KINDS = {
-    labels.DATA_LOADING: LOADER,
-    labels.BACKWARD: BACKWARD,
-    labels.OPTIMIZER_STEP: OPTIMIZER,
-    labels.WAIT: WAIT,
-}
+_KINDS = {labels.WAIT, labels.DATA_LOADING, labels.BACKWARD, labels.OPTIMIZER_STEP}
 
 
 @functools.lru_cache(256)  # labels of steps have numbers
 def kind_of(text: str) -> str:
-    """Return what a range's label stands for."""
+    """Return what a range's label stands for: a label, or nothing of interest."""
     if " group=" in text or text.startswith("wait op="):
-        return WAIT
-    if text.startswith("step "):
-        return STEP
-    return _KINDS.get(text, OTHER)
+        return labels.WAIT
+    if text.startswith(f"{labels.STEP} "):
+        return labels.STEP
+    return text if text in _KINDS else ""
 
 
 class StepTimer:
@@ -149,22 +148,24 @@ class StepTimer:
         self._num_steps = self._num_sent = 0  # sent: buckets since the last step
         self._waits: Sequence[Any] = ()  # of that thread since the last step
         self._steps: deque[_Step] = deque(maxlen=2 * every)
+        self.excerpt: Excerpt | None = None
 
     def push(self, text: str) -> None:
         """Open a range."""
         try:
             kind, open_ = kind_of(text), self._thread.open
-            is_nested = kind is WAIT and any(outer is WAIT for outer, _ in open_)
-            if kind is OTHER or is_nested or not self.is_on:
-                open_.append((OTHER, None))
+            is_wait = kind == labels.WAIT
+            is_nested = is_wait and any(outer == labels.WAIT for outer, _ in open_)
+            if not kind or is_nested or not self.is_on:
+                open_.append(("", None))
                 return
-            if kind is STEP:
+            if kind == labels.STEP:
                 self._is_marked = True
-            elif kind is BACKWARD:
+            elif kind == labels.BACKWARD:
                 self._sent = None
             elif text.startswith(_TRANSFERS):
                 self.transfers.add(labels.parse(text).facts.get("group"))
-            open_.append((kind, self.mark() if kind is WAIT else time.perf_counter_ns()))
+            open_.append((kind, self.mark() if is_wait else time.perf_counter_ns()))
         except Exception:  # noqa: BLE001  (an observer must not stop the training)
             self._fail()
 
@@ -174,18 +175,18 @@ class StepTimer:
         if not thread.open:
             return
         kind, begin = thread.open.pop()
-        if kind is OTHER or not self.is_on:
+        if not kind or not self.is_on:
             return
         try:
-            if kind is WAIT:
+            if kind == labels.WAIT:
                 self.end(begin)
-            elif kind is LOADER:
+            elif kind == labels.DATA_LOADING:
                 thread.loader_ns += time.perf_counter_ns() - begin
-            elif kind is BACKWARD:
+            elif kind == labels.BACKWARD:
                 if self._sent is not None:
                     self.end(self._sent)
                 self._sent = None
-            elif (kind is STEP) == self._is_marked:
+            elif (kind == labels.STEP) == self._is_marked:
                 self._step_ends()
         except Exception:  # noqa: BLE001
             self._fail()
@@ -238,6 +239,8 @@ class StepTimer:
             for _ in steps:
                 self._steps.popleft()
             self._full(self._num_steps, steps)
+        if self.excerpt is not None:
+            self._is_missing |= self.excerpt.step_ends(self._num_steps)  # it takes long
 
     def progress(self) -> tuple[int, int, str]:
         """Return the steps done, the calls begun since, and the script's line if in none."""
@@ -257,21 +260,34 @@ class StepTimer:
         whole_ns, own_ns, wait_ns, loader_ns = zip(*rows, strict=True)
         lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
         medians = [int(statistics.median(ns)) for ns in (whole_ns, own_ns, wait_ns, loader_ns)]
-        return Times._make((rank, number, *medians, int((upper - lower) / 2), ()))
+        mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
+        spread = int((upper - lower) / 2)
+        return Times._make((rank, number, *medians, spread, (), int(mean), int(error)))
 
 
-def excess_ns(times: Times, all_times: Sequence[Times], noise_factor: float = NOISE_FACTOR) -> int:
+def excess_ns(
+    times: Times,
+    all_times: Sequence[Times],
+    noise_factor: float = NOISE_FACTOR,
+    *,
+    of_loader: bool = False,
+) -> int:
     """Return by how much a rank computes longer per step than the median of its peers, in ns.
 
     0 within the noise: three times the peers' spread over steps, which is at least 1 % of their
-    time, and 1 % of a step.
+    time, and 1 % of a step. `of_loader`: by how much it waits longer for its loader, in the mean,
+    as waits may come in few steps; noise is the standard error, and the rank's own one counts, too.
     """
     peers = times.peers_of(all_times)
     if not peers:
         return 0
-    usual = statistics.median(peer.own_ns for peer in peers)
-    excess = times.own_ns - usual
-    noise = max(statistics.median(peer.spread_ns for peer in peers), MIN_NOISE * usual)
+    name, noise_name = (
+        ("loader_mean_ns", "loader_error_ns") if of_loader else ("own_ns", "spread_ns")
+    )
+    usual = statistics.median(getattr(peer, name) for peer in peers)
+    noise = statistics.median(getattr(peer, noise_name) for peer in peers)
+    noise = max(noise, MIN_NOISE * usual, times.loader_error_ns if of_loader else 0)
+    excess = getattr(times, name) - usual
     return int(excess) if excess > max(noise_factor * noise, MIN_EXCESS * times.step_ns) else 0
 
 
@@ -279,9 +295,11 @@ class Verdicts:
     """Which ranks are slow: those beyond the noise in two windows, one after the other."""
 
     def __init__(self, every: int) -> None:
-        self.since: dict[int, int] = {}  # by slow rank, the step when its first slow window began
+        # By slow rank, the step when its first slow window began.
+        self.since: dict[int, int] = {}
+        self.loaders_since: dict[int, int] = {}
         self._every = every
-        self._streaks: dict[int, int] = {}  # windows that say otherwise than `since`, by rank
+        self._streaks: dict[tuple[int, bool], int] = {}  # windows that say otherwise
         self._before: dict[int, Times] = {}
 
     def steadied(self, all_times: Sequence[Times]) -> list[Times]:
@@ -297,28 +315,35 @@ class Verdicts:
     def lines(self, all_times: Sequence[Times]) -> list[str]:
         """Return a line for each rank that is slow from now on, or no more."""
         lines = []
-        for times in all_times:
-            rank, is_slow = times.rank, times.rank in self.since
+        for times, of_loader in itertools.product(all_times, (False, True)):
+            since = self.loaders_since if of_loader else self.since
+            rank, is_slow = times.rank, times.rank in since
             # A finding ends within the noise itself: at the limit it would come and go.
-            excess = excess_ns(times, all_times, 1.0 if is_slow else NOISE_FACTOR)
-            streak = 0 if bool(excess) == is_slow else self._streaks.get(rank, 0) + 1
-            self._streaks[rank] = streak % 2
+            factor = 1.0 if is_slow else NOISE_FACTOR
+            excess = excess_ns(times, all_times, factor, of_loader=of_loader)
+            streak = 0 if bool(excess) == is_slow else self._streaks.get((rank, of_loader), 0) + 1
+            self._streaks[rank, of_loader] = streak % 2
             if streak < 2:
                 continue
             begin = times.step - 2 * self._every
             if is_slow:
+                does = "waits for its loader" if of_loader else "computes"
                 lines.append(
-                    f"rank {rank} computes as long as its peers again since step {begin};"
-                    f" it was slow since step {self.since.pop(rank)}"
+                    f"rank {rank} {does} as long as its peers again since step {begin};"
+                    f" it was slow since step {since.pop(rank)}"
                 )
                 continue
-            self.since[rank] = begin
+            since[rank] = begin
             peers = times.peers_of(all_times)
-            usual = statistics.median(peer.own_ns for peer in peers)
             waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
+            ratio = times.own_ns / max(statistics.median(peer.own_ns for peer in peers), 1)
+            mean, usual = times.loader_mean_ns / 1e6, (times.loader_mean_ns - excess) / 1e6
             lines.append(
-                f"rank {rank} computes {times.own_ns / max(usual, 1):.2f} x its peers since step"
-                f" {begin}; the others wait {waits / 1e6:.1f} ms a step for it"
+                f"rank {rank} waits {mean:.1f} ms a step for its loader since step {begin},"
+                f" its peers {usual:.1f} ms"
+                if of_loader
+                else f"rank {rank} computes {ratio:.2f} x its peers since step {begin}; the others"
+                f" wait {waits / 1e6:.1f} ms a step for it"
             )
         return lines
 
@@ -361,8 +386,11 @@ class Reporter:
         self._since: dict[tuple[int, str], tuple[object, int]] = {}  # values, and beats they came
         self._last = math.inf  # no wait lasts beyond this
         self._thread: threading.Thread | None = None
-        self._clones: tuple[Any, Any] = (None, None)
+        self._store: Any = None  # a connection of its own: the training's would wait for ours
+        self._cloned: Any = None  # the training's
         self.timer = StepTimer(every, _clock, self.full)
+        self.new_excerpt: Callable[[Path, int], Excerpt] | None = None  # if slow ranks are recorded
+        self._num_excerpts, self._next_excerpt = 0, 0.0  # asked for; when one may be again
 
     def append(self, text: str) -> None:
         """Write lines; say once if that cannot be done."""
@@ -374,8 +402,8 @@ class Reporter:
                 file.write(text)
         except OSError as error:
             if not self._has_complained:
-                self._has_complained = True
                 _log.warning("no lines of the watch in %s: %s", self._path, error.strerror or error)
+            self._has_complained = True
 
     def full(self, number: int, steps: list[_Step]) -> None:
         """Take a window of the training's thread, without waiting for anything."""
@@ -386,15 +414,13 @@ class Reporter:
 
         from instrument.core import operations  # noqa: PLC0415
 
-        if not dist.is_initialized():
-            self._windows.put(_Window(number, steps, None))
-            return
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
-        rank, size = dist.get_rank(), dist.get_world_size()
-        groups = operations.count_in_groups(self._counts)
-        self._windows.put(
-            _Window(number, steps, store, rank, size, self._peers(groups, rank, size))
-        )
+        window = _Window(number, steps, None)
+        if dist.is_initialized():
+            rank, size = dist.get_rank(), dist.get_world_size()
+            peers = self._peers(operations.count_in_groups(self._counts), rank, size)
+            store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
+            window = _Window(number, steps, store, rank, size, peers)
+        self._windows.put(window)
 
     def _peers(
         self, groups: list[tuple[str, int, list[int]]], rank: int, size: int
@@ -410,6 +436,8 @@ class Reporter:
     def stop(self) -> None:
         """End the thread, after a second at most where others do not answer."""
         self._last = time.monotonic() + 1.0
+        if self.timer.excerpt is not None:
+            self.timer.excerpt.end()
         self._windows.put(None)
         if self._thread is not None:
             self._thread.join(2.0)
@@ -429,45 +457,45 @@ class Reporter:
     def _try(self, what: Callable[..., object], window: _Window | None, *arguments: object) -> None:
         try:
             if window is not None and window.store is not None:
-                # On its own connection: on the training's, that would wait for ours.
-                if self._clones[0] is not window.store:
-                    clone = getattr(window.store, "clone", lambda: window.store)
-                    self._clones = (window.store, clone())
-                what(window, self._clones[1], *arguments)
+                if self._cloned is not window.store:
+                    self._cloned = window.store
+                    self._store = getattr(window.store, "clone", lambda: window.store)()
+                what(window, *arguments)
+                self._record_if_asked(window.rank)
         except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
             _log.info("steps are not reported: %s", error)
 
-    def _pass_on(self, window: _Window, store: Any) -> None:  # noqa: ANN401
+    def _pass_on(self, window: _Window) -> None:
         if len(window.steps) < 2:
             return
         times = self.timer.times(window.rank, window.number, window.steps)
         self._times = times._replace(peers=window.peers)
         if window.rank == 0:
-            others, silent = self._others(window, store)
+            others, silent = self._others(window)
             self._tell([self._times, *others], silent, window.number, {})
         else:
-            self._give_sign(window, store)
+            self._give_sign(window)
 
-    def _give_sign(self, window: _Window, store: Any, is_over: bool = False) -> None:  # noqa: ANN401
+    def _give_sign(self, window: _Window, is_over: bool = False) -> None:
         at = None if is_over else time.monotonic()
         sign = _Sign(at, *self.timer.progress(), self._times)
-        store.set(self._key(window.rank), json.dumps(sign))
+        self._store.set(self._key(window.rank), json.dumps(sign))
 
-    def _key(self, rank: int) -> str:
+    def _key(self, name: object) -> str:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return f"traceprof/watch/{attempt}/{self._number}/{rank}"
+        return f"traceprof/watch/{attempt}/{self._number}/{name}"
 
-    def _sign_of(self, store: Any, rank: int) -> _Sign:  # noqa: ANN401
-        key = self._key(rank)
-        return _Sign(*json.loads(store.get(key))) if store.check([key]) else _Sign()
+    def _get(self, name: object, default: Any = ()) -> Any:  # noqa: ANN401  (what is in JSON)
+        key = self._key(name)
+        return json.loads(self._store.get(key)) if self._store.check([key]) else default
 
-    def _others(self, window: _Window, store: Any) -> tuple[list[Times], dict[int, int]]:  # noqa: ANN401
+    def _others(self, window: _Window) -> tuple[list[Times], dict[int, int]]:
         """Return the other ranks' times, and who did not answer in time, with the last step."""
         missing = dict.fromkeys(range(1, window.size), 0)
         begin, found = time.monotonic(), {}
         while missing:
             for rank in [*missing]:
-                sign = self._sign_of(store, rank)
+                sign = _Sign(*self._get(rank))
                 missing[rank] = sign.step
                 if sign.times and (times := Times(*sign.times)).step >= window.number:
                     found[rank] = times
@@ -478,17 +506,17 @@ class Reporter:
             time.sleep(0.05 if missing else 0.0)
         return [found[rank] for rank in sorted(found)], missing
 
-    def _beat(self, window: _Window, store: Any) -> None:  # noqa: ANN401
+    def _beat(self, window: _Window) -> None:
         """Give a sign of life; on rank 0 judge those of all, once its step does not end."""
         if window.rank != 0:
-            self._give_sign(window, store)
+            self._give_sign(window)
             return
         own = self.timer.progress()
         if own[:2] != self._own[:2]:
             self._own, self._num_beats, self._since, self._stuck = own, 0, {}, set()
             return
         self._num_beats += 1
-        signs = {rank: self._sign_of(store, rank) for rank in range(1, window.size)}
+        signs = {rank: _Sign(*self._get(rank)) for rank in range(1, window.size)}
         signs = {rank: sign for rank, sign in signs.items() if sign.at is not None}
         self._judge({0: _Sign(self._num_beats, *own), **signs})
 
@@ -523,23 +551,55 @@ class Reporter:
         for rank, line in stuck.items():
             lines.append(f"rank {rank} gets no further than {line} after step {step}")
         self._silent = set(silent)
-        rows = self._verdicts.steadied(rows)
-        lines += self._verdicts.lines(rows)
+        rows, verdicts = self._verdicts.steadied(rows), self._verdicts
+        before = verdicts.since.keys() | verdicts.loaders_since.keys()
+        lines += verdicts.lines(rows)
+        slow = (verdicts.since.keys() | verdicts.loaders_since.keys()) - before
+        lines += self._ask_for_excerpt([row for row in rows if row.rank in slow], rows)
         for line in lines:
             _log.warning("%s", line)
         table = {
             "step": step,
-            "ranks": [row._asdict() | {"excess_ns": excess_ns(row, rows)} for row in rows],
+            "ranks": [
+                row._asdict()
+                | {
+                    f"{of}excess_ns": excess_ns(row, rows, of_loader=bool(of))
+                    for of in ("", "loader_")
+                }
+                for row in rows
+            ],
             "silent": [*silent],
             "stuck": stuck,
-            "slow": {str(rank): step for rank, step in self._verdicts.since.items()},
+            "slow": verdicts.since,
+            "slow_loaders": verdicts.loaders_since,
             "said": lines,
         }
-        self.append(json.dumps(table) + "\n")
+        text = json.dumps(table)  # whose keys are texts
+        self.append(f"{text}\n")
         try:
-            (self._callback or bool)(table)
+            (self._callback or bool)(json.loads(text))
         except Exception:  # noqa: BLE001  (the user's, in our thread)
             _log.warning("the callback of the watch failed", exc_info=True)
+
+    def _ask_for_excerpt(self, slow: list[Times], rows: list[Times]) -> list[str]:
+        """Ask a slow rank and its most usual peer to record the same steps; return a line."""
+        if not slow or self.new_excerpt is None or time.monotonic() < self._next_excerpt:
+            return []
+        self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
+        slowest = max(slow, key=lambda row: row.own_ns + row.loader_mean_ns)
+        peers = sorted(slowest.peers_of(rows), key=lambda row: row.own_ns)
+        ranks = slowest.rank, peers[(len(peers) - 1) // 2].rank
+        until_heard = math.ceil(4e9 * BEAT_S / max(slowest.step_ns, 1))
+        first = self.timer.progress()[0] + until_heard
+        self._store.set(self._key(f"excerpt {self._num_excerpts}"), json.dumps([ranks, first]))
+        return ["ranks {} and {} record ten steps from step {} on".format(*ranks, first)]
+
+    def _record_if_asked(self, rank: int) -> None:
+        if self.new_excerpt and (asked := self._get(f"excerpt {self._num_excerpts}")):
+            self._num_excerpts += 1
+            folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
+            if rank in asked[0]:
+                self.timer.excerpt = self.new_excerpt(folder, asked[1])
 
 
 _numbers = itertools.count()
@@ -549,6 +609,7 @@ def watch(
     every: int = 100,
     path: str | os.PathLike[str] | None = None,
     callback: Callable[[Table], object] | None = None,
+    on_straggler: str | None = None,
 ) -> None:
     """Watch which rank is slow while the training runs; every rank calls it, before its steps.
 
@@ -559,12 +620,16 @@ def watch(
         every: number of steps after which the ranks are compared, at least 2.
         path: file to which rank 0 appends a line of JSON for each comparison.
         callback: called with the same table on rank 0, in a thread of its own.
+        on_straggler: `"record"` to record ten steps of a rank that becomes slow, and of a peer,
+            with torch.profiler, once an hour at most, into `watch.recorded` beside the path.
 
     Raises:
-        ValueError: `every` is less than 2.
+        ValueError: `every` is less than 2, or `on_straggler` something else.
     """
     if every < 2:
         raise ValueError(f"ranks are compared every 2 steps or more, not {every}")
+    if on_straggler not in {None, "record"}:
+        raise ValueError(f"on_straggler is 'record' or None, not {on_straggler!r}")
     switch.end_watch()
     try:
         has_ranks = importlib.import_module("torch.distributed").is_available()
@@ -583,9 +648,15 @@ def watch(
     switch.disable()
     ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
     is_recorded = nvtx_ranges.is_recording()
+    if on_straggler and is_recorded:
+        _log.warning("no slow rank is recorded: another recorder takes the ranges")
+    elif on_straggler:
+        from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
+
+        reporter.new_excerpt = functools.partial(Excerpt, watch=ours)
     restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, waits=timer)
-    switch.after_disabling(reporter.stop)
     switch.after_disabling(restore)
+    switch.after_disabling(reporter.stop)
     switch.enable()
     atexit.register(reporter.stop)
 

@@ -200,13 +200,12 @@ end_with: Callable[[Any, Any], object] | None = None
 """Close a range when a future is complete, if `end` only works on the thread of `start`."""
 
 
-def annotate_in_profiler() -> None:
-    """Write ranges as annotations into the traces of torch.profiler, from here on.
+def annotate_in_profiler() -> Callable[[], None]:
+    """Write ranges as annotations into the traces of torch.profiler; return what takes this back.
 
     To be called before any range is prepared.
     """
-    functions, ends_with = _profiler_functions()
-    use(functions, ends_with)
+    return use(*_profiler_functions())
 
 
 def use(
@@ -257,8 +256,9 @@ def observe(observer: Functions) -> Callable[[], None]:
         return call
 
     def pop() -> object:
-        observer.pop()
-        return recorder.pop()
+        popped = recorder.pop()
+        observer.pop()  # which may end the recording
+        return popped
 
     def use_these(functions: Functions, idle: tuple[Any, Any], **others: object) -> None:
         is_paused = push is _idle[0]

@@ -91,6 +91,11 @@ class Group:
             numbers = self._transfers.setdefault(key, itertools.count())
         return next(numbers)
 
+    def restart(self, number: int) -> None:
+        """Give the next collective this number, and the next transfers with each peer 0."""
+        self.collectives = itertools.count(number)
+        self._transfers, self._transfers_known = {}, True
+
 
 _groups: ByIdentity[Group] = ByIdentity()
 
@@ -143,6 +148,16 @@ def count_in_groups(counts: dict[str, int]) -> list[tuple[str, int, list[int]]]:
             groups.append((name, number - counts.get(name, number), [*ranks]))
             counts[name] = number
     return groups
+
+
+def renumber() -> None:
+    """Number operations from here on alike on all ranks of a group: not all had labels before."""
+    for group in list(distributed_c10d._world.pg_group_ranks):  # noqa: SLF001
+        facts = find(group)
+        with suppress(AttributeError, RuntimeError):  # the backend does not count
+            number = group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # noqa: SLF001
+            if facts is not None:
+                facts.restart(number)
 
 
 def _word(text: str) -> str:

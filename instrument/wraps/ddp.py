@@ -35,7 +35,7 @@ from instrument.core.wrapping import (
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch._C._distributed_c10d import GradBucket, Reducer
     from torch.futures import Future
@@ -67,7 +67,7 @@ class _Bucket(NamedTuple):
 
     label: object  # of the bucket, prepared
     operation: str  # the label of the operation that sends it, up to its sequence number
-    numbers: Iterator[int]  # the sequence numbers
+    group: operations.Group  # which numbers it
     reports: bool  # whether the backend is known to report its end
     # whether it is on the CPU; else the host sees when the work is queued, not its end
     is_cpu: bool
@@ -111,7 +111,7 @@ class _ObservedGroup(distributed.ProcessGroup):
             if bucket is not None:
                 # The operation's range, too, from prepared facts: the general way would take three
                 # times as long, once per bucket, while all caches hold the model.
-                opened = nvtx_ranges.message(bucket.operation, next(bucket.numbers))
+                opened = nvtx_ranges.message(bucket.operation, next(bucket.group.collectives))
                 started = (bucket.label, opened) if bucket.reports else (bucket.label,)
                 nvtx_ranges.start_into(ranges, *started)
                 is_open = True
@@ -192,9 +192,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         is_cpu = tensors[0].is_cpu
         is_last = seen_bytes + num_bytes >= self._parameter_bytes
         named = nvtx_ranges.prepare(_label(index, num_bytes, dtype, is_last))
-        return _Bucket(
-            named, f"{text}{labels.NUMBERED}", group.collectives, reports, is_cpu, is_last
-        )
+        return _Bucket(named, f"{text}{labels.NUMBERED}", group, reports, is_cpu, is_last)
 
 
 _observed: weakref.WeakKeyDictionary[DistributedDataParallel, _ObservedGroup]

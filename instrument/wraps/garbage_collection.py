@@ -25,8 +25,12 @@ _YOUNGEST = 0
 
 def install(patches: Patches) -> None:
     """Have `gc` call back when a collection begins and when it is over, if that is asked for."""
-    if not nvtx_ranges.asks_for_collections():
-        return
+    if nvtx_ranges.asks_for_collections():
+        follow(patches)
+
+
+def follow(patches: Patches) -> None:
+    """Have `gc` call back until the patches are restored."""
     callback = _callback()
     gc.callbacks.append(callback)
     patches.on_restore(lambda: _remove(callback))

@@ -14,6 +14,7 @@ from traceprof.documents.schema import texts
 from traceprof.documents.watched import (
     RankTimes,
     SilentRank,
+    SlowLoader,
     SlowRank,
     StuckRank,
     is_watched,
@@ -86,6 +87,24 @@ def test_peers_are_those_of_the_same_stage(tmp_path: Path) -> None:
     found = read_watched(written(tmp_path / "watch.jsonl", own_ns, peers=peers))
     expected = SlowRank(0, 500, 1200, SLOW, PEERS, SLOW - PEERS)
     assert found.slow == [expected]
+
+
+def test_a_loader_that_stutters(tmp_path: Path) -> None:
+    path = tmp_path / "watch.jsonl"
+    reporter = Reporter(100, path, None)
+    for number in range(1, 11):
+        rows = [Times(rank, 100 * number, 20 * MS, PEERS, MS, 0, 50_000) for rank in range(4)]
+        means = [7 * MS if 3 <= number <= 6 and rank == 2 else MS for rank in range(4)]
+        rows = [
+            times._replace(loader_mean_ns=mean, loader_error_ns=MS)
+            for times, mean in zip(rows, means, strict=True)
+        ]
+        reporter._tell(rows, {}, 100 * number, {})
+    found = read_watched(path)
+    assert found.slow == []
+    assert found.slow_loaders == [SlowLoader(2, 200, 600, 7 * MS, MS)]
+    line = "Rank 2 waits 7 ms a step for its loader since step 200, up to step 600, its peers 1 ms."
+    assert line in " ".join(render(found).split())
 
 
 def test_silent_ranks(tmp_path: Path) -> None:

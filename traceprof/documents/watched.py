@@ -18,10 +18,11 @@ from traceprof.findings import Count
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SCHEMA: Literal["traceprof.watched/1"] = "traceprof.watched/1"
+_KINDS: tuple[Literal["slow"], Literal["slow_loaders"]] = ("slow", "slow_loaders")
 _BEGIN, _RANKS = b'{"step": ', b'"ranks": ['
 
 
@@ -34,6 +35,7 @@ class WatchedTimes(Struct):
     wait_ns: float
     loader_ns: float
     excess_ns: float = 0.0
+    loader_mean_ns: float = 0.0
     peers: list[int] = []  # ranks that should take as long; empty for all
 
 
@@ -48,6 +50,7 @@ class Window(Struct):
     silent: list[int] = []
     stuck: dict[int, str] = {}
     slow: dict[int, int] = {}
+    slow_loaders: dict[int, int] = {}
 
 
 class RankTimes(Struct):
@@ -69,6 +72,16 @@ class SlowRank(Struct):
     own_ns: Count
     peers_own_ns: Annotated[Count, "Median of its peers."]
     others_wait_ns: Annotated[Count, "What the median of its peers waits for it in a step."]
+
+
+class SlowLoader(Struct):
+    """A rank that waited longer for its data loader than its peers, in all or some of its steps."""
+
+    rank: Count
+    since_step: int
+    until_step: Annotated[int | None, "Null where it did up to the last line."]
+    loader_ns: Annotated[Count, "Mean over the steps."]
+    peers_loader_ns: Annotated[Count, "Median of its peers."]
 
 
 class SilentRank(Struct):
@@ -101,6 +114,7 @@ class Watched(Struct):
     last_step: int
     num_restarts: Annotated[Count, "How often steps began again."]
     slow: Annotated[list[SlowRank], "In order of the wait that they cause."]
+    slow_loaders: list[SlowLoader]
     silent: list[SilentRank]
     stuck: list[StuckRank]
     ranks: list[RankTimes]
@@ -135,7 +149,10 @@ def read_watched(path: Path) -> Watched:
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
     windows = [window for window in told if window.ranks]
     parts, told_parts = _parts(windows) if windows else [], _parts(told)
-    slow = [one for part in parts for one in _slow(part, is_last=part is parts[-1])]
+    slow, loaders = (
+        [one for part in parts for one in _slow(part, kind, is_last=part is parts[-1])]
+        for kind in _KINDS
+    )
     return Watched(
         schema=SCHEMA,
         version=__version__,
@@ -144,7 +161,11 @@ def read_watched(path: Path) -> Watched:
         first_step=told[0].step,
         last_step=told[-1].step,
         num_restarts=len(told_parts) - 1,
-        slow=sorted(slow, key=lambda one: (-one.others_wait_ns, one.since_step, one.rank)),
+        slow=sorted(
+            (SlowRank(*span, *means) for span, means in slow),
+            key=lambda one: (-one.others_wait_ns, one.since_step, one.rank),
+        ),
+        slow_loaders=[SlowLoader(*span, *means[:2]) for span, means in loaders],
         silent=[
             one for part in told_parts for one in _silent(part, is_last=part is told_parts[-1])
         ],
@@ -175,18 +196,27 @@ def _times(windows: Sequence[Window]) -> list[RankTimes]:
     ]
 
 
-def _slow(windows: Sequence[Window], *, is_last: bool) -> list[SlowRank]:
-    """Return the ranks that were slow, each with the windows in which it was."""
+def _slow(
+    windows: Sequence[Window], kind: Literal["slow", "slow_loaders"], *, is_last: bool
+) -> Iterator[tuple[tuple[int, int, int | None], list[int]]]:
+    """Yield ranks that were slow: first and last step, and means over the windows between them.
+
+    Means of its time, its peers' median, and what the others waited for it.
+    """
+    name = "own_ns" if kind == "slow" else "loader_mean_ns"
     last: dict[tuple[int, int], int] = {}
     for number, window in enumerate(windows):
-        last.update(dict.fromkeys(window.slow.items(), number))
-    found = []
+        last.update(dict.fromkeys(getattr(window, kind).items(), number))
     for (rank, since), number in last.items():
         # Two windows within the noise end it: the first of these begins where it was slow no more.
         over = windows[number + 1 : number + 2]
         until = windows[max(number - 1, 0)].step if over else windows[number].step
         rows = [
-            (own.own_ns, median(peer.own_ns for peer in peers), _waited_ns(own, peers))
+            (
+                getattr(own, name),
+                median(getattr(peer, name) for peer in peers),
+                min(own.excess_ns, median(peer.wait_ns for peer in peers)),
+            )
             for window in windows
             if since < window.step <= until
             for own in window.ranks
@@ -194,17 +224,12 @@ def _slow(windows: Sequence[Window], *, is_last: bool) -> list[SlowRank]:
             and (peers := [other for other in window.ranks if _are_peers(own, other)])
         ]
         if rows:
-            means = (round(fmean(column)) for column in zip(*rows, strict=True))
-            found.append(SlowRank(rank, since, until if over or not is_last else None, *means))
-    return found
+            means = [round(fmean(column)) for column in zip(*rows, strict=True)]
+            yield (rank, since, until if over or not is_last else None), means
 
 
 def _are_peers(own: WatchedTimes, other: WatchedTimes) -> bool:
     return other.rank != own.rank and (not own.peers or other.rank in own.peers)
-
-
-def _waited_ns(own: WatchedTimes, peers: Sequence[WatchedTimes]) -> float:
-    return min(own.excess_ns, median(peer.wait_ns for peer in peers))
 
 
 def _silent(windows: Sequence[Window], *, is_last: bool) -> list[SilentRank]:

@@ -12,7 +12,7 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.documents.watched import SilentRank, SlowRank, StuckRank, Watched
+    from traceprof.documents.watched import SilentRank, SlowLoader, SlowRank, StuckRank, Watched
     from traceprof.reports.blocks import Block
 
 _MAX_ENTRIES = 10
@@ -24,6 +24,7 @@ def render(watched: Watched) -> str:
     title = Paragraph(f"traceprof {__version__}", "title")
     lines = [
         *map(_slow_line, watched.slow),
+        *map(_loader_line, watched.slow_loaders),
         *map(_silent_line, watched.silent),
         *map(_stuck_line, watched.stuck),
     ]
@@ -53,6 +54,13 @@ def _slow_line(one: SlowRank) -> str:
     )
 
 
+def _loader_line(one: SlowLoader) -> str:
+    return (
+        f"Rank {one.rank} waits {duration(one.loader_ns)} a step for its loader{_span(one)}, its"
+        f" peers {duration(one.peers_loader_ns)}."
+    )
+
+
 def _silent_line(one: SilentRank) -> str:
     return f"Rank {one.rank} did not answer{_span(one)}."
 
@@ -61,14 +69,15 @@ def _stuck_line(one: StuckRank) -> str:
     return f"Rank {one.rank} got no further than {one.line} after step {one.after_step}."
 
 
-def _span(one: SlowRank | SilentRank) -> str:
+def _span(one: SlowRank | SlowLoader | SilentRank) -> str:
     since = f"since step {one.since_step}"
     return f" {since}" if one.until_step is None else f" {since}, up to step {one.until_step}"
 
 
 def _ranks(watched: Watched) -> Iterator[Block | str]:
     """Yield the table of ranks, those that were slow or silent first."""
-    named = dict.fromkeys(one.rank for part in (watched.slow, watched.silent) for one in part)
+    parts = (watched.slow, watched.slow_loaders, watched.silent)
+    named = dict.fromkeys(one.rank for part in parts for one in part)
     by_rank = {one.rank: one for one in watched.ranks}
     order = [*(rank for rank in named if rank in by_rank), *(r for r in by_rank if r not in named)]
     rows = [

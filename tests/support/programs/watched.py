@@ -34,7 +34,18 @@ def fail(gradient: torch.Tensor) -> None:
     raise UserError(gradient)
 
 
-def train(models: int = 1, accumulate: int = 1, sleeper: int | None = None) -> list[float]:
+class Stuttering(list[torch.Tensor]):
+    """A data set that takes long for three samples of four."""
+
+    def __getitem__(self, number: Any) -> Any:
+        if number % 4:
+            time.sleep(SLEEP_S)
+        return super().__getitem__(number)
+
+
+def train(
+    models: int = 1, accumulate: int = 1, sleeper: int | None = None, stutterer: int | None = None
+) -> list[float]:
     """Train from the same state; return all parameters."""
     torch.manual_seed(0)
     nets = [DistributedDataParallel(torch.nn.Linear(64, 64)) for _ in range(models)]
@@ -44,7 +55,8 @@ def train(models: int = 1, accumulate: int = 1, sleeper: int | None = None) -> l
     optimizer = torch.optim.SGD(parameters, lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
     rows = torch.randn(NUM_STEPS * accumulate, 8, 64, generator=generator)
-    for number, batch in enumerate(DataLoader(list(rows), batch_size=None)):  # type: ignore[arg-type]
+    samples = Stuttering(rows) if dist.get_rank() == stutterer else list(rows)
+    for number, batch in enumerate(DataLoader(samples, batch_size=None)):  # type: ignore[arg-type]
         is_last = (number + 1) % accumulate == 0
         for net in nets:
             net.require_backward_grad_sync = is_last  # what `no_sync` sets
@@ -72,6 +84,7 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "no_sync": (train, {"accumulate": 2}),
     "exception": (train_with_an_exception, {}),
     "slow": (train, {"sleeper": 1}),
+    "stutter": (train, {"stutterer": 1}),
 }
 
 
@@ -79,7 +92,8 @@ def compare(name: str, folder: Path, *, is_alone: bool = False) -> dict[str, Any
     """Train one way without and with the watch."""
     way, options = WAYS[name]
     original = dist.all_reduce
-    expected = way(**{**options, "sleeper": None} if "sleeper" in options else options)
+    fast = {key: value for key, value in options.items() if key not in {"sleeper", "stutterer"}}
+    expected = way(**fast)
     tables: list[Any] = []
     rank = dist.get_rank()
     if not (is_alone and rank):
