@@ -156,11 +156,18 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
 
 def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
     part = _mean(headline.breakdown)
-    computes = f"compute takes {percent(share(part.compute_ns, part.window_ns))} of the {kind}"
+    compute = percent(share(part.compute_ns, part.window_ns))
+    computes = f"compute takes {compute} of the {kind}"
     worst = max(headline.worst, key=lambda finding: finding.impact_fraction, default=None)
     if not causes and worst is not None and worst.severity > Severity.INFO:
-        costs = percent(worst.impact_fraction)
-        return f"Nothing can be gained from {worst.id}, {costs} of the {kind}: {computes}."
+        costs, longest = percent(worst.impact_fraction), headline.breakdown.rank
+        nothing = f"Nothing can be gained from {worst.id}"
+        if worst.rank != longest:
+            nothing += (
+                f" of rank {worst.rank}, {costs} of its {kind}, while rank {longest} computes"
+            )
+            return f"{nothing} {compute} of its own."
+        return f"{nothing}, {costs} of the {kind}: {computes}."
     if not causes:
         return f"Nothing costs 1 % of the {kind}: {computes}."
     return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first."
