@@ -173,7 +173,7 @@ def command(
             raise UsageError(f"cannot write {output}", why, "choose another name for one of them")
     paths = expand(reports)
     check_output(output, paths)
-    if len(paths) == 1 and is_watched(paths[0]):
+    if len(paths) == 1 and scheduler is None and is_watched(paths[0]):  # else workers have it
         return _show_watched(paths[0], output_format, output)
     with progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
