@@ -18,6 +18,7 @@ from tests.support.commands import run
 from tests.support.traces import closed_analysis
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
 from traceprof.analyses.registry import ANALYSES
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.reports import html, text
@@ -163,6 +164,25 @@ def test_no_communication_range_and_no_compute_range(tmp_path: Path) -> None:
     talking = TraceBuilder().label(call, 0, 9).write(tmp_path / "talking.sqlite")
     (missing,) = closed_analysis(talking).not_applicable
     assert "no range shows when the process computed" in missing.reason
+
+
+@pytest.mark.parametrize(("computed_ms", "is_healthy"), [(98, True), (96, False)])
+def test_time_of_a_host_that_no_range_covers_is_no_healthy_step(
+    computed_ms: int, is_healthy: bool, tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for start in (0, 100 * MS, 200 * MS):
+        builder.label(f"step {start // MS // 100}", start, start + 100 * MS)
+        builder.label("forward", start, start + computed_ms * MS)
+        builder.label("all_reduce bytes=4 group=0 rank=0 size=2", start, start + 1)
+    said = three_lines(closed_analysis(builder.write(tmp_path)).result)
+    assert said is not None
+    if is_healthy:
+        assert said.problem == "Nothing costs 1 % of the step: compute takes 98.0 % of the step."
+        assert said.action is None
+    else:
+        assert said.problem.startswith("No GPU operation was recorded, and 4.0 % of the step lie")
+        assert said.action == "Record them, too: nsys profile --trace=cuda,nvtx …"
 
 
 def test_exposed_communication_of_a_host_advises_hosts(tmp_path: Path) -> None:

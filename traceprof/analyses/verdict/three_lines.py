@@ -16,6 +16,7 @@ from traceprof.analyses.steps.step_means import counted_steps
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import between, counted, duration, percent
 
@@ -89,6 +90,7 @@ _GAINS_BESIDE = {
     "no-sync": "the host then launches ahead, too",
     "unfused-kernels": "single kernels and launching count, too",
 }
+_MIN_IDLE = 0.03  # where `gpu-idle` begins on a GPU
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer
 
 
@@ -120,8 +122,13 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
-        healthy = _healthy(headline, causes, kind)
-        return ThreeLines(healthy, None, None, trust)
+        if not headline.breakdown.has_gpu and (idle := _idle_host(headline)):
+            record = analysis.run.how_to_collect(Part.GPU_OPERATIONS)
+            problem = f"No GPU operation was recorded, and {idle} of the {kind} lie in no range of"
+            return ThreeLines(
+                f"{problem} compute or communication.", f"Record them, too: {record}", None, trust
+            )
+        return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
     problem = _problem(causes[0], analysis, kind)
     gain, more = _gain(causes[0], analysis, headline)
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
@@ -152,6 +159,13 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
     lacks = f"{of_rank}{worst.sentence}{more if len(doubtful) > 1 else ''}"
     lost = f"{duration(worst.lost_ns)} in which nothing is recorded are lost, not idle; {effect}"
     return [f"The recording is incomplete: {lacks}. {lost}."]
+
+
+def _idle_host(headline: Headline) -> str | None:
+    """Return the share of a step that no range of a host covers; None under 3 %."""
+    mean = _mean(headline.breakdown)
+    idle = share(mean.idle_ns, mean.window_ns)
+    return percent(idle) if idle >= _MIN_IDLE else None
 
 
 def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
