@@ -20,7 +20,7 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_means import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
-from traceprof.replay.gates import floor_gate, why_not
+from traceprof.replay.checked_replay import floor_gate, why_not
 from traceprof.replay.whatif import whatif
 from traceprof.run.steady_steps import StepUse
 

@@ -316,7 +316,11 @@ def _together(
         if not added:
             continue
         together = (*atoms, *added)
-        answer = answers.get(together) or _under(replay, together)
+        answer = answers.get(together)
+        if answer is None:
+            assumption = _all_of(together)
+            answer = answered(replay.under(assumption), 0, assumption)
+
         if answer.refused is not None or (_saving(answer).low_ns or 0) <= least:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))
@@ -333,11 +337,6 @@ def _together(
         gains=tuple(gains),
         replay=Replay(baseline.num_steps, gates, None, None),
     )
-
-
-def _under(replay: CheckedReplay, atoms: Sequence[str]) -> Answer:
-    assumption = _all_of(atoms)
-    return answered(replay.under(assumption), 0, assumption)
 
 
 def _misfit_ns(replay: CheckedReplay) -> float:

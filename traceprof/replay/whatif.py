@@ -25,9 +25,14 @@ from traceprof.replay.assumptions.assumption import (
 )
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.sends import blocked_sends
-from traceprof.replay.checked_replay import CheckedReplay, checked_replay
+from traceprof.replay.checked_replay import (
+    MAX_BELOW_FLOOR,
+    MIN_HELD_OUT,
+    CheckedReplay,
+    checked_replay,
+    floor_gate,
+)
 from traceprof.replay.critical_path import critical_paths, step_path
-from traceprof.replay.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.results import Answer, Asked, Refusal, WhatIf

@@ -15,7 +15,6 @@ from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import recorded
-from traceprof.replay.graph.latencies import measured_latencies
 from traceprof.replay.graph.longest_path import (
     ROOT,
     UNCONSTRAINED,
@@ -25,6 +24,7 @@ from traceprof.replay.graph.longest_path import (
     schedule,
     solve,
 )
+from traceprof.replay.graph.process_graph import measured_latencies
 from traceprof.replay.graph.process_part import Kept
 from traceprof.replay.graph.run_graph import run_graph, steady_shares
 from traceprof.replay.graph.steps import RankSteps

@@ -49,11 +49,6 @@ def with_bucket_cap(
 
     Gradients become ready in the order in which they were reduced, as evenly between two buckets
     as bytes are. A bucket is closed when it holds as much as it may.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run.
-        cap_mib: `bucket_cap_mb` of DistributedDataParallel, in MiB.
     """
     unknown = missing_event_records(analysis, graph, "when gradients were ready")
     if unknown is not None:
@@ -129,13 +124,10 @@ class _Plan:
         self._of_target, self._sorted = edges.target[order], order
 
     def change(self, cap: float, how: int, latency_ns: float) -> RunChange:
-        """Return the graph's change.
+        """Return the graph's change where a bucket is closed from `cap` bytes on.
 
-        Args:
-            cap: bytes from which on a bucket is closed.
-            latency_ns: of a reduction of any size.
-            how: `_CUT` where each is exactly full but for the last, `_EVEN` where all are as full,
-                `_WHOLE` where those that were are put together.
+        `_CUT`: each is exactly full but for the last; `_EVEN`: all are as full; `_WHOLE`: those
+        that were are put together.
         """
         buckets, node = self._buckets, self._graph.plan.num_nodes
         begin = node
@@ -184,10 +176,7 @@ class _Plan:
     def _held_by(self, first: int, bucket: int, left: float) -> list[tuple[int, float]]:
         """Return the edges that a part of a bucket waits for, and their weights.
 
-        Args:
-            first: the step's first bucket.
-            bucket: that the part is of.
-            left: the share of its bytes that come later.
+        `first`: the step's first bucket; `left`: the share of this one's bytes that come later.
         """
         held = []
         starts = self._buckets.start

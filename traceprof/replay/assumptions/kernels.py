@@ -230,9 +230,7 @@ class StageFactors(Record, frozen=True):
     def at(self, launch_ns: Int64, end_ns: Int64) -> Float64:
         """Return the factors of k kernels, float64[k].
 
-        Args:
-            launch_ns: int64[k], when the calls began that launched them, in the report's time.
-            end_ns: int64[k], when they were over.
+        Their launching calls began at `launch_ns`, by the report's clock; they ended at `end_ns`.
         """
         place = np.searchsorted(self.passes.launched_ns, launch_ns, side="right") - 1
         is_inside = (place >= 0) & (end_ns <= self.passes.end_ns[place])
@@ -301,12 +299,7 @@ def _are_labelled(stages: Sequence[RankPasses]) -> bool:
 
 
 def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Iterator[StageFactors]:
-    """Yield the factors of each stage.
-
-    Args:
-        stages: of a pipeline.
-        numbers: by stage int64[n], the number of the step of each pass.
-    """
+    """Yield the factors of each stage of a pipeline; `numbers`: the step of each of its passes."""
     num = len(stages)
     stage = np.repeat(np.arange(num), [len(passes) for passes in stages])
     kind = np.concatenate([passes.kind for passes in stages])

@@ -66,13 +66,7 @@ class CannotChange(Record, frozen=True):
 def missing_event_records(
     analysis: OpenAnalysis, graph: RunGraph, needed_for: str
 ) -> CannotChange | None:
-    """Return why something is not known of a run without event records; None if it has them.
-
-    Args:
-        analysis: of the run.
-        graph: of the run.
-        needed_for: what is not known without them: `when sends were ready`.
-    """
+    """Return why something is not known without event records; None if the run has them."""
     if graph.has_event_records:
         return None
     how = analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
@@ -82,10 +76,7 @@ def missing_event_records(
 def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:
     """Return some variants of a graph with all of some changes.
 
-    Args:
-        graph: of the run, weighed.
-        columns: the variants.
-        changes: if several change the weight of an edge, the last one counts.
+    If several change the weight of an edge, the last one counts.
 
     Raises:
         CircularError: with the edges that are added, something would wait for itself.

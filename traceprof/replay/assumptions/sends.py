@@ -51,12 +51,7 @@ class Sends(Record, frozen=True):
 
 
 def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
-    """Return the sends of a run; None unless two follow each other on a stream.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run.
-    """
+    """Return the sends of a run; None unless two follow each other on a stream."""
     columns = _sides(analysis, graph)
     if columns is None:
         return None
@@ -107,11 +102,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
 def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
     """Return when each send could begin on its own side if its stream were free, float64[n].
 
-    Args:
-        sends: of the run.
-        edges: of its graph.
-        weights: float64[e], one variant.
-        times: float64[nodes], solved with it.
+    `times`: float64[nodes], solved with these weights.
     """
     row = np.searchsorted(sends.node, edges.target)
     holds = row < len(sends)
@@ -171,12 +162,7 @@ _MAX_ROUNDS = 8
 
 
 def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
-    """Let each stream run the send first that both sides are ready for first.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run.
-    """
+    """Let each stream run the send first that both sides are ready for first."""
     orders = _Orders.of(analysis, graph)
     return orders if isinstance(orders, CannotChange) else orders.change(orders.by_readiness())
 
@@ -220,11 +206,7 @@ class _Orders(Record, frozen=True):
         return _Orders(measured_graph, graph.edges, sends, units, measured, pattern_of)
 
     def change(self, sequence: Int64) -> RunChange:
-        """Return what another order changes in the graph.
-
-        Args:
-            sequence: int64[n], rows in the new order; units stay where they are.
-        """
+        """Return what changes in the graph if the rows come in this order, within their units."""
         sends = self.sends
         node, old = sends.node, np.arange(len(sends))
         joined = np.flatnonzero(sends.follows)
@@ -338,12 +320,7 @@ def blocked_sends(
 ) -> tuple[BlockedSend, ...] | CannotChange:
     """Return the sends that waited behind others that need not come first, worst first.
 
-    Args:
-        analysis: of the run.
-        graph: of the whole run; its first weights are as measured.
-
-    Returns:
-        At most `MAX_NAMED` of them, or why they are not known.
+    At most `MAX_NAMED`, or why they are not known. The graph's first weights are as measured.
     """
     sends = sends_of(analysis, graph)
     if sends is None:

@@ -47,10 +47,7 @@ class EdgeLevels(Record, frozen=True):
 def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
     """Return the order in which edges are relaxed: by level, then by target.
 
-    Args:
-        num_nodes: how many nodes there are; nothing leads to the root, and all others have an edge.
-        source: int32[e], the nodes where edges begin.
-        target: int32[e], where they lead to.
+    Nothing leads to the root, and an edge leads to each other node.
 
     Raises:
         CircularError: there is a cycle.
@@ -74,15 +71,7 @@ def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
 
 
 def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
-    """Return the time of each node.
-
-    Args:
-        plan: the order of the edges.
-        sets: k sets of weights, in the order that the edges were given in.
-
-    Returns:
-        float64[nodes, k].
-    """
+    """Return the time of each node with each of k sets of weights, float64[nodes, k]."""
     # One set of many edges is not kept twice.
     column = sets.of(0) if sets.num == 1 else None
     weights = sets.columns(plan.order) if column is None else column[:, np.newaxis]
@@ -105,16 +94,9 @@ def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
 
 
 def binding_edges(plan: EdgeLevels, weights: Float64, times: Float64, node: int) -> list[int]:
-    """Return the critical edges of a node, from the root to it.
+    """Return the critical edges from the root to a node, as indices into those of the graph.
 
-    Args:
-        plan: the order of the edges.
-        weights: float64[e], one set.
-        times: float64[nodes], solved with it.
-        node: where the way ends.
-
-    Returns:
-        Indices of edges as they were given.
+    `weights`: float64[e], one set; `times`: float64[nodes], solved with it.
     """
     place = np.full(plan.num_nodes, -1, np.int64)
     place[plan.target] = np.arange(len(plan.target))
@@ -300,11 +282,7 @@ class WeightSets(Record, frozen=True):
         return WeightSets(full, tuple(others), tuple(begins))
 
     def distinct(self) -> tuple[list[int], Int64]:
-        """Return the sets without those that are kept as one of them, and which of these each is.
-
-        Returns:
-            Numbers of sets, and int64[k], indices into them.
-        """
+        """Return the numbers of different sets, and which of these each set is, int64[k]."""
         known: dict[int, int] = {}
         place = [known.setdefault(id(one), len(known)) for one in self.other]
         first = [place.index(number) for number in range(len(known))]

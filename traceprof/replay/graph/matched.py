@@ -44,8 +44,7 @@ class Matched(Record, frozen=True):
     def edges(self, release: int) -> GraphEdges:
         """Return the edges between the ranks: each operation begins when the last rank has come.
 
-        Args:
-            release: the first of m nodes, at which the data of the operations begin to move.
+        Its data begin to move at one of m nodes, of which the first is `release`.
         """
         node, num = self.node.ravel(), len(self.node)
         of_node = np.repeat(np.arange(release, release + num), self.node.shape[1])
@@ -89,14 +88,9 @@ def group_members(analysis: OpenAnalysis) -> list[list[int]]:
 
 
 def matched_places(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
-    """Return for each group the operations in which its ranks wait for each other.
+    """Return for each group the operations of a sample in which its ranks wait for each other.
 
-    Args:
-        analysis: of the run.
-        sample: the steps that count; all where None.
-
-    Returns:
-        Rows of `Group.place`, int64[m, r] for each group.
+    Rows of `Group.place`, int64[m, r] for each group.
     """
     places = []
     for (waits, together), members in zip(
@@ -117,9 +111,7 @@ def transfer_weights(
 ) -> list[WeightSets]:
     """Return the weights of the edges of matched operations: of arrivals, and of transfers.
 
-    Args:
-        matched: by group of ranks.
-        scales: by group and by column, by what the transfers are multiplied.
+    `scales`: by group of ranks and by column, the factors on the transfers.
     """
     weights: list[WeightSets] = []
     for operations, of_columns in zip(matched, scales, strict=True):

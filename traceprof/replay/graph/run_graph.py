@@ -50,11 +50,7 @@ class MapItems(Protocol):
     ) -> Iterable[Made]:
         """Return what `work` makes of each item, each perhaps only when it is taken.
 
-        Args:
-            work: makes the same in every process.
-            items: the items.
-            prepare: called in another process before its work.
-            num_operations: how many GPU operations the work is about.
+        Another process calls `prepare` before its work, which is about `num_operations` on GPUs.
         """
 
 
@@ -99,16 +95,8 @@ def run_graph(
     """Return the graph of a run whose reports are open.
 
     Processes are read one after the other. The memory that remains grows with the number of waits,
-    not with the number of operations.
-
-    Args:
-        analysis: of the run; all its ranks have a GPU and API calls.
-        variants: the ways to weigh it.
-        sample: the steps to replay; all where not given.
-        keeps_processes: whether it will be weighed again; then memory grows with the number of
-            operations.
-        map_items: reads the processes of the run, each an item.
-        progress: receives the number of processes that are prepared.
+    not with the number of operations, unless `keeps_processes`: then it can be weighed again.
+    Without a sample, all steps are replayed. `progress` counts processes.
 
     Raises:
         CircularError: calls or operations seem to wait for each other.
@@ -205,12 +193,7 @@ def _reopen(analysis: OpenAnalysis) -> None:
 
 
 def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
-    """Return a graph with other weights.
-
-    Args:
-        graph: with its processes kept.
-        variants: the ways to weigh it.
-    """
+    """Return a graph, whose processes are kept, with other weights."""
     scales: list[dict[int, WeightSets]] = [{} for _ in graph.matched]
     weights, remaining = [], []
     for packed, steps in zip(graph.kept, graph.remaining, strict=True):
@@ -268,17 +251,12 @@ _MAX_WEIGHTS = 1_000_000  # at once, if more than one set is: each takes eight b
 
 
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
-    """Return the length of each step for each set of weights, ns.
+    """Return the length of each step by begin and by end, for each set of weights, ns.
 
-    Steps are separated by where they begin, as in reports; and by where their work is over. A host
-    that runs ahead begins the next steps (a copy on a stream of its own) long before their work is
-    done: then only the ends show how fast steps follow each other.
-
-    Args:
-        graph: of the run, weighed.
-
-    Returns:
-        By begin and by end, float64[s, k], the mean over the ranks that have the step.
+    float64[s, k] each, the mean over the ranks that have the step. Steps are separated by where
+    they begin, as in reports; and by where their work is over. A host that runs ahead begins the
+    next steps (a copy on a stream of its own) long before their work is done: then only the ends
+    show how fast steps follow each other.
     """
     steps, by_end = [], []
     numbers, place = graph.weights.distinct()
@@ -320,18 +298,11 @@ def measured_steps(graph: RunGraph) -> Float64:
 def steady_shares(
     steps_by_rank: Sequence[RankSteps], slowest: BreakdownResult
 ) -> tuple[Float64, Float64]:
-    """Return the weight of each step in the mean of the steady steps.
+    """Return the weight of each step in the mean of the slowest rank's steady steps.
 
-    Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
-    does among all of them. By end, the time until the next step begins is part of the next one,
-    and the first one has no beginning.
-
-    Args:
-        steps_by_rank: of the ranks.
-        slowest: the rank whose steady steps they are.
-
-    Returns:
-        By begin and by end, float64[s], which sum to 1 each.
+    By begin and by end, float64[s], which sum to 1 each. Steps that are not steady count nothing.
+    Of a sample, each kind of steps counts as much as it does among all of them. By end, the time
+    until the next step begins is part of the next one, and the first one has no beginning.
     """
     numbers = _numbers(steps_by_rank)
     steps = distinct_values(np.concatenate(numbers))
@@ -374,15 +345,10 @@ def steady_shares(
 
 
 def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> Float64:
-    """Return the mean over ranks of values of the same step.
+    """Return the mean over ranks of values of the same step, float64[steps, k].
 
-    Args:
-        steps_by_rank: of the ranks.
-        values: float64[s, k] of each.
-
-    Returns:
-        float64[steps, k]; where numbers are used twice, steps go by their order. Those of no rank
-        whose steps count are not a number.
+    `values`: float64[s, k] of each rank. Where numbers are used twice, steps go by their order.
+    Those of no rank whose steps count are not a number.
     """
     steps, place = np.unique(np.concatenate(_numbers(steps_by_rank)), return_inverse=True)
     counts = np.repeat([rank_steps.counts for rank_steps in steps_by_rank], [*map(len, values)])

@@ -10,17 +10,16 @@ from msgspec.structs import astuple, replace
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_waits import numbered
-from traceprof.replay.graph.latencies import MAX_LATENCY_NS
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
+from traceprof.replay.graph.process_graph import MAX_LATENCY_NS
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.graph.latencies import Latencies
     from traceprof.replay.graph.longest_path import Edges
-    from traceprof.replay.graph.process_graph import Process
+    from traceprof.replay.graph.process_graph import Latencies, Process
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
