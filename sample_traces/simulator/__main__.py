@@ -14,7 +14,7 @@ from sample_traces.simulator.kineto_writer import simulate_into
 from sample_traces.simulator.scenarios import SCENARIOS, SCHEMA_VERSIONS, simulate_scenario
 from sample_traces.simulator.scenarios.runs import RUN_SCENARIOS, simulate_run
 from sample_traces.simulator.truth import check_is_free
-from traceprof.cli.groups import SuggestingGroup
+from traceprof.cli.main import SuggestingGroup
 from traceprof.cli.output import check_files, filled_folder
 from traceprof.errors import TraceprofError
 

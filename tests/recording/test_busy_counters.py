@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.traces import SAMPLE
-from traceprof.recording import child
+from traceprof.recording import record as recording
 from traceprof.recording.machine import Machine
 from traceprof.recording.plan import make_plan
 from traceprof.recording.record import Recorded, record
@@ -61,7 +61,7 @@ def recorded(tmp_path: Path) -> tuple[Recorded, str, str]:
     said, mark = list[str](), tmp_path / "mark"
     words = ["sh", "-c", f"echo ran >> {mark}; exit 0"]
     outcome = record(make_plan(words, tmp_path / "out", {}, tool="nsys"), said.append)
-    for pid, name, _ in child._children().get(os.getpid(), []):
+    for pid, name, _ in recording._children().get(os.getpid(), []):
         if name == "nsys-launcher":
             os.waitpid(pid, 0)
     return outcome, mark.read_text() if mark.exists() else "", "\n".join(said)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import unnoticed_signal
-from traceprof.recording import child
-from traceprof.recording.child import RunningCommand
+from traceprof.recording import record as child
+from traceprof.recording.record import RunningCommand
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.selection import known
-from traceprof.recording import nvml
+from traceprof.recording import machine
 from traceprof.recording.machine import (
     as_ranges,
     counters_restricted,
@@ -358,7 +358,7 @@ class Driver:
 
 def test_links_between_two_gpus() -> None:
     driver = Driver()
-    asked = known(nvml.ask(driver))
+    asked = known(machine.ask(driver))
     gpus, version, paths = asked
     assert version == "550.54.14"
     assert [gpu.name for gpu in gpus] == ["NVIDIA A100-SXM4-40GB"] * 3
@@ -368,7 +368,7 @@ def test_links_between_two_gpus() -> None:
 
 
 def test_a_switch_leads_to_all() -> None:
-    asked = known(nvml.ask(Driver(switched=True)))
+    asked = known(machine.ask(Driver(switched=True)))
     assert asked[2][0] == ("X", "NV2", "NV2")
 
 
@@ -379,9 +379,9 @@ def test_without_a_driver() -> None:
         raise NvmlError
 
     driver.nvmlInit = fail  # type: ignore[method-assign]
-    assert nvml.ask(driver) is None
+    assert machine.ask(driver) is None
 
 
 def test_the_installed_library() -> None:
-    asked = nvml.gpus()  # in most places that test there is no driver
+    asked = machine.gpus()  # in most places that test there is no driver
     assert asked is None or len(asked) == 3

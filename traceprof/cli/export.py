@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.groups import SuggestingGroup
+from traceprof.cli.main import SuggestingGroup
 from traceprof.cli.options import (
     ReportsCommand,
     expand,

@@ -11,13 +11,28 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from traceprof.cli.groups import SuggestingGroup
-from traceprof.errors import REPORT_IT, TraceprofError, internal_error, one_line
+from traceprof.errors import REPORT_IT, TraceprofError, closest, internal_error, one_line
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
+
+
+class SuggestingGroup(click.Group):
+    """A group that suggests the closest of its commands, including those created on demand."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name, its name, and the other arguments."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            meant = closest(name, self.list_commands(ctx))
+            suggestion = "" if meant is None else f" Did you mean {meant!r}?"
+            ctx.fail(f"No such command {name!r}.{suggestion}")
+        return super().resolve_command(ctx, args)
+
 
 EXIT_DONE = 0
 EXIT_FINDINGS = 1

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceprofError, one_line
+from traceprof.recording import machine, nvidia_smi
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording import nvidia_smi, nvml
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
     Space,
@@ -334,7 +334,7 @@ def store_throttling(folder: Path, before: Diagnosis) -> Path:
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
     """Return the GPUs, the driver's version, paths between GPUs, and network cards."""
-    by_nvml = nvml.gpus()
+    by_nvml = machine.gpus()
     gpus, driver, paths = (*nvidia_smi.gpus(), ()) if by_nvml is None else by_nvml
     text = nvidia_smi.topology() if gpus else ""
     matrix, names = nvidia_smi.parse_topology(text)
