@@ -48,6 +48,7 @@ MIN_FIRST_LAUNCH_NS = 1_000_000
 class ThreadEvidence(Record, frozen=True):
     """Times in which a thread was in MPI, set-up, allocation and data loading, and asleep."""
 
+    thread: int
     mpi: Intervals
     setup: Intervals
     allocation: Intervals
@@ -108,6 +109,7 @@ class HostEvidence:
         activity, code = self.activity, code_evidence(self._trace, self._process, thread)
         sleep = sleep_of(activity, thread)
         return ThreadEvidence(
+            thread=thread,
             mpi=intervals.merge(
                 _spans(activity.mpi_calls, thread),
                 self._ranges.of_thread(self._process, thread, names.MPI_RANGE),

@@ -27,7 +27,7 @@ from traceprof.replay.graph.columns import COMMUNICATION, COPY
 from traceprof.replay.graph.host_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
 from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import MIN_HAND_OVER_NS, loading_threads
-from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -74,12 +74,12 @@ def without_full_queues(process: Process, durations: Durations) -> Durations:
 
 def without_stalls(process: Process, durations: Durations) -> Durations:
     """Let no call, operator or silence take longer than usual by a stall."""
-    columns, stalls = process.api_calls, host_stalls(process.rank)
+    stalls = host_stalls(process.rank)
     if not len(stalls):
         return durations
     before, inside = durations.saved_before_call_ns.copy(), durations.saved_in_call_ns.copy()
     outer = np.flatnonzero(process.calls.is_outer)
-    index = process.calls.index[outer]
+    index, columns = process.calls.index[outer], process.api_calls
     start, end = columns.start_ns[index], columns.ends(index)
     threads = columns.packed_thread.at(index)
     for thread in distinct_values(stalls.thread).tolist():
@@ -158,11 +158,9 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
 def without_silences(process: Process, durations: Durations) -> Durations:
     """Let threads that train take no time between calls where they may have waited for a batch."""
     calls, before = process.calls, durations.saved_before_call_ns.copy()
-    outer = np.flatnonzero(calls.is_outer & ~is_in(calls.thread, process.loading_threads))
-    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
-    gap = calls.start_ns[outer[follows]] - calls.end_ns[outer[follows - 1]]
-    is_silent = gap > MIN_HAND_OVER_NS
-    before[outer[follows[is_silent]]] = gap[is_silent]
+    call, since_ns = calls.silences(without(distinct_values(calls.thread), process.loading_threads))
+    gap = calls.start_ns[call] - since_ns
+    before[call[gap > MIN_HAND_OVER_NS]] = gap[gap > MIN_HAND_OVER_NS]
     return replace(durations, saved_before_call_ns=before)
 
 
@@ -172,16 +170,13 @@ def _loading_ns(process: Process, outer: Int64, gap_ns: Float64) -> tuple[Int64,
     Loaders call CUDA themselves, as for pinned memory: what they do lies before several calls.
     """
     inside, before = np.zeros((2, len(outer)), np.int64)
-    calls, evidence = process.calls, process.evidence
-    rows = calls.index[outer]
-    threads, start_ns = evidence.calls.packed_thread.at(rows), evidence.calls.start_ns[rows]
-    for thread in distinct_values(threads).tolist():
-        of_thread = threads == thread
-        loading, begin_ns = evidence.thread(thread).loading, start_ns[of_thread]
-        length_ns = (calls.end_ns - calls.start_ns)[outer[of_thread]]
-        since_ns = begin_ns - gap_ns[of_thread].astype(np.int64)
-        inside[of_thread] = intervals.covered_within(loading, begin_ns, begin_ns + length_ns)
-        before[of_thread] = intervals.covered_within(loading, since_ns, begin_ns)
+    begin_ns = process.calls.start_ns[outer] - process.shift_ns
+    end_ns = process.calls.end_ns[outer] - process.shift_ns
+    since_ns = begin_ns - gap_ns.astype(np.int64)
+    for rows, of_thread in process.by_thread(outer):
+        loading, begin = of_thread.loading, begin_ns[rows]
+        inside[rows] = intervals.covered_within(loading, begin, end_ns[rows])
+        before[rows] = intervals.covered_within(loading, since_ns[rows], begin)
     return inside, before
 
 
@@ -228,13 +223,9 @@ def _launching_before(process: Process, *, counts_awake: bool) -> tuple[Int64, I
     np.maximum.at(since_ns, over, calls.end_ns[process.hand_overs.after])
     follows[over] = True
     later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
-    call, evidence = calls.index[later], process.evidence
-    launching = np.zeros(len(call), np.int64)
-    threads = evidence.calls.packed_thread.at(call)
-    until_ns = evidence.calls.start_ns[call]
-    for thread in distinct_values(threads).tolist():
-        rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
-        runs = evidence.runs((thread,))
+    launching, until_ns = np.zeros(len(later), np.int64), calls.start_ns[later] - process.shift_ns
+    for rows, of_thread in process.by_thread(later):
+        runs = process.evidence.runs((of_thread.thread,))
         ran = intervals.union(runs.start_ns, runs.end_ns)
         if counts_awake:
             ran = intervals.merge(ran, of_thread.sleep.awake)

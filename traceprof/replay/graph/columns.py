@@ -13,13 +13,13 @@ from traceprof.host.host_waits import MIN_BLOCKING_NS
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
@@ -42,6 +42,12 @@ class HostCalls(Record, frozen=True):
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def silences(self, threads: Int64) -> tuple[Int64, Int64]:
+        """Return outer calls of threads that follow others, and when those returned, int64[k]."""
+        outer = np.flatnonzero(self.is_outer & is_in(self.thread, threads))
+        follows = np.flatnonzero(self.thread[outer[1:]] == self.thread[outer[:-1]]) + 1
+        return outer[follows], self.end_ns[outer[follows - 1]]
 
     def place_of(self, call: Int64) -> Int64:
         """Return where calls, indices into the process's `ApiCalls`, are among these.
@@ -123,6 +129,23 @@ class Recorded(Record, frozen=True):
         evidence = host_evidence(self.rank)
         assert evidence is not None  # noqa: S101  (there are calls)
         return evidence
+
+    def by_thread(self, call: Int64) -> Iterator[tuple[Int64, ThreadEvidence]]:
+        """Yield for each thread which of some calls are its own, and what it did."""
+        threads = self.api_calls.packed_thread.at(self.calls.index[call])
+        for thread in distinct_values(threads).tolist():
+            yield np.flatnonzero(threads == thread), self.evidence.thread(thread)
+
+    @property
+    def launching_threads(self) -> Int64:
+        """The threads that launch operations, int64[t]."""
+        return distinct_values(self.calls.thread[self.work.call[self.work.call >= 0]])
+
+    @property
+    def launched_at(self) -> Int64:
+        """Places of the launches in the host's order, int64[operations]; -1 if unknown."""
+        call = self.work.call
+        return np.where(call >= 0, self.calls.in_time[call], -1)
 
     @property
     def call_names(self) -> Int64:

@@ -201,11 +201,8 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
 
 def _gaps(process: Recorded) -> _Gaps:
     calls, work = process.calls, process.work
-    launched = np.flatnonzero(work.call >= 0)
-    launching = distinct_values(calls.thread[work.call[launched]])
-    outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
-    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
-    call, since = outer[follows], calls.end_ns[outer[follows - 1]]
+    launched, launching = np.flatnonzero(work.call >= 0), process.launching_threads
+    call, since = calls.silences(launching)
     length = calls.start_ns[call] - since
     all_ns, is_long = np.sort(length), length > MIN_GAP_NS
     call, since, length = call[is_long], since[is_long], length[is_long]
@@ -260,12 +257,9 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
 
 def _explained(process: Recorded, gaps: _Gaps) -> Mask:
     """Return which silences are mostly covered by other recorded activity of the thread."""
-    calls, evidence = process.calls, process.evidence
     explained = np.zeros(len(gaps.call), np.bool_)
-    until = calls.start_ns[gaps.call] - process.shift_ns
-    threads = evidence.calls.packed_thread.at(calls.index[gaps.call])
-    for thread in distinct_values(threads).tolist():
-        rows, of = np.flatnonzero(threads == thread), evidence.thread(thread)
+    until = process.calls.start_ns[gaps.call] - process.shift_ns
+    for rows, of in process.by_thread(gaps.call):
         spans = intervals.merge(of.mpi, of.setup, of.allocation, of.loading)
         low = until[rows] - gaps.length_ns[rows]
         explained[rows] = (
@@ -373,7 +367,7 @@ def hidden_stream_ns(
     not known. `launched_ns`: int64[n], when each was handed to the GPU. The result is begins and
     ends of the delays, int64[k] each, less what chance explains.
     """
-    calls, work = process.calls, process.work
+    work = process.work
     held = np.maximum(launched_ns, _previous_ends(work))
     known = slice(None) if between.is_recorded else ~between.is_sure
     np.maximum.at(held, between.consumer[known], work.end_ns[between.producer[known]])
@@ -383,7 +377,7 @@ def hidden_stream_ns(
         return nothing, nothing
     by_end = np.argsort(work.end_ns, kind="stable")
     ends, chain = work.end_ns[by_end], work.chain[by_end]
-    in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    in_time = process.launched_at
     start, own = work.start_ns[late], work.chain[late]
     at = np.searchsorted(ends, start - _SOONEST_NS, side="right") - 1
     is_hidden = _is_after(at, ends, chain, start, own)

@@ -51,7 +51,7 @@ def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
 
     `waiting`: int64[m], outer calls, some several times; `awaited`: the operation of each.
     """
-    calls, work, evidence = process.calls, process.work, process.evidence
+    calls, work = process.calls, process.work
     is_needed = np.zeros(len(waiting), np.bool_)
     following = _launched_next(process, waiting)
     has_next = following >= 0
@@ -63,10 +63,7 @@ def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
     copied = np.where(work.is_to_host[awaited], copied_bytes(process, awaited), 0)
     is_for_copy = _of_call(calls, waiting, copied > 0)
     is_for_data = _of_call(calls, waiting, copied > MAX_SCALAR_BYTES) & has_next
-    threads = evidence.calls.packed_thread.at(calls.index[waiting])
-    for thread in distinct_values(threads).tolist():
-        rows = np.flatnonzero(threads == thread)
-        of_thread = evidence.thread(thread)
+    for rows, of_thread in process.by_thread(waiting):
         gap = since_ns[rows], until_ns[rows]
         uses = _begins_within(of_thread.mpi, *gap)
         uses |= is_for_copy[rows] & _begins_within(_long_sleeps(of_thread), *gap)
@@ -88,9 +85,8 @@ def round_trips(process: Recorded, waits: HostWaits) -> tuple[Int64, Int64]:
     rows = np.flatnonzero(_goes_back(process, (waits.call, waits.operation), following))
     since, until = waits.call[rows], calls.outer[process.work.call[following[rows]]]
     low, high = own.ends(calls.index[since]), own.start_ns[calls.index[until]]
-    threads, worked = own.packed_thread.at(calls.index[since]), np.zeros(len(rows), np.int64)
-    for thread in distinct_values(threads).tolist():
-        chosen, of_thread = threads == thread, process.evidence.thread(thread)
+    worked = np.zeros(len(rows), np.int64)
+    for chosen, of_thread in process.by_thread(since):
         worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
     return since[worked <= MAX_STRETCH_NS], until[worked <= MAX_STRETCH_NS]
 
@@ -133,10 +129,9 @@ def _goes_back(process: Recorded, waits: tuple[Int64, Int64], following: Int64) 
     rows = np.flatnonzero(same)
     low = own.ends(calls.index[waiting[rows]])
     high = own.start_ns[calls.index[calls.outer[work.call[following[rows]]]]]
-    threads = own.packed_thread.at(calls.index[waiting[rows]])
-    for thread in distinct_values(threads).tolist():
-        chosen, loading = threads == thread, process.evidence.thread(thread).loading
-        same[rows[chosen]] = intervals.covered_within(loading, low[chosen], high[chosen]) == 0
+    for chosen, of_thread in process.by_thread(waiting[rows]):
+        loaded_ns = intervals.covered_within(of_thread.loading, low[chosen], high[chosen])
+        same[rows[chosen]] = loaded_ns == 0
     return same
 
 
@@ -231,8 +226,7 @@ class _Chains:
     def __init__(self, process: Recorded) -> None:
         self._by_stream: dict[int, tuple[Int64, Int64]] = {}
         self._calls, work = process.calls, process.work
-        calls = self._calls
-        in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
+        in_time = process.launched_at
         order = np.lexsort((np.arange(len(work)), in_time, work.stream))
         streams, first = np.unique(work.stream[order], return_index=True)
         for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
@@ -375,8 +369,6 @@ def _ended_in(call: Int64, process: Recorded) -> Int64:
     ends = work.end_ns[order]
     at = np.searchsorted(ends, calls.end_ns[call], side="right") - 1
     operation = np.where(at >= 0, order[np.maximum(at, 0)], -1)
-    launch = work.call[operation]
-    in_time = np.where(launch >= 0, calls.in_time[launch], -1)
     fits = (at >= 0) & (work.end_ns[operation] > calls.start_ns[call])
-    fits &= in_time < calls.in_time[call]
+    fits &= process.launched_at[operation] < calls.in_time[call]
     return np.where(fits, operation, -1)

@@ -112,7 +112,7 @@ def event_waits(process: Recorded) -> EventWaits | None:
     of_work, of_record = numbers[: len(of_work)], numbers[len(of_work) :][: len(recorded.place)]
     span = len(calls) + 2
     # What was launched before the capture began comes before everything in it.
-    in_time = np.where(work.call >= 0, calls.in_time[work.call] + 1, 0)
+    in_time = process.launched_at + 1
     key = of_work * span + in_time
     order = np.argsort(key, kind="stable")
     wait_key = chain = place = _NOTHING
@@ -285,12 +285,12 @@ def inferred_waits(process: Recorded, late: Int64) -> OperationWaits:
     operation which was launched before it, is taken to have waited for that one. `late`: int64[n],
     the time from the end of what each operation surely waited for to its start, ns.
     """
-    calls, work = process.calls, process.work
+    work = process.work
     consumer = np.flatnonzero((late > TOLERANCE_NS) & (work.call >= 0))
     by_end = np.argsort(work.end_ns, kind="stable")
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
     producer = by_end[np.maximum(at, 0)]
-    in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    in_time = process.launched_at
     fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
     fits &= work.start_ns[consumer] - work.end_ns[producer] <= TOLERANCE_NS
     fits &= in_time[producer] < in_time[consumer]
@@ -322,7 +322,7 @@ def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     is_possible = last_record >= 0
     stream, place = stream[is_possible], place[is_possible]
     recorded = recorded[last_record[is_possible]]
-    launched = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    launched = process.launched_at
     first = np.flatnonzero(np.append(True, np.diff(work.chain) != 0))
     chains = [slice(*limits) for limits in zip(first, np.append(first[1:], len(work)), strict=True)]
     producers, consumers = [_NOTHING], [_NOTHING]

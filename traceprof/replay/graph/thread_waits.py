@@ -62,8 +62,8 @@ def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
     other one's return, none is a hand-over. A thread that makes its first call after `begin_ns`,
     when what is replayed begins, waited as one does that made a call before.
     """
-    calls, work, name = process.calls, process.work, process.call_names
-    launches = distinct_values(calls.thread[work.call[work.call >= 0]])
+    calls, name = process.calls, process.call_names
+    launches = process.launching_threads
     chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
@@ -147,13 +147,10 @@ def unseen_pace_ns(
     before the sleep was over; else the thread was in a system call that waits for others. If
     neither was, each long silence may be one, where they make much of the time.
     """
-    calls, work, evidence = process.calls, process.work, process.evidence
-    launching = distinct_values(calls.thread[work.call[work.call >= 0]])
-    outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
-    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
-    if not len(follows):
+    calls, evidence = process.calls, process.evidence
+    call, since = calls.silences(process.launching_threads)
+    if not len(call):
         return 0
-    call, since = outer[follows], calls.end_ns[outer[follows - 1]]
     is_training = is_in(calls.thread[call], training)
     brought = overs.call[~is_in(calls.thread[overs.after], training)]
     waiting = is_training & is_in(call, brought)
@@ -278,8 +275,8 @@ def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     `cudaMemcpyAsync` while the main thread's copy of four bytes to pageable memory waits for the
     step to be over, and returns 10 to 60 us after it. Calls that wait for the GPU are left out.
     """
-    calls, work = process.calls, process.work
-    launches = distinct_values(calls.thread[work.call[work.call >= 0]])
+    calls = process.calls
+    launches = process.launching_threads
     is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
     chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))
     nothing = np.empty(0, np.int64)
