@@ -144,3 +144,23 @@ def test_an_operator_is_named_where_no_range_is(tmp_path: Path) -> None:
     found = finding(write(tmp_path / "t.json", events), "gpu-idle")
     assert "(aten::item)" in found.title
     assert found.place is None
+
+
+@pytest.mark.parametrize("num_gaps", [1, 4])
+def test_one_long_silence_is_named_with_its_place(num_gaps: int, tmp_path: Path) -> None:
+    """Nothing is known of it but where and how long: once it is no usual wait."""
+    events = [call(0, 5, number=1), kernel(10, 5_000, name=TORCH, number=1)]
+    for number in range(num_gaps):
+        begin = 20_000 * (number + 1)
+        events += [call(begin, begin + 5, number=number + 2)]
+        events += [kernel(begin + 10, begin + 500, name=f"late_{number}", number=number + 2)]
+    found = finding(write(tmp_path / "trace.json", events), "gpu-idle")
+    idle_ns = found.metrics["idle_ns"]
+    assert found.metrics["unknown_ns"] == pytest.approx(idle_ns, rel=0.01)
+    first, *others = found.advice
+    if num_gaps == 1:
+        assert "MulFunctor" in first or "vectorized_elementwise_kernel" in first
+        assert "before late_0, once for 15.0 ms" in first
+        first = others[0]
+    assert "with_stack=True" in first
+    assert not any("once for" in line for line in others)

@@ -147,6 +147,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "Otherwise use cudaMallocAsync and",
     ),
     "pairs/v100_mpas_1_async.sqlite": ("cudaMemcpyAsync on a second stream while",),
+    "rtx3090x9_3nodes_tree": ("Look at what the",),
     "rtx3090x6_2nodes_ring": ("Send less: fewer bytes", "NCCL creates a communicator"),
     "sample_traces/compute-stream-collective.sqlite": ("Call collectives with async_op=True and",),
     "sample_traces/gloo.sqlite": (
@@ -299,6 +300,7 @@ def remedies() -> list[str]:
 
 NAMES = (
     r"\$\w+|…|communication(?= is far)|the late rank(?= first)|each operation after a gap"
+    r"|in its longest sleep"
     r"|collectives with async_op=True, sends and receives with isend and irecv"
     r"|\bcudaMalloc\b|PYTORCH_NO_CUDA_MEMORY_CACHING"
 )

@@ -263,6 +263,15 @@ def test_a_limit_above_the_cost_says_why() -> None:
     assert "more than the cost: single kernels and launching count, too" in said.gain
 
 
+def test_two_steps_of_a_part_promise_nothing(traces: Path) -> None:
+    name = "TraceLens_tests_traces_mi300_resnet_act_checkpoint.json.gz"
+    said = three_lines(analyze_reports([traces / "kineto" / name]))
+    assert said is not None
+    assert said.gain == "unknown from so few steps: record 10"
+    assert said.trust is not None
+    assert said.trust.endswith("only 2 steps")
+
+
 @pytest.mark.parametrize(
     ("num", "few"),
     [

@@ -478,7 +478,13 @@ def _advice(result: GpuIdleResult) -> list[str]:
     setup = result.details.get(IdleCause.SETUP, ())
     unknown: list[str] = []
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
-        unknown = unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)
+        unknown = unknown_advice(
+            *result.unknown_ns,
+            result.held,
+            result.how_to_collect,
+            is_of_profiler=result.is_of_profiler,
+            once=_once(result, IdleCause.UNKNOWN),
+        )
     known = advice(
         main,
         setup=setup[0].name if setup else "",
@@ -492,9 +498,20 @@ def _advice(result: GpuIdleResult) -> list[str]:
         reads_pages=result.reads_pages,
         longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
         has_fused_optimizer=result.has_fused_optimizer,
+        once=_once(result, IdleCause.WAITING),
     )
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
     return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]
+
+
+def _once(result: GpuIdleResult, cause: IdleCause) -> str:
+    """Return where the host slept or was silent at once, for most of a cause; empty elsewhere."""
+    longest = result.evidence[0]
+    named, _, between = longest.label.partition(", ")
+    length = longest.end_ns - longest.start_ns
+    if named != CAUSES[cause] or 2 * length <= result.by_cause[cause]:
+        return ""
+    return f"{between}, once for {duration(length)}"
 
 
 PAGE = {

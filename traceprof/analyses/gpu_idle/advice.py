@@ -278,9 +278,16 @@ _BOTH_NEEDED = (
     " ahead of the GPU cannot hide its sleep, and a host that sleeps cannot"
     " get ahead. Removing one alone may gain little, both together more"
 )
+_ONCE = (
+    "Look at what the program does {}: a sleep, a lock, a file, a barrier; record several steps, to"
+    " see whether it recurs"
+)
 _SILENT = (
     "Record when the host's threads were on a CPU: {}; that shows whether they worked or slept in"
     " the unknown time"
+)
+_STACKS = (
+    "Record the host's Python, too: torch.profiler.profile(…, with_stack=True) names its lines"
 )
 _QUEUED = (
     "Look on the timeline for what {} waited for, launched in time and on a stream that was free:"
@@ -316,6 +323,7 @@ def advice(
     reads_pages: bool,
     longest: Mapping[IdleCause, str],
     has_fused_optimizer: bool = False,
+    once: str = "",
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -332,6 +340,7 @@ def advice(
         reads_pages: whether most code of the host runs before pages that it accesses.
         longest: where the host was longest, by cause: a range, an operator, a call.
         has_fused_optimizer: whether the optimizer updates all parameters at once already.
+        once: where and for how long the host slept or was silent at once, for most of that time.
     """
     lines = [
         line
@@ -341,6 +350,8 @@ def advice(
             if cause is IdleCause.ALLOCATION and is_pytorch and not allocated.num_allocations
             else _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
+            else (_ONCE.format(once),)
+            if cause is IdleCause.WAITING and once
             else _PAGES
             if cause is IdleCause.HOST_CODE and reads_pages
             else _DALI
@@ -381,20 +392,27 @@ def unknown_advice(
     silent_ns: int,
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
+    *,
+    is_of_profiler: bool,
+    once: str,
 ) -> list[str]:
-    """Return what to record to know more about the largest part of unknown idle time.
+    """Return what to do to know more about the largest part of unknown idle time.
 
     Args:
         unlaunched_ns: how much of it ends with an operation without a launch.
         silent_ns: how much of it the host did something unknown.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
+        is_of_profiler: whether torch.profiler recorded it, without Python's functions.
+        once: where and for how long the host was silent at once, for most of that time.
     """
-    if silent_ns >= unlaunched_ns:
-        if Part.THREAD_SWITCHES in held:
-            return ["For the unknown time the report shows nothing about the launching thread"]
-        return [_SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
-    return [_UNLAUNCHED]
+    if silent_ns < unlaunched_ns:
+        return [_UNLAUNCHED]
+    lines = [_ONCE.format(once)] if once else []
+    if Part.THREAD_SWITCHES in held:
+        return [*lines, "For the unknown time the report shows nothing about the launching thread"]
+    stacks = [_STACKS] if is_of_profiler else []
+    return [*lines, *stacks, _SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
 
 
 def page_advice() -> str:
@@ -420,6 +438,7 @@ def page_advice() -> str:
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         setup += _PAGES if cause is IdleCause.HOST_CODE else []
         setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
+        setup += [_ONCE.format("in its longest sleep")] if cause is IdleCause.WAITING else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
