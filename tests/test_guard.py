@@ -15,6 +15,7 @@ from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analysis import RunResult, analyze
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.errors import REPORT_IT, UsageError
 from traceprof.findings import NotApplicable
@@ -57,12 +58,17 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[OptionalPart], list[ob
     return fail
 
 
+@pytest.fixture(scope="module")
+def whole() -> Document:
+    """Return the analysis in which nothing fails."""
+    return document(_analyzed(TWO_RANKS))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_an_analysis_says_in_one_line_what_failed(
-    part: OptionalPart, failing: Callable[[OptionalPart], list[object]]
+    part: OptionalPart, whole: Document, failing: Callable[[OptionalPart], list[object]]
 ) -> None:
-    whole = document(_analyzed(TWO_RANKS))
     calls = failing(part)
     analysis = _analyzed(TWO_RANKS)
     written = text.render(analysis, is_verbose=True)
