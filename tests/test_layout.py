@@ -1,4 +1,7 @@
-"""Rules of the code and of the tests that no linter knows: who stands where, and knows what."""
+"""Rules of the code and of the tests that no linter knows.
+
+Who stands where, and knows what; tests assert something; workers give back what they take.
+"""
 
 import ast
 import re
@@ -6,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import grimp
+import pytest
 
 from traceprof.analyses.registry import ANALYSES
 
@@ -142,3 +146,95 @@ def test_the_count_sees_texts_and_no_docstrings(tmp_path: Path) -> None:
     assert [text for _, text in texts_of(module) if NAMES.search(text)] == ["nsys "]
     known = ROOT / "traceprof" / "trace" / "nsight" / "parts.py"
     assert [text for _, text in texts_of(known) if NAMES.search(text)]
+
+
+_ASSERTING = ("assert", "check", "expect", "until", "pytest.raises", "pytest.fail", "pytest.warns")
+"""Beginnings of functions that fail where something is not so."""
+
+
+def _called(function: ast.FunctionDef) -> set[str]:
+    """Return what a function calls: by its name, and with what stands before it."""
+    calls = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    return calls | {name.rpartition(".")[2] for name in calls}
+
+
+def test_every_test_asserts_something() -> None:
+    functions = [
+        (path, node)
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    called = {id(node): _called(node) for _, node in functions}
+    asserting: set[str] = set()
+    while True:
+        more = {
+            node.name
+            for _, node in functions
+            if node.name not in asserting
+            and (
+                any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
+                or any(name.startswith(_ASSERTING) for name in called[id(node)])
+                or called[id(node)] & asserting
+            )
+        }
+        if not more:
+            break
+        asserting |= more
+    tests = [(path, node) for path, node in functions if node.name.startswith("test_")]
+    assert len(tests) > 2000
+    empty = [f"{path}: {node.name}" for path, node in tests if node.name not in asserting]
+    assert empty == []
+
+
+_TAKES = {"acquire", "get_nowait"}  # of locks, semaphores and queues
+_QUEUES = {"queue", "multiprocessing"}  # modules that have some
+WORKERS = {
+    ("dashboards/questions.py", "self._answer"),
+    ("dashboards/server/serving.py", "self._application_of"),
+    ("dashboards/server/serving.py", "self._serve"),
+    ("dashboards/timeline/store.py", "self._work"),
+    ("instrument/nsight_capture.py", "self._close"),
+    ("instrument/torch_trace.py", "_compress"),
+    ("instrument/watching.py", "self._run"),
+    ("traceprof/execution/cluster.py", "measure_file"),
+    ("traceprof/trace/sqlite/read_columns.py", "fetch"),
+}
+"""Functions that run in a thread or on another machine: look at what a new one takes."""
+
+
+@pytest.fixture(scope="module")
+def calls() -> list[tuple[str, ast.Call]]:
+    """Return all calls of the packages, each with its file."""
+    return [
+        (str(path.relative_to(ROOT)), node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def test_locks_and_queues_are_taken_by_with(calls: list[tuple[str, ast.Call]]) -> None:
+    taken = [
+        (path, call.lineno)
+        for path, call in calls
+        if isinstance(call.func, ast.Attribute)
+        and (
+            call.func.attr in _TAKES
+            or (ast.unparse(call.func.value) in _QUEUES and call.func.attr.endswith("Queue"))
+        )
+    ]
+    assert taken == []
+
+
+def test_every_function_of_a_worker_is_known(calls: list[tuple[str, ast.Call]]) -> None:
+    found = set()
+    for path, call in calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name == "submit":
+            found.add((path, ast.unparse(call.args[0])))
+        elif name == "Thread":
+            found |= {
+                (path, ast.unparse(key.value)) for key in call.keywords if key.arg == "target"
+            }
+    assert found == WORKERS

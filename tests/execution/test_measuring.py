@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE, closed_analysis
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.analyses.registry import ANALYSES
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
@@ -25,6 +27,7 @@ from traceprof.execution import measuring, sections
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -266,3 +269,25 @@ def test_a_measured_report_is_let_go_of_at_once(
         assert [trace() for trace in opened] == [None]
     finally:
         gc.enable()
+
+
+def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:
+    ids = {
+        id_
+        for analysis in ANALYSES
+        if Part.API_CALLS in analysis.requires
+        for id_ in analysis.findings
+    }
+    assert {"host-sync", "launch-queue-stall"} <= ids
+    with closing(analyze(TraceBuilder().kernel(0, 9, launch=False).write(tmp_path))) as analysis:
+        missing = {gap.id: gap for gap in analysis.not_applicable if gap.id in ids}
+        assert not ids & {finding.id for finding in analysis.findings}
+    assert {*missing} == ids
+    for gap in missing.values():
+        assert gap.reason == "the report has no CUDA API calls: what the host did is not known"
+        assert "--trace=cuda" in gap.how_to_collect
+
+
+def test_with_api_calls_nothing_is_missing_for_want_of_them(tmp_path: Path) -> None:
+    with closing(analyze(TraceBuilder().kernel(10, 19, launch=(0, 5)).write(tmp_path))) as analysis:
+        assert not [gap for gap in analysis.not_applicable if "no CUDA API calls" in gap.reason]

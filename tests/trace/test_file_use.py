@@ -1,15 +1,18 @@
-"""Files that are closed when no thread reads them any more."""
+"""Reports in a folder, each once; files that are closed when no thread reads them any more."""
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.commands import export
 from tests.support.commands import outcome_of as process
-from traceprof.errors import UsageError
+from traceprof.errors import TraceFileError, UsageError
+from traceprof.trace.folder import reports_in
 from traceprof.trace.sqlite.database import FileUse
 
 
@@ -89,3 +92,50 @@ reports = [open_trace(Path(path)) for path in sys.argv[1:]]
 """
     done = process(sys.executable, "-c", code, kineto, export(tmp_path))
     assert (done.out, done.err) == ("[1, 2]\n", "")  # SQLite has the export open, too
+
+
+CAPTURE = b"NVIDIA Tegra Profiler Report and what follows"
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in reports_in(folder)]
+
+
+def report(path: Path) -> Path:
+    return TraceBuilder().kernel(0, 10).write(path)
+
+
+def test_reports_are_told_by_content_and_sorted_by_number(tmp_path: Path) -> None:
+    for name in ("rank_10.sqlite", "rank_2.sqlite", "rank_1.db", ".hidden.sqlite"):
+        report(tmp_path / name)
+    (tmp_path / "truth.json").write_text("{}")
+    (tmp_path / "train.log").write_text("SQLite format 3")  # which alone begins none
+    (tmp_path / "below").mkdir()
+    report(tmp_path / "below" / "rank_3.sqlite")
+    (tmp_path / "folder.sqlite").mkdir()
+    assert names(tmp_path) == ["rank_1.db", "rank_2.sqlite", "rank_10.sqlite"]
+
+
+@pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep"])
+def test_a_capture_beside_its_export_counts_once(tmp_path: Path, suffix: str) -> None:
+    report(tmp_path / "a.sqlite")
+    (tmp_path / f"a{suffix}").write_bytes(CAPTURE)
+    (tmp_path / f"b{suffix}").write_bytes(CAPTURE)
+    (tmp_path / "b.sqlite").touch()  # an export that was interrupted
+    assert names(tmp_path) == ["a.sqlite", f"b{suffix}"]
+
+
+def test_what_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    report(tmp_path / "a.sqlite")
+    (tmp_path / "b.sqlite").touch()
+    (tmp_path / "c.nsys-rep").write_bytes(b"noise")
+    (tmp_path / "d.sqlite").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "e.sqlite")
+    os.mkfifo(tmp_path / "f")
+    assert names(tmp_path) == ["a.sqlite", "b.sqlite", "c.nsys-rep", "d.sqlite", "e.sqlite"]
+
+
+def test_a_folder_without_reports_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(TraceFileError, match="no report lies directly in this folder"):
+        reports_in(tmp_path)
