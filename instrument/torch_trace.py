@@ -27,7 +27,6 @@ from instrument.core import nvtx_ranges, operations, steps
 from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
 from instrument.core.patching import Patches
-from instrument.wraps import garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,8 +125,15 @@ class Excerpt:
     Methods never raise, and are called on the training's thread.
     """
 
-    def __init__(self, folder: Path, first: int, watch: nvtx_ranges.Functions) -> None:
-        self._folder, self._first, self._watch = folder, first, watch
+    def __init__(
+        self,
+        folder: Path,
+        first: int,
+        watch: nvtx_ranges.Functions,
+        install_more: Callable[[Patches], object] = bool,
+    ) -> None:
+        self._folder, self._first = folder, first
+        self._watch, self._install_more = watch, install_more
         self._trace = TorchTrace(folder / f"step-{first}")
         self._patches = Patches()
         self._began: int | None = None
@@ -156,8 +162,7 @@ class Excerpt:
             operations.renumber()
             self._patches.on_restore(nvtx_ranges.annotate_in_profiler())
             self._patches.on_restore(nvtx_ranges.observe(self._watch))
-            if not nvtx_ranges.asks_for_collections():
-                garbage_collection.follow(self._patches)
+            self._install_more(self._patches)
             self._trace.begin()
             self._give_way()
         except Exception as error:  # noqa: BLE001  (an observer must not stop the training)

@@ -652,8 +652,9 @@ def watch(
         _log.warning("no slow rank is recorded: another recorder takes the ranges")
     elif on_straggler:
         from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
+        from instrument.wraps.garbage_collection import install_unasked  # noqa: PLC0415
 
-        reporter.new_excerpt = functools.partial(Excerpt, watch=ours)
+        reporter.new_excerpt = functools.partial(Excerpt, watch=ours, install_more=install_unasked)
     restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, waits=timer)
     switch.after_disabling(restore)
     switch.after_disabling(reporter.stop)

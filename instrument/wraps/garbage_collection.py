@@ -26,11 +26,16 @@ _YOUNGEST = 0
 def install(patches: Patches) -> None:
     """Have `gc` call back when a collection begins and when it is over, if that is asked for."""
     if nvtx_ranges.asks_for_collections():
-        follow(patches)
+        _follow(patches)
 
 
-def follow(patches: Patches) -> None:
-    """Have `gc` call back until the patches are restored."""
+def install_unasked(patches: Patches) -> None:
+    """Have `gc` call back also if nobody asked for that."""
+    if not nvtx_ranges.asks_for_collections():
+        _follow(patches)
+
+
+def _follow(patches: Patches) -> None:
     callback = _callback()
     gc.callbacks.append(callback)
     patches.on_restore(lambda: _remove(callback))
