@@ -17,7 +17,7 @@ from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.tables import Column, record, table
 from traceprof.errors import one_line
-from traceprof.kernel_names.titles import kernel_title
+from traceprof.kernel_names import kernel_title
 from traceprof.reports.blocks import Paragraph, TableBlock
 from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.units import duration

@@ -19,8 +19,7 @@ from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
 from traceprof.errors import one_line
 from traceprof.findings import share
-from traceprof.kernel_names import function_name
-from traceprof.kernel_names.titles import kernel_title
+from traceprof.kernel_names import function_name, kernel_title
 from traceprof.reports.kernels_text import arithmetic_text, reached, step_text
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent

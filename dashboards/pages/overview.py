@@ -15,8 +15,7 @@ from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_c
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
-from traceprof.reports.slow_steps_text import slow_steps_lines
-from traceprof.reports.time_text import outside_the_training
+from traceprof.reports.time_text import outside_the_training, slow_steps_lines
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, ranks_text
 

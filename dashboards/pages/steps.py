@@ -21,8 +21,7 @@ from traceprof.analyses.steps.step_means import (
     slowest_rank,
     step_lengths,
 )
-from traceprof.reports.slow_steps_text import cause_text, slow_steps_lines
-from traceprof.reports.time_text import about_steps
+from traceprof.reports.time_text import about_steps, cause_text, slow_steps_lines
 from traceprof.run.periods import about_periods
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration

@@ -15,7 +15,7 @@ from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
-from traceprof.reports import lanes
+from traceprof.reports import tracks
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -249,10 +249,10 @@ def _call_tracks(
     start = calls.starts.at(rows)
     end = start + calls.packed_length.at(rows)
     del rows
-    order = lanes.order(start, end)
+    order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
-    lane = lanes.nested(start, end, _MAX_NESTED)
+    lane = tracks.nested(start, end, _MAX_NESTED)
     yield from _lanes(
         group, api, ev.HOST, ev.CALL, lane, index, clock.to_run(start), clock.to_run(end)
     )
@@ -270,14 +270,14 @@ def _range_tracks(
     is_open = end == OPEN_END
     if is_open.any():
         end = np.where(is_open, np.maximum(start, latest()), end)
-    order = lanes.order(start, end)
+    order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     start, end = clock.to_run(start), clock.to_run(end)
     nests = ranges.nests[index]
     for chosen, label, split, most in (
-        (~nests, f"{named} start/end", lanes.packed, _MAX_PACKED),
-        (nests, named, lanes.nested, _MAX_NESTED),
+        (~nests, f"{named} start/end", tracks.packed, _MAX_PACKED),
+        (nests, named, tracks.nested, _MAX_NESTED),
     ):
         if chosen.any():
             lane = split(start[chosen], end[chosen], most)
@@ -291,10 +291,10 @@ def _operator_tracks(
     """Yield the rows of a thread's operators, folded: they say less than what they launch."""
     rows = index.astype(np.int64)
     start, end = operators.starts.at(rows), operators.ends(rows)
-    order = lanes.order(start, end)
+    order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
-    lane = lanes.nested(start, end, _MAX_NESTED)
+    lane = tracks.nested(start, end, _MAX_NESTED)
     times = clock.to_run(start), clock.to_run(end)
     own = f"{group} · operators"
     for track in _lanes(own, "operators", ev.OPERATORS, ev.OPERATOR, lane, index, *times):

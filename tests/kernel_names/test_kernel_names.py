@@ -15,6 +15,8 @@ from traceprof.kernel_names import (
     WORDS,
     CommunicationPatterns,
     function_name,
+    kernel_title,
+    readable,
     user_patterns,
 )
 from traceprof.kernel_names.arithmetic import FORMATS, PRECISIONS, UNITS
@@ -35,7 +37,6 @@ from traceprof.kernel_names.tensor_cores import (
     capability_of_code,
     tensor_cores,
 )
-from traceprof.kernel_names.titles import kernel_title, readable
 from traceprof.patterns import has_any
 
 

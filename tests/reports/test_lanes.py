@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.reports import lanes
+from traceprof.reports import tracks
 
 Event = tuple[int, int]
 EVENTS = st.lists(
@@ -19,11 +19,11 @@ def columns(events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nested(events: list[Event], most: int = 99) -> list[int]:
-    return [int(lane) for lane in lanes.nested(*columns(events), most)]
+    return [int(lane) for lane in tracks.nested(*columns(events), most)]
 
 
 def packed(events: list[Event], most: int = 99) -> list[int]:
-    return [int(lane) for lane in lanes.packed(*columns(events), most)]
+    return [int(lane) for lane in tracks.packed(*columns(events), most)]
 
 
 def test_calls_nest() -> None:

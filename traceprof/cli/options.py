@@ -76,11 +76,7 @@ def print_internal_errors(missing: Iterable[NotApplicable]) -> None:
 
 @contextmanager
 def progress(unit: str = "rows") -> Iterator[CountBar | None]:
-    """Show a bar on stderr while reports are read, if stderr is a terminal.
-
-    Args:
-        unit: of the count.
-    """
+    """Show a bar on stderr that counts units while reports are read, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

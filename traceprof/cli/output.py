@@ -25,8 +25,7 @@ STDOUT = "-"
 def output_options(*formats: str) -> Callable[[Command], Command]:
     """Return a decorator that adds `--format`, as `output_format`, and `--output` to a command.
 
-    Args:
-        formats: those that it can write, including `text`, the default.
+    The formats include `text`, the default.
     """
 
     def give(command: Command) -> Command:
@@ -107,12 +106,9 @@ def _look_at(target: Path, *, is_folder: bool) -> None:
 
 
 def write_output(pieces: Iterable[str], output: str | None) -> None:
-    """Write a result.
+    """Write a result to stdout (None or `-`) or to a file, replaced when all is on the disk.
 
-    Args:
-        pieces: the result, in pieces.
-        output: a file, which is replaced only when the whole result is on the disk; a pipe or a
-            device is written as it is. None or `-` is stdout.
+    A pipe or a device is written as it is.
 
     Raises:
         UsageError: the file cannot be written; one that was there before is as it was.
@@ -128,9 +124,8 @@ def write_output(pieces: Iterable[str], output: str | None) -> None:
 def opened_output(output: str) -> Iterator[BinaryIO]:
     """Open the output for a result written in pieces; the context ends when all is written.
 
-    Args:
-        output: a file, which is replaced only when the context ends without an error; a pipe or a
-            device is written as it is. `-` is stdout.
+    `output`: a file, which is replaced only when the context ends without an error; a pipe or a
+    device is written as it is; `-` is stdout.
 
     Raises:
         UsageError: the file cannot be written; one that was there before is as it was.
@@ -153,13 +148,9 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def filled_folder(output: str) -> Iterator[Path]:
-    """Collect files that are moved into a folder together when the context ends.
+    """Yield an empty folder, of which all files are moved into another one when the context ends.
 
-    Args:
-        output: the folder, created in its own if missing; files of other names in it stay.
-
-    Yields:
-        An empty folder to write them to.
+    That one is created in its own if missing; files of other names in it stay.
 
     Raises:
         UsageError: the folder cannot be written; what was there before is as it was.

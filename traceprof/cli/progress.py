@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 class CountBar:
-    """A bar on stderr of rows or reports done, of those expected; it disappears at the end.
-
-    Args:
-        unit: of the count.
-    """
+    """A bar on stderr of rows or reports done, of those expected; it disappears at the end."""
 
     def __init__(self, unit: str) -> None:
         self._bar = Progress(

@@ -115,7 +115,9 @@ def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
     waits = stream_waits(rank)
     if waits is None or len(operations) == 0:
         return is_needed
-    computing = np.flatnonzero(is_in(waits.stream, _compute_streams(rank)))
+    streams, _ = rank.operations.kernels.packed_stream.counted(~rank.is_communication_kernel)
+    streams = np.append(streams, rank.operations.graphs.stream)
+    computing = np.flatnonzero(is_in(waits.stream, streams))
     awaited, first = np.unique(waits.operation[computing], return_index=True)
     at = np.minimum(np.searchsorted(awaited, ready.index[operations]), len(awaited) - 1)
     if len(awaited) == 0:
@@ -131,11 +133,6 @@ def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
     )
     is_needed[is_needed] = is_alone
     return is_needed
-
-
-def _compute_streams(rank: Rank) -> Int64:
-    streams, _ = rank.operations.kernels.packed_stream.counted(~rank.is_communication_kernel)
-    return distinct_values(np.concatenate((streams, rank.operations.graphs.stream)))
 
 
 def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:

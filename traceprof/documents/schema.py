@@ -36,12 +36,7 @@ _WITH_OPTIONAL = frozenset({"Answer"})  # leaves out what is not known
 
 
 def schema(document: type[msgspec.Struct], name: str) -> Json:
-    """Return the schema of a document, to be written as JSON.
-
-    Args:
-        document: its type.
-        name: the schema's name in the document.
-    """
+    """Return the schema of a type of document, by the name that such documents give it."""
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     definitions = {title: entry for title, entry in definitions.items() if "properties" in entry}
     meanings = {record.__name__: _meanings(record) for record in _records(document)}

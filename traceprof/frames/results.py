@@ -14,7 +14,7 @@ from traceprof.findings import Severity
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
     import pandas as pd
@@ -79,18 +79,12 @@ def frame(parts: Sequence[Part]) -> pd.DataFrame:
 
     columns = {}
     for name in [*parts[0]]:
-        values = [column() if callable(column) else column for column in _taken(parts, name)]
+        taken = (part.pop(name) for part in parts)
+        values = [column() if callable(column) else column for column in taken]
         columns[name] = _joined(values)  # one is in memory twice, not all
         if name == "end_ns":
             columns["duration_ns"] = columns[name] - columns["start_ns"]
     return pd.DataFrame(columns, copy=False)
-
-
-def _taken(
-    parts: Sequence[Part], name: str
-) -> Iterator[Numbers | TextColumn | Optional | Callable[[], Numbers | Optional]]:
-    for part in parts:
-        yield part.pop(name)
 
 
 def _joined(parts: Sequence[Numbers | TextColumn | Optional]) -> Any:  # noqa: ANN401

@@ -473,8 +473,12 @@ _NAMES = {
 
 def render(diagnosis: Diagnosis) -> str:
     """Return a diagnosis as lines, each table with a title."""
+    recordable = [
+        ("yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}")
+        for item in diagnosis.recordable
+    ]
     parts = [
-        (f"{diagnosis.host}: what can be recorded", _recordable(diagnosis)),
+        (f"{diagnosis.host}: what can be recorded", iter(recordable)),
         ("Versions", _versions(diagnosis)),
         ("Permissions", _permissions(diagnosis)),
         ("Space and ranges", _space(diagnosis)),
@@ -491,11 +495,6 @@ def render(diagnosis: Diagnosis) -> str:
     lines += [f"→ {one_line(misfit)}" for misfit in sentences]
     lines += [f"→ {one}" for one in (*_against_loss(diagnosis.versions), _next(diagnosis))]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
-    for item in diagnosis.recordable:
-        yield "yes" if item.can else "no", item.what, item.missing and f"needs {item.missing}"
 
 
 def _against_loss(versions: Versions) -> Iterator[str]:

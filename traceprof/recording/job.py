@@ -215,7 +215,7 @@ def _launched(
     return TrainingCommand(
         tuple(words)
         if i >= len(words) or words[i] != "--module" or launcher.module_flag == "--module"
-        else _with_short(words, i),
+        else (*words[:i], "-m", *words[i + 1 :]),
         i if runs_python and i < len(words) else None,
         python,
         num_nodes=int(nodes or 1) if (nodes or "1").isdecimal() else None,
@@ -224,10 +224,6 @@ def _launched(
         at=at,
         module_flag=launcher.module_flag,
     )
-
-
-def _with_short(words: Sequence[str], at: int) -> tuple[str, ...]:
-    return (*words[:at], "-m", *words[at + 1 :])
 
 
 def _interpreter_of(program: str) -> str | None:

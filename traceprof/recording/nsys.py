@@ -130,8 +130,7 @@ def _installed(nsys: str, pattern: str) -> Iterator[Path]:
 def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
     """Import a recording (`.qdstrm`) into a report and remove it, as nsys does; else it stays.
 
-    Returns:
-        The reason of a failure, `UNKNOWN_CALL` where it lost GPU work; None on success.
+    Returns the reason of a failure, `UNKNOWN_CALL` where it lost GPU work; None on success.
     """
     try:
         arguments = ("--input-file", recorded, "--output-file", report, "--force-overwrite")

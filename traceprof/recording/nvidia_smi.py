@@ -91,9 +91,8 @@ def payload_rate(gb_per_s: float) -> float:
 def parse_topology(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Read `nvidia-smi topo -m`, of any version.
 
-    Returns:
-        The path from each GPU and card to each other, and the names of cards that the matrix only
-        numbers (`NIC0`: `mlx5_0`).
+    Returns the path from each GPU and card to each other, and the names of cards that the matrix
+    only numbers (`NIC0`: `mlx5_0`).
     """
     columns: list[str] = []
     matrix: dict[str, dict[str, str]] = {}

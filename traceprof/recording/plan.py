@@ -198,18 +198,13 @@ def make_plan(
     watch: int | None = None,
     whole_graphs: bool = False,
 ) -> Plan:
-    """Plan a recording.
+    """Plan a recording of a training command into a folder of reports.
 
-    Args:
-        words: the training command.
-        folder: of the reports.
-        environment: of this process, which shows its part of the job.
-        steps: the steps to record, as the user gave them; None for all.
-        tool: `nsys` or `torch`; None for nsys if it is installed.
-        asks: whether to ask the Python of the training what it has.
-        baseline: whether to time steps before the recorded ones.
-        watch: the number of steps after which ranks are compared while they train; None for never.
-        whole_graphs: whether nsys records CUDA graphs as a whole, not each of their kernels.
+    The environment of this process shows its part of the job. Without `steps`, as the user gave
+    them, all are recorded; without a `tool` (`nsys` or `torch`), nsys records if it is installed.
+    If it `asks`, the Python of the training says what it has. A `baseline` times steps before the
+    recorded ones. Ranks are compared each `watch` steps while they train. `whole_graphs`: nsys
+    records CUDA graphs as a whole, not each of their kernels.
 
     Raises:
         MissingToolError: nsys is requested and not installed.

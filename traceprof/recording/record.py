@@ -56,19 +56,13 @@ _MAX_WAIT_S = 1e9
 class RunningCommand:
     """A command, and the signals that this process gets until the `with` block ends.
 
-    Args:
-        under_nsys: whether nsys starts the training. nsys passes on the first signal that ends the
-            training, and writes its report; further ones go to the training itself.
-        say: called with a sentence about a signal that is not passed on.
-
-    Attributes:
-        ended_by: the number of the first signal that ends the command; None without any.
-        has_started: whether the command itself runs or ran, not only nsys.
+    `under_nsys`, nsys passes on the first signal that ends the training, and writes its report;
+    further ones go to the training itself. `say` is told of signals that are not passed on.
     """
 
     def __init__(self, *, under_nsys: bool, say: Callable[[str], None]) -> None:
-        self.ended_by: int | None = None
-        self.has_started = False
+        self.ended_by: int | None = None  # the number of the first signal that ends the command
+        self.has_started = False  # whether the command itself runs or ran, not only nsys
         self._under_nsys = under_nsys
         self._say = say
         self._strength = 0

@@ -9,12 +9,13 @@ from traceprof.reports.blocks import Paragraph, Section, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
 from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
 from traceprof.reports.ranks_text import rank_sections
-from traceprof.reports.slow_steps_text import slow_steps_lines, slow_steps_section
 from traceprof.reports.time_text import (
     below_the_table,
     headline_lines,
     left_out_ranks,
     parts_table,
+    slow_steps_lines,
+    slow_steps_section,
     steps_section,
     where_lines,
 )

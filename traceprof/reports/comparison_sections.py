@@ -9,7 +9,7 @@ from traceprof.comparison.headline import LEVEL_TEXT, change_text, exact, signed
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import section, table
-from traceprof.reports.slow_steps_text import cause_text
+from traceprof.reports.time_text import cause_text
 from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from traceprof.analyses.kernels.launched_kernels import SEPARATOR
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
+from traceprof.kernel_names import kernel_title
 from traceprof.kernel_names.categories import MAIN_COMPUTE
-from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.blocks import MAX_NAME, section, table
 from traceprof.structs import Record
 from traceprof.units import counted, duration, percent, three_digits, times

@@ -47,12 +47,9 @@ def write(
     *,
     for_spreadsheets: bool = False,
 ) -> list[Path]:
-    """Write each table of a run into a file of its own.
+    """Write each table of a run into a file of its own; return the files.
 
     `for_spreadsheets` puts an apostrophe before texts in CSV that begin like a formula.
-
-    Returns:
-        The files.
 
     Raises:
         UsageError: the run has no rank.

@@ -1,4 +1,4 @@
-"""Rows of a rank's timeline: streams of the GPU, threads of the host."""
+"""Rows of a rank's timeline: streams of the GPU, threads of the host, lanes for what overlaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
-from traceprof.reports import lanes
 from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
@@ -29,6 +28,63 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
+
+
+def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:
+    """Return the order in which events nest: by start, longest first of several.
+
+    None if they are in that order already, as calls of a thread nearly always are.
+    """
+    starts_after = start_ns[1:] > start_ns[:-1]
+    is_tie = (start_ns[1:] == start_ns[:-1]) & (end_ns[1:] <= end_ns[:-1])
+    if bool((starts_after | is_tie).all()):
+        return None
+    return np.lexsort((-end_ns, start_ns))
+
+
+def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
+    """Return the nesting depth of each event: int64[n].
+
+    Starts ascend; of events that start together the longest is first. Deeper ones go into the last
+    of `most` lanes.
+    """
+    lasts = end_ns > start_ns
+    begun: Int64 = np.cumsum(lasts) - lasts
+    ended = np.searchsorted(np.sort(end_ns[lasts]), start_ns, side="right")
+    depth: Int64 = np.minimum(begun - ended, most - 1)
+    return depth
+
+
+def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
+    """Return lanes in which no two events overlap, as few as possible: int64[n].
+
+    Starts ascend; events that do not fit into the others go into the last of `most` lanes.
+    """
+    lane = np.full(len(start_ns), most - 1, np.int64)
+    left = np.arange(len(start_ns))
+    for number in range(most - 1):
+        if len(left) == 0:
+            break
+        chosen = _chain(start_ns[left], end_ns[left])
+        lane[left[chosen]] = number
+        left = left[~chosen]
+    return lane
+
+
+def _chain(start_ns: Int64, end_ns: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return the events reached by going from the first to the next that starts after its end."""
+    num = len(start_ns)
+    after = np.searchsorted(start_ns, end_ns)
+    # One more entry after the last, which points to itself.
+    step = np.append(np.maximum(after, np.arange(1, num + 1)), num)
+    chosen = np.zeros(num + 1, bool)
+    chosen[0] = True
+    # Each iteration doubles the number of steps that are followed.
+    while not chosen[num]:
+        chosen[step[chosen]] = True
+        step = step[step]
+    return chosen[:num]
+
 
 OPERATORS = "operators"
 _COPY_NAMES = {int(kind): f"{kind.label} copy" for kind in CopyKind}
@@ -338,7 +394,8 @@ def rank_scenes(rank: Rank, places: Sequence[Moment]) -> Iterator[Scene]:
                     rows[place].append(inside)
     for place, (start_ns, end_ns) in spans.items():
         host = _busiest_threads(threads[place])
-        gpu = sorted(streams[place], key=_busy)[-_MAX_STREAMS:]
+        gpu = sorted(streams[place], key=lambda track: int((track.end_ns - track.start_ns).sum()))
+        gpu = gpu[-_MAX_STREAMS:]
         gpu.sort(key=lambda track: track.number)
         rows_of = [row for track in host for row in _by_depth(track)]
         yield Scene(place, start_ns, end_ns, (*rows_of, *gpu))
@@ -368,12 +425,8 @@ def _span(place: Moment) -> tuple[int, int]:
     return place.start_ns - margin, place.end_ns + margin
 
 
-def _busy(track: Track) -> int:
-    return int((track.end_ns - track.start_ns).sum())
-
-
 def _by_depth(track: Track) -> Iterator[Track]:
-    split = lanes.nested if track.nests else lanes.packed
+    split = nested if track.nests else packed
     depth = split(track.start_ns, track.end_ns, _MAX_DEPTH + 1)
     num = 1 if track.category[0] == EventKind.CALL else _MAX_DEPTH
     for number in range(num):

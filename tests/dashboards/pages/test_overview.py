@@ -30,7 +30,7 @@ from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
 from traceprof.reports.drawings import timeline
 from traceprof.reports.html import svg
-from traceprof.reports.slow_steps_text import slow_steps_lines
+from traceprof.reports.time_text import slow_steps_lines
 from traceprof.reports.tracks import Moment, scenes
 from traceprof.units import duration
 

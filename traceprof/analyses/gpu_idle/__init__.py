@@ -35,7 +35,7 @@ from traceprof.host.idle_details import details
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import places
 from traceprof.host.thread_evidence import allocations
-from traceprof.kernel_names.titles import readable
+from traceprof.kernel_names import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step
 from traceprof.trace.grouping import distinct_values

@@ -13,8 +13,8 @@ from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.steps.step_means import block_of, num_blocks
 from traceprof.findings import Count, Evidence
+from traceprof.kernel_names import short_title
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
-from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered, ordered, sorted_in_groups

@@ -36,8 +36,8 @@ from traceprof.findings import (
 )
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
+from traceprof.kernel_names import short_title
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.kernel_names.titles import short_title
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in

@@ -50,11 +50,9 @@ Record = TypeVar("Record", bound=Struct)
 def record(
     *columns: str | EllipsisType, without: Sequence[str] = ()
 ) -> Callable[[type[Record]], type[Record]]:
-    """Return a decorator that makes a record of a subclass of a row.
+    """Return a decorator that makes a record of a subclass of a row, with its fields in order.
 
-    Args:
-        columns: the order of the fields; `...` stands for those of the row that are not named.
-        without: fields of the row that the document has not.
+    `...` stands for those of the row that are named neither here nor in `without`.
 
     Raises:
         TypeError: a field that the record declares has no place among the columns.
@@ -104,10 +102,7 @@ def _evaluated(annotation: object, module: str) -> object:
 def maker(kind: type[Record], *own: str) -> Callable[..., Record]:
     """Return a function that makes a record of a row and what the row lacks: `made(row, 3)`.
 
-    Args:
-        kind: the type of the record.
-        own: the fields whose values are given, in this order; a row has an attribute for each of
-            the others.
+    `own`: the fields whose values are given; a row has an attribute for each of the others.
     """
     names = tuple(name for name in kind.__struct_fields__ if name not in own)
     values = attrgetter(*names)

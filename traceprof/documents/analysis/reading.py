@@ -20,11 +20,7 @@ _MAX_NUMBER = 1 << 62  # sums of some, and their squares as floats, can be compu
 
 
 def read_document(text: bytes, name: str) -> Document:
-    """Return the document of an analysis.
-
-    Args:
-        text: the JSON.
-        name: of its source, for errors.
+    """Return the document of an analysis from JSON; errors call its source by the name.
 
     Raises:
         TraceFileError: it is not JSON, another document, from another version, or damaged.

@@ -71,12 +71,9 @@ def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def nested_order(start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return the order of the begins and ends of events that lie inside each other.
+    """Return the order of the begins and ends of n events that lie inside each other.
 
-    `start_ns`: int64[n], ascending. `end_ns`: int64[n].
-
-    Returns:
-        int64[2 n]: i for where event i begins, ~i for where it ends.
+    int64[2 n]: i for where event i begins, ~i for where it ends. Events ascend by start.
     """
     begun, ending, before = _ends(start_ns, end_ns)
     order = np.empty(2 * len(start_ns), np.int64)
@@ -89,9 +86,8 @@ def nested_order(start_ns: Int64, end_ns: Int64) -> Int64:
 def _ends(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Return positions of ends among begins, for events that nest (last begun, first ended).
 
-    Returns:
-        For each event, how many have begun when it ends; the events by when they end; and for each
-        event, how many have ended when it begins.
+    For each event, how many have begun when it ends; the events by when they end; and for each
+    event, how many have ended when it begins.
     """
     number = np.arange(len(start_ns))
     if (end_ns[:-1] <= start_ns[1:]).all():  # one after the other: the most of a stream
@@ -292,9 +288,7 @@ _PLAIN, _NOTED, _SPECIAL = map(np.int8, range(3))
 class PacketWriter:
     """Writes packets, a few thousand at a time.
 
-    Args:
-        file: is written to.
-        shift_ns: is added to all times; Perfetto has none below 0.
+    `shift_ns` is added to all times; Perfetto has none below 0.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:

@@ -274,10 +274,8 @@ def _events(
 def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
     """Return the critical paths of a step of median length and of the slowest one.
 
-    `analysis`: of a run whose reports are open. Without steps, the training is the step.
-
-    Returns:
-        Why there is none, where a replay of the steps does not fit what was measured.
+    Without steps, the training is the step. Where a replay does not fit what was measured, there
+    is none, and the result says why.
     """
     refusal = _refusal(analysis)
     if refusal is not None:
