@@ -30,8 +30,11 @@ LOCATION = "_pages_location"
 PATHNAME, SEARCH = f"{LOCATION}.pathname", f"{LOCATION}.search"
 
 
-def shell(*, is_ready: bool) -> Component:
-    """Return the layout of the application: the bar, and room for a page."""
+def shell(*, is_ready: bool, has_scope: bool = True) -> Component:
+    """Return the layout of the application: the bar, and room for a page.
+
+    Without a scope there is nothing to choose.
+    """
     loading = html.Div(  # filled by the browser
         [
             html.P("Reading the reports …"),
@@ -57,7 +60,7 @@ def shell(*, is_ready: bool) -> Component:
                         ],
                         className="top",
                     ),
-                    html.Div(_scope(), className="scope", id="choose"),
+                    html.Div(_scope(), className="scope", id="choose", hidden=not has_scope),
                 ],
                 className="head",
             ),

@@ -456,7 +456,9 @@ def heat(
     times = [
         _times(result, grid.first[row], grid.last[row], clock) for row, result in enumerate(results)
     ]
-    drawn = _heat_map(results, grid, grid.longest_ns, times, hrefs, clock, others)
+    drawn = heat_map(
+        [row.rank for row in results], grid, grid.longest_ns, times, hrefs, clock, others
+    )
     low, high = color_range(grid.longest_ns)
     return drawn | {"low": low, "high": high, "before": "", "zero": ""}
 
@@ -511,7 +513,9 @@ def late_heat(
             whole[cells] = offsets(when, clock.base_ns)
             own[name] = whole.tolist()
         times.append(own)
-    drawn = _heat_map(ranks[0], grid, late_ns, times[: len(ranks[0])], hrefs, clock, others)
+    drawn = heat_map(
+        [row.rank for row in ranks[0]], grid, late_ns, times[: len(ranks[0])], hrefs, clock, others
+    )
     known = late_ns[late_ns > 0]
     high = color_range(known)[1] if len(known) else 1.0
     return drawn | {"low": 0.0, "high": high, "before": "late by ", "zero": "not the last"}
@@ -530,12 +534,12 @@ def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int6
     return np.where(is_inside, column, -1)
 
 
-def _heat_map(
-    results: Sequence[BreakdownResult],
+def heat_map(
+    ranks: Sequence[int],
     grid: StepGrid,
     length_ns: Float64,
     times: Sequence[dict[str, list[int]]],
-    hrefs: Sequence[str],
+    hrefs: Sequence[str | None],
     clock: Clock,
     others: str,
 ) -> dict[str, Any]:
@@ -545,15 +549,15 @@ def _heat_map(
     """
     rows: list[dict[str, Any]] = [
         {
-            "title": f"rank {result.rank}",
+            "title": f"rank {rank}",
             "href": href,
             "length_ns": rounded(length_ns[row], 0),
             **times[row],
         }
-        for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
+        for row, (rank, href) in enumerate(zip(ranks, hrefs, strict=True))
     ]
     if others:
-        middle = rounded(_medians(length_ns[len(results) :]), 0)
+        middle = rounded(_medians(length_ns[len(ranks) :]), 0)
         title = f"{others}, median"
         rows.append(
             {"title": title, "href": None, "length_ns": middle, "start_ns": [], "end_ns": []}

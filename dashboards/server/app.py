@@ -23,6 +23,7 @@ from flask_compress import Compress
 from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages import compare, kernels, overview, what_if
+from dashboards.pages import watched as watched_page
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.guard import Access
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("traceprof.dashboard")
 _FOLDER = Path(__file__).parents[1]
 _MAX_AGE_S = 365 * 24 * 3600  # of files whose address changes with their content
-_ANALYSIS, _PROGRESS = "TRACEPROF_ANALYSIS", "TRACEPROF_PROGRESS"  # of an application
+# Of an application.
+_ANALYSIS, _PROGRESS, _WATCHED = "TRACEPROF_ANALYSIS", "TRACEPROF_PROGRESS", "TRACEPROF_WATCHED"
 
 
 def create_app(
@@ -61,12 +63,14 @@ def create_app(
     files: ReportFiles | None = None,
     read_anew: Callable[[], None] | None = None,
     notes: Notes | None = None,
+    watched: Path | None = None,
 ) -> Dash:
     """Return the application, which serves all its files itself.
 
     Without an analysis it shows the progress of one; a page that a browser has loaded from one
     application continues with the other. By default, everybody on this machine has access, the
     reports' files are as they are now, nothing can be read anew, and notes are kept in memory.
+    Of a file of `instrument.watch`, all addresses show its page.
     """
     app = Dash(
         "dashboards",  # where its assets are
@@ -86,10 +90,13 @@ def create_app(
     server.config |= {
         _ANALYSIS: analysis,
         _PROGRESS: progress,
+        _WATCHED: watched,
         "SEND_FILE_MAX_AGE_DEFAULT": _MAX_AGE_S,
     }
     _register_pages()
-    app.layout = shell.shell(is_ready=analysis is not None)
+    app.layout = shell.shell(
+        is_ready=analysis is not None or watched is not None, has_scope=watched is None
+    )
     _register_bar(app)
     for module in (kernels, what_if, compare):
         _register_answers(app, module)
@@ -145,19 +152,26 @@ def _register_pages() -> None:
 
 
 def _title(module: Page) -> str:
+    if current_app.config[_WATCHED] is not None:
+        return f"{watched_page.TITLE} · traceprof"
     is_reading = current_app.config[_ANALYSIS] is None
     return f"{'reading' if is_reading else module.TITLE} · traceprof"
 
 
 def _shown(**_: object) -> Component | None:
     analysis, progress = current_app.config[_ANALYSIS], current_app.config[_PROGRESS]
+    watched: Path | None = current_app.config[_WATCHED]
     try:
+        if watched is not None:
+            return watched_page.layout(watched)
         address = _address()
         if analysis is not None:
             return _page(analysis, address)
         if progress is not None and progress.preview is not None and address.path == overview.PATH:
             return overview.preview(progress.preview, address)
     except TraceprofError as error:
+        if watched is not None:
+            return page(watched_page.TITLE, "", nothing(f"{error.what}: {error.why}."))
         if analysis is not None:  # else it is said when all is known
             back = html.P(dcc.Link("Go to the overview", href="/"))
             return page("There is no such view", f"{error.what}: {error.why}.", back)

@@ -24,6 +24,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -50,13 +51,21 @@ _IN_MEMORY = 1 << 30  # waitress does not close all files in which longer ones w
 class DashboardServer:
     """Serves the dashboard of one analysis; a context manager, which listens inside its block.
 
-    Port 0 is any free one; without `notes`, those of readers are kept until the server ends. A
-    UsageError says that the port is in use, or that there is no such address.
+    Where it is of a file of `instrument.watch`, that is all it shows. Port 0 is any free one;
+    without `notes`, those of readers are kept until the server ends. A UsageError says that the
+    port is in use, or that there is no such address.
     """
 
     def __init__(
-        self, host: str = HOST, port: int = 0, *, has_token: bool = True, notes: Notes | None = None
+        self,
+        host: str = HOST,
+        port: int = 0,
+        *,
+        has_token: bool = True,
+        notes: Notes | None = None,
+        watched: Path | None = None,
     ) -> None:
+        self._watched = watched
         self._notes = notes or Notes()
         self._socket = _listen(host, port)
         address, self._port = self._socket.getsockname()[:2]
@@ -190,6 +199,7 @@ class DashboardServer:
                 files=self._files,
                 read_anew=None if analysis is None else self._is_wanted_anew.set,
                 notes=self._notes,
+                watched=self._watched,
             )
         application: Application = app.server
         return application if analysis is None else _reading(analysis, application)

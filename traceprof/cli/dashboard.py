@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.options import (
+    ReportPath,
     ReportsCommand,
     expand,
     flops_option,
     judging_options,
     print_failures,
     progress,
-    reports_argument,
 )
 from traceprof.errors import MissingExtraError
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     epilog="Example: traceprof dashboard recording",
     short_help="Show the findings in a browser.",
 )
-@reports_argument
+@click.argument("reports", nargs=-1, metavar="REPORT...", type=ReportPath())
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -68,6 +68,14 @@ if TYPE_CHECKING:
     help="Keep the notes that readers write in this file; without it they are kept until the"
     " dashboard ends.",
 )
+@click.option(
+    "--watch",
+    "watched",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show what instrument.watch wrote to this file, also while the training runs, in place of"
+    " reports.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @flops_option
 @judging_options
@@ -78,6 +86,7 @@ def command(
     has_token: bool,
     before: tuple[str, ...],
     notes_path: Path | None,
+    watched: Path | None,
     opens: bool,
     flops_per_step: float | None,
     options: Options,
@@ -97,6 +106,13 @@ def command(
 
     options = replace(options, flops_per_step=flops_per_step)
     options.check()
+    if bool(reports) == (watched is not None):
+        raise click.UsageError("Name reports, or the file of a watch: --watch FILE.")
+    if watched is not None:
+        _show_watched(
+            DashboardServer(host, port, has_token=has_token, watched=watched), host, opens=opens
+        )
+        return
     paths = expand(reports)
     compared = CompareQuestion(before, options) if before else None
     server = DashboardServer(host, port, has_token=has_token, notes=Notes(notes_path))
@@ -130,6 +146,15 @@ def command(
                 server.read()
                 opened.close()
                 reading.close()
+
+
+def _show_watched(server: DashboardServer, host: str, *, opens: bool) -> None:
+    with server:
+        _announce(server, host, opens=opens)
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            click.echo("", err=True)
 
 
 def _answer(analysis: Analysis, question: Question, progress: Progress) -> object:

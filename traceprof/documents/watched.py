@@ -132,11 +132,11 @@ def is_watched(path: Path) -> bool:
     return start.startswith(_BEGIN) and _RANKS in start
 
 
-def read_watched(path: Path) -> Watched:
+def read_windows(path: Path) -> list[Window]:
     """Read the lines that a watch wrote; a last one that is being written is left out.
 
     Raises:
-        TraceFormatError: another line is none of a watch.
+        TraceFormatError: another line is none of a watch, or there is none yet.
     """
     lines = path.read_bytes()
     try:
@@ -147,6 +147,12 @@ def read_watched(path: Path) -> Watched:
     if not told:
         why = "it has no whole line yet"
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
+    return told
+
+
+def read_watched(path: Path) -> Watched:
+    """Read the lines that a watch wrote, as `read_windows` does, and say who was slow or silent."""
+    told = read_windows(path)
     windows = [window for window in told if window.ranks]
     parts, told_parts = _parts(windows) if windows else [], _parts(told)
     slow, loaders = (

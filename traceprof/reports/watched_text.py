@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.reports.blocks import Paragraph, section, table
 from traceprof.reports.terminal import plain, renderable
@@ -19,15 +19,32 @@ _MAX_ENTRIES = 10
 _MAX_RANKS = 16
 
 
+class Verdict(NamedTuple):
+    """What a watch found of one rank."""
+
+    rank: int
+    since_step: int
+    until_step: int | None  # None where it went on up to the last line, or is not known
+    line: str  # all of it, as a sentence
+
+
+def verdicts(watched: Watched) -> list[Verdict]:
+    """Return who was slow, waited for its loader, did not answer or got no further."""
+    lines = (
+        *((one, _slow_line(one)) for one in watched.slow),
+        *((one, _loader_line(one)) for one in watched.slow_loaders),
+        *((one, _silent_line(one)) for one in watched.silent),
+    )
+    return [
+        *(Verdict(one.rank, one.since_step, one.until_step, line) for one, line in lines),
+        *(Verdict(one.rank, one.after_step, None, _stuck_line(one)) for one in watched.stuck),
+    ]
+
+
 def render(watched: Watched) -> str:
     """Return who was slow, since when and until when, and each rank's times, as plain text."""
     title = Paragraph(f"traceprof {__version__}", "title")
-    lines = [
-        *map(_slow_line, watched.slow),
-        *map(_loader_line, watched.slow_loaders),
-        *map(_silent_line, watched.silent),
-        *map(_stuck_line, watched.stuck),
-    ]
+    lines = [found.line for found in verdicts(watched)]
     if not lines:
         lines = ["No rank took longer than its peers by more than the noise, and all answered."]
     more = len(lines) - _MAX_ENTRIES
