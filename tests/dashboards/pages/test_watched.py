@@ -8,9 +8,9 @@ from playwright.sync_api import Page, expect
 from dashboards.pages import watched
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
-from tests.documents.test_watched import MS, PEERS, third_is_slow, written
 from tests.support.commands import in_process
 from tests.support.dashboard import charts, named, text
+from tests.support.watches import MS, PEERS, third_is_slow, written
 
 
 def test_the_late_rank_is_late_in_its_steps_and_others_are_not(tmp_path: Path) -> None:
