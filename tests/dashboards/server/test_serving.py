@@ -111,7 +111,7 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
     }  # fmt: skip
     of_analyze = {param.name for param in analyze_command.params} - others
     assert of_analyze == {param.name for param in dashboard_command.params} - {
-        "host", "port", "opens", "has_token", "before", "notes_path",
+        "host", "port", "opens", "has_token", "before", "notes_path", "watched",
     }  # fmt: skip
 
 
