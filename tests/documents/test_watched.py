@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from instrument.watching import Reporter
+from instrument.watching import Reporter, Times
 from tests.support.commands import in_process
 from tests.support.watches import MS, PEERS, SLOW, third_is_slow, written
 from traceprof.documents.schema import texts

@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 
 def verdicts(watched: Watched) -> list[Verdict]:
     """Return who was slow, waited for its loader, did not answer or got no further."""
-    lines = (
+    lines: tuple[tuple[SlowRank | SlowLoader | SilentRank, str], ...] = (
         *((one, _slow_line(one)) for one in watched.slow),
         *((one, _loader_line(one)) for one in watched.slow_loaders),
         *((one, _silent_line(one)) for one in watched.silent),
