@@ -267,6 +267,8 @@ def test_two_steps_of_a_part_promise_nothing(traces: Path) -> None:
     name = "TraceLens_tests_traces_mi300_resnet_act_checkpoint.json.gz"
     said = three_lines(analyze_reports([traces / "kineto" / name]))
     assert said is not None
+    # Nor does one rank of many show whether it waits for the others.
+    assert said.action == "Give the reports of all ranks together"
     assert said.gain == "unknown from so few steps: record 10"
     assert said.trust is not None
     assert said.trust.endswith("only 2 steps")

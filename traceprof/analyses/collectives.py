@@ -194,7 +194,9 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     in_machine = peaks_gb_per_s["intra-node"]
     for number in distinct_values(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
-        peak = in_machine if _share_the_report(rank, sent.world_size[chosen]) else None
+        num_ranks = sent.world_size[chosen]
+        share_the_report = ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all()
+        peak = in_machine if share_the_report else None
         uses.append(_use(sent, chosen, (end - start)[chosen], peak))
     uses.sort(key=by_cost)
     sized = inside & (sent.bytes != UNKNOWN)
@@ -290,11 +292,6 @@ def _rows(sent: Messages) -> Int64:
     group = np.where(sent.group >= 0, len(sent.communicators) + sent.group, UNKNOWN)
     communicator = np.where(sent.communicator >= 0, sent.communicator, group)
     return sent.operation * (len(sent.communicators) + len(sent.groups) + 1) + communicator + 1
-
-
-def _share_the_report(rank: Rank, num_ranks: Int64) -> bool:
-    """Return whether ranks of communicators of these sizes are all in the rank's report."""
-    return bool(((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all())
 
 
 def _use(

@@ -112,7 +112,9 @@ def step_flops(
     steps = steady_steps(rank, window)
     total_ns, num = int((steps.end_ns - steps.start_ns).sum()), len(steps.start_ns)
     given = rank.given_flops_per_step
-    if given is not None and _are_marked(rank) and len(steps.step):
+    # A period may be a part of what a user calls a step.
+    are_marked = rank.steps is not None and rank.steps.found_by is StepsSource.RANGES
+    if given is not None and are_marked and len(steps.step):
         source: Literal["given", "shapes"] = "given"
         flops, coverage = given, 1.0
     else:
@@ -133,11 +135,6 @@ def step_flops(
         peak_flops_per_s=peak_per_s,
         mfu=None if peak_per_s is None else per_s / peak_per_s,
     )
-
-
-def _are_marked(rank: Rank) -> bool:
-    """Return whether ranges mark steps: a period may be a part of what a user calls a step."""
-    return rank.steps is not None and rank.steps.found_by is StepsSource.RANGES
 
 
 GRAPH = "graph"

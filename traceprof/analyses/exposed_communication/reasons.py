@@ -502,10 +502,11 @@ def advice(
     """Return remedies in words, and what to record to know more."""
     ranks, operation = late_ranks(operations), "" if rate is None else rate.operation
     who = f"rank {ranks[0]}" if ranks else "late ranks"
-    return (
-        *(remedy.text(operation, who) for remedy in chosen),
-        *_what_to_record(operations, how_to_collect),
-    )
+    lines = [remedy.text(operation, who) for remedy in chosen]
+    lines += _what_to_record(operations, how_to_collect)
+    # What one rank alone shows as long may be waiting: then no bytes help.
+    is_long = [reason for reason, _ in main_reasons(operations)[:1]] == [Reason.TRANSFER]
+    return tuple(sorted(lines, key=lambda line: not (is_long and line == _GIVE_ALL)))
 
 
 def _of_pytorch(

@@ -195,16 +195,12 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
         lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {cause.why}; {do}")
     if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:
         # What is kept in host memory has advice of its own on copying less.
-        lines.insert(int(causes[0][0] is OFFLOAD), _too_little_to_hide(hideable_ns, to_hide_ns))
+        lines.insert(
+            int(causes[0][0] is OFFLOAD),
+            "Copy less, less often or fewer bytes: other work to hide them behind takes"
+            f" {duration(hideable_ns)} in all, {percent(hideable_ns / to_hide_ns)} of them",
+        )
     return tuple(lines)
-
-
-def _too_little_to_hide(hideable_ns: int, to_hide_ns: int) -> str:
-    """Say that overlap cannot help much, since there is little else to run beside the copies."""
-    return (
-        f"Copy less, less often or fewer bytes: other work to hide them behind takes"
-        f" {duration(hideable_ns)} in all, {percent(hideable_ns / to_hide_ns)} of them"
-    )
 
 
 def page_advice() -> list[str]:

@@ -280,12 +280,11 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
         is_late=is_late,
         ready_ns=ready,
         accumulates=accumulates,
-        is_steady=is_in(of_step, _steady(rank, window)),
+        is_steady=is_in(
+            of_step,
+            _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step],
+        ),
     )
-
-
-def _steady(rank: Rank, window: Window) -> Int64:
-    return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
 
 
 def _launched(rank: Rank) -> Int64:

@@ -74,7 +74,12 @@ def run(rank: Rank, window: Window) -> ProcessGroupsResult:
     inside = np.flatnonzero(window.holds_start(operations.start_ns))
     kind = operations.kind[inside]
     group, groups = _numbered([call and call.fields.communicator for call in calls])
-    signature, signatures = _numbered([call and _signature(call) for call in calls])
+    signature, signatures = _numbered(
+        [
+            call and Signature(call.operation, call.fields.bytes, call.fields.world_size)
+            for call in calls
+        ]
+    )
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
     return ProcessGroupsResult(
         rank=rank.rank,
@@ -100,10 +105,6 @@ def refined(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroups
         for use in result.uses
     )
     return replace(result, uses=uses)
-
-
-def _signature(call: CallLabel) -> Signature:
-    return Signature(call.operation, call.fields.bytes, call.fields.world_size)
 
 
 def _row(call: CallLabel) -> _Row:
