@@ -92,11 +92,20 @@ def layout(analysis: Analysis, address: Address) -> Component:
             " communicate",
         )
         return ui.page(TITLE, lead, ui.card("Operations", empty), gaps)
+    operations = [
+        record(
+            _OPERATIONS,
+            use,
+            rank=rank,
+            communicator=use.communicator_text and one_line(use.communicator_text),
+        )
+        for rank, use in ui.sorted_worst_first(uses, lambda row: row[1].total_ns)
+    ]
     return ui.page(
         TITLE,
         lead,
         html.Div([_time(uses), _bandwidth(view, uses)], className="columns"),
-        _operations(uses),
+        ui.card("Operations", table("nccl-operations", _OPERATIONS, operations, "nccl.csv")),
         _waits(view, view.of(nccl_serialization)),
         gaps,
     )
@@ -137,19 +146,6 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
     has_peak = any(use.peak_gb_per_s is not None for _, use in points)
     note = None if has_peak else "no peak: no link that all ranks share is known"
     return ui.card(title, chart, note=note)
-
-
-def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
-    rows = [
-        record(
-            _OPERATIONS,
-            use,
-            rank=rank,
-            communicator=use.communicator_text and one_line(use.communicator_text),
-        )
-        for rank, use in ui.sorted_worst_first(uses, lambda row: row[1].total_ns)
-    ]
-    return ui.card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
 
 
 def _waits(view: View, results: Sequence[SerializationResult]) -> Component:

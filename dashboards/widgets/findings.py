@@ -339,12 +339,16 @@ def headline_card(view: View, what_if: str) -> Component | None:
     if headline is None or view.address.chosen.has_range:
         return None
     verdict = three_lines(view.analysis.result)
+    no_finding = (
+        f"No finding reaches 1 % of the {breakdown.judged_kind(view.analysis.of(breakdown))}:"
+        " less cannot be distinguished from differences between two runs."
+    )
     return html.Section(
         [
             *(html.P(line, className="verdict") for line in (verdict.lines if verdict else ())),
             html.P(_takes(headline), className="takes"),
             html.P(_about(headline), className="note"),
-            None if view.findings else _no_finding(view),
+            None if view.findings else ui.nothing(no_finding),
             _could_take(headline, what_if),
         ],
         className="card headline",
@@ -413,11 +417,3 @@ def _about(headline: Headline) -> str:
     if headline.lengths is not None:
         lines += about_steps(result, headline.lengths)
     return " ".join(filter(None, lines))
-
-
-def _no_finding(view: View) -> Component:
-    judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    return ui.nothing(
-        f"No finding reaches 1 % of the {judged}: less cannot be distinguished from"
-        " differences between two runs."
-    )
