@@ -122,7 +122,7 @@ def test_a_usual_step_is_shorter_whatever_hides_it_in_the_mean(
     assert found.step.usual.longer_cause == "data_loading"
     told = f"{longer[0]} steps before and {longer[1]} after, a quarter longer or more (mostly data"
     assert told in (usual(found) or "")
-    assert found.step.to_decide == f"record {decides}"
+    assert found.step.to_decide == f"Record {decides}"
     # Every format says it in the verdict's own sentence.
     assert found.headline.endswith(f" Record {decides}.")
     title = markdown.render_comparison(found).splitlines()[0]

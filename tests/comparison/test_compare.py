@@ -314,9 +314,9 @@ def test_what_would_decide_is_said_of_an_open_verdict() -> None:
     size = max(abs(known(found.step.change)), 0.01)
     assert int(steps) == pytest.approx(26 * (0.3 / size) ** 2, rel=0.9)
     few = compare(noisy(0.01, 2), noisy(0.01, 3))
-    assert few.step.to_decide == "record 60 steps a side, not 2"
+    assert few.step.to_decide == "Record 60 steps a side, not 2"
     several = compare([noisy(0.3, 20), noisy(0.3, 20)], [noisy(0.3, 20)])
-    assert several.step.to_decide == "record more a side than 2 and 1"
+    assert several.step.to_decide == "Record more a side than 2 and 1"
     sure = compare(noisy(0.01, 60), with_lengths(document, *[2e6, 2.01e6] * 30))
     assert (sure.step.verdict, sure.step.to_decide) == ("slower", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from traceprof.analyses.steps.step_means import CAUSES, PARTS
 from traceprof.analyses.verdict.run_result import RunResult
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
 
 _ONE = (str, os.PathLike, Analysis, RunResult, Document)
-_PARTS: tuple[tuple[d.Part, str], ...] = (
-    ("compute", "compute"),
-    ("exposed communication", "exposed-communication"),
-    ("exposed copy", "exposed-copy"),
-    ("idle", "idle"),
-)  # as they are called, and as gates are
 
 
 def compare(
@@ -138,7 +132,7 @@ def compared(
     step = _step(*steps, spread, alone, is_comparable=checked.is_comparable)
     step.to_decide = to_decide(step, *steps, spread)
     unknown = next(why_incomplete(before.captures, after.captures), None)
-    parts = [_part(part, name, *steps, unknown) for part, name in _PARTS]
+    parts = [_part(part, *steps, unknown) for part in get_args(d.Part)]
     comparison = d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
@@ -278,11 +272,9 @@ def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.Unre
     )
 
 
-def _part(
-    part: d.Part, name: str, before: Series, after: Series, unknown: str | None
-) -> d.PartChange:
+def _part(part: d.Part, before: Series, after: Series, unknown: str | None) -> d.PartChange:
     column = f"{part.replace(' ', '_')}_ns"
-    change = change_of(parse(f"{name}:+0ns"), before, after)
+    change = change_of(parse(f"{part.replace(' ', '-')}:+0ns"), before, after)
     interval = None if change is None or unknown else change.interval
     values = before.means[column], after.means[column]
     return d.PartChange(

@@ -56,54 +56,33 @@ def communication(
 
 
 def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
-    by_key: defaultdict[_Key, list[_Use]] = defaultdict(list)
+    """Return the mean over recordings of means over their ranks, by kind and communicator."""
+    rows: defaultdict[_Key, list[tuple[CommunicationTotals, int]]] = defaultdict(list)
     for capture in captures:
-        for key, use in _of_capture(capture).items():
-            by_key[key].append(use)
-    number = len(captures)
-    return {
-        key: _Use(
-            key[0],
-            key[1],
-            uses[0].ranks,
-            sum(use.count for use in uses) / number,
-            sum(use.ns for use in uses) / number,
-            _mean([use.wait_ns for use in uses], number),
-            _mean([use.transfer_ns for use in uses], number),
-        )
-        for key, uses in by_key.items()
-    }
-
-
-def _of_capture(capture: Document) -> dict[_Key, _Use]:
-    rows: defaultdict[_Key, list[CommunicationTotals]] = defaultdict(list)
-    for row in capture.communication_totals:
-        rows[row.operation, row.communicator].append(row)
-    num_ranks = len({row.rank for row in capture.communication_totals})
+        num = len(captures) * len({row.rank for row in capture.communication_totals})
+        for row in capture.communication_totals:
+            rows[row.operation, row.communicator].append((row, num * max(row.num_steps, 1)))
     return {
         key: _Use(
             *key,
-            frozenset(row.rank for row in several),
-            sum(row.count / max(row.num_steps, 1) for row in several) / num_ranks,
-            sum(row.total_ns / max(row.num_steps, 1) for row in several) / num_ranks,
-            _mean([_per_step(row.wait_ns, row) for row in several], num_ranks),
-            _mean([_per_step(row.transfer_ns, row) for row in several], num_ranks),
+            frozenset(row.rank for row, _ in several),
+            sum(row.count / num for row, num in several),
+            sum(row.total_ns / num for row, num in several),
+            _total((row, row.wait_ns, num) for row, num in several),
+            _total((row, row.transfer_ns, num) for row, num in several),
         )
         for key, several in rows.items()
     }
 
 
-def _per_step(value: int | None, row: CommunicationTotals) -> float | None:
-    """Return a time per step; None if unknown, or if not all operations were matched."""
-    if value is None or row.num_matched < row.count:
-        return None
-    return value / max(row.num_steps, 1)
-
-
-def _mean(values: Iterable[float | None], number: int) -> float | None:
-    listed = list(values)
-    known = [value for value in listed if value is not None]
-    return sum(known) / number if len(known) == len(listed) else None
+def _total(times: Iterable[tuple[CommunicationTotals, int | None, int]]) -> float | None:
+    """Return a sum; None if a time is unknown, or is not of all operations."""
+    total = 0.0
+    for row, ns, num in times:
+        if ns is None or row.num_matched < row.count:
+            return None
+        total += ns / num
+    return total
 
 
 def _change(old: _Use | None, new: _Use | None) -> CommunicationChange:

@@ -16,11 +16,10 @@ from traceprof.units import counted, duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from traceprof.documents.analysis.model import Document, Kernel
+    from traceprof.documents.analysis.model import Document
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Of differences that make sides incomparable."""
-_NO_PARTS = "nothing"
 _UNKNOWN = "unknown"
 _MAX_CLOCK_RATIO = 10
 _MIN_SHARED = 0.5  # of the steps: so many in two recordings at the same nanoseconds are the same
@@ -138,11 +137,10 @@ def _ranks(captures: Sequence[Document]) -> str:
 
 
 def _steps(captures: Sequence[Document]) -> str:
-    sources = {
+    return _listed(
         capture.headline.steps_source.value if capture.steps else "not known"
         for capture in captures
-    }
-    return ", ".join(sorted(sources))
+    )
 
 
 def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tuple[str, str]:
@@ -152,7 +150,7 @@ def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tu
         for side in (before, after)
     ]
     alone = parts[0] - parts[1], parts[1] - parts[0]
-    first, second = (", ".join(sorted(some)) or _NO_PARTS for some in alone)
+    first, second = (", ".join(sorted(some)) or "nothing" for some in alone)
     return first, second
 
 
@@ -222,12 +220,6 @@ def _environment(before: Sequence[Document], after: Sequence[Document]) -> Itera
             yield Difference(name, first.get(name, ""), second.get(name, ""))
 
 
-def _share(captures: Sequence[Document], chosen: Callable[[Kernel], bool]) -> float:
-    rows = [row for capture in captures for row in capture.kernels]
-    total = sum(row.total_ns for row in rows)
-    return sum(row.total_ns for row in rows if chosen(row)) / total if total else 0.0
-
-
 def _precisions(captures: Sequence[Document]) -> str:
     of_matmul: Counter[str] = Counter()
     for capture in captures:
@@ -242,7 +234,9 @@ def _precisions(captures: Sequence[Document]) -> str:
 
 
 def _compiled(captures: Sequence[Document]) -> str:
-    is_used = _share(captures, lambda row: row.name.startswith("triton_")) >= _MIN_USED
+    rows = [row for capture in captures for row in capture.kernels]
+    compiled_ns = sum(row.total_ns for row in rows if row.name.startswith("triton_"))
+    is_used = compiled_ns > 0 and compiled_ns >= _MIN_USED * sum(row.total_ns for row in rows)
     return "used" if is_used else "not used"
 
 

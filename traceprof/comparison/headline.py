@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEVEL_TEXT = f"{LEVEL * 100:.0f} %"
 _USUAL_STEPS = 60  # which show 2 % (docs/compare.md)
-_THREE = "record three a side"
+_THREE = "Record three a side"
 _CAUSES = frozenset(cause.value.replace("_", " ") for cause in IdleCause)
 
 
@@ -44,9 +44,9 @@ def to_decide(step: Step, before: Series, after: Series, spread: Sequence[Spread
     if step.verdict != "inconclusive":
         return None
     if step.basis == "training":
-        return "name the range around a step (--step-pattern)"
+        return "Name the range around a step (--step-pattern)"
     if step.basis == "captures":
-        return f"record more a side than {len(before.captures)} and {len(after.captures)}"
+        return f"Record more a side than {len(before.captures)} and {len(after.captures)}"
     return _steps_to_record(step, before, after, spread)
 
 
@@ -54,7 +54,7 @@ def _steps_to_record(step: Step, before: Series, after: Series, spread: Sequence
     lengths = before.lengths[0], after.lengths[0]
     num = min(map(len, lengths))
     if num < MIN_STEPS:
-        return f"record {_USUAL_STEPS} steps a side, not {num}"
+        return f"Record {_USUAL_STEPS} steps a side, not {num}"
     mix = step.at_same_mix
     change = (step.change or 0.0) if mix is None else mix.change
     size = max(abs(change), SAME)
@@ -65,7 +65,7 @@ def _steps_to_record(step: Step, before: Series, after: Series, spread: Sequence
     alike = beyond(Interval(100 * size, 100 * size), before, after, spread)
     if alike is not None and alike.low <= 0:
         return f"{_THREE}, of about {steps} each, not {num}" if steps else _THREE
-    return f"record about {steps} a side, not {num}" if steps else "record more steps a side"
+    return f"Record about {steps} a side, not {num}" if steps else "Record more steps a side"
 
 
 def sentence(comparison: Comparison) -> str:
@@ -75,7 +75,7 @@ def sentence(comparison: Comparison) -> str:
         return _differs(comparison)
     values = f"{exact(step.before_ns)} before and {exact(step.after_ns)} after"
     what = "The training, without steps," if step.basis == "training" else "A step"
-    end = "" if step.to_decide is None else f" {_capital(step.to_decide)}."
+    end = "" if step.to_decide is None else f" {step.to_decide}."
     if step.low is None or step.high is None:
         change = "" if step.change is None else f" ({signed(step.change)})"
         why = step.verdict if step.verdict == "not comparable" else "inconclusive"
@@ -107,12 +107,8 @@ def _differs(comparison: Comparison) -> str:
     return (
         f"These two recordings differ by {change}, {exact(step.before_ns)} a step before and"
         f" {exact(step.after_ns)} after: runs of one program differ so, in {what} above all"
-        f" (here {change_text(sum(changes))}). {_capital(step.to_decide or '')}."
+        f" (here {change_text(sum(changes))}). {step.to_decide}."
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def span(change: float, low: float, high: float) -> str:

@@ -229,18 +229,14 @@ def _by_place(
 def _changes(pairs: Sequence[_Pair]) -> list[KernelChange]:
     corrected = probabilities([(old, new) for _, old, new in pairs])
     changes = []
-    for index, (rung, old, new) in enumerate(pairs):
-        named = old or new
-        if named is None:
-            continue
+    for (rung, old, new), p_adjusted in zip(pairs, corrected, strict=True):
         before_ns, after_ns = (0 if use is None else round(use.ns) for use in (old, new))
-        p_adjusted = corrected[index]
         changes.append(
             KernelChange(
                 before=None if old is None else old.name,
                 after=None if new is None else new.name,
                 rung=rung,
-                category=named.category,
+                category=next(use.category for use in (old, new) if use is not None),
                 before_ns=before_ns,
                 after_ns=after_ns,
                 change_ns=after_ns - before_ns,

@@ -66,7 +66,8 @@ def loaded(
     captures: list[Document] = []
     for source in sources:
         if isinstance(source, (Analysis, RunResult, Document)):
-            captures.append(_of_result(source))
+            of_run = source.result if isinstance(source, Analysis) else source
+            captures.append(of_run if isinstance(of_run, Document) else document(of_run))
             continue
         text = os.fspath(source)
         run = run_of_store(text)
@@ -127,17 +128,14 @@ def run_of_store(text: str) -> tuple[str, str] | None:
     return store, name
 
 
-def _of_result(source: Analysis | RunResult | Document) -> Document:
-    if isinstance(source, Document):
-        return source
-    return document(source.result if isinstance(source, Analysis) else source)
-
-
 def _saved(path: Path) -> Document | None:
     """Return the analysis that a file holds; None if it is something else."""
     if not path.is_file():  # a pipe would wait for its writer
         return None
-    _refuse_store(path)
+    if is_store(path):
+        names = [run.name for run in stored_runs(path)]
+        remedy = f"say which run: {path}#{names[0]}" if names else "save a run first"
+        raise UsageError(f"cannot compare {path}", "it is a store of runs", remedy)
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -147,17 +145,6 @@ def _saved(path: Path) -> Document | None:
     except OSError:
         return None  # whoever opens it as a report says what is wrong
     return read_document(content, str(path))
-
-
-def _refuse_store(path: Path) -> None:
-    if not is_store(path):
-        return
-    names = [run.name for run in stored_runs(path)]
-    raise UsageError(
-        f"cannot compare {path}",
-        "it is a store of runs",
-        f"say which run: {path}#{names[0]}" if names else "save a run first",
-    )
 
 
 def _name(sources: Sequence[Source]) -> str:

@@ -159,7 +159,7 @@ def _gates(comparison: Comparison) -> Section:
 
 
 def _parts(comparison: Comparison) -> Section:
-    before, after, change = comparison.mean_before, comparison.mean_after, comparison.parts
+    before_ns, after_ns = comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns
     rows: list[tuple[str, ...]] = [
         (
             part.part,
@@ -172,15 +172,8 @@ def _parts(comparison: Comparison) -> Section:
         )
         for part in comparison.part_changes
     ]
-    rows.append(
-        (
-            "mean over ranks",
-            duration(before.mean_step_ns),
-            duration(after.mean_step_ns),
-            change_text(change.mean_step_ns),
-            "",
-        )
-    )
+    change = change_text(comparison.parts.mean_step_ns)
+    rows.append(("mean over ranks", duration(before_ns), duration(after_ns), change, ""))
     headings = ("part", "before", "after", "change", LEVEL_TEXT)
     return section("Where it comes from", table(headings, rows, text=("part",)))
 
