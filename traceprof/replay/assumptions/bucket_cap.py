@@ -19,7 +19,6 @@ from traceprof.trace.grouping import is_in, median_of
 if TYPE_CHECKING:
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.graph.longest_path import GraphEdges
     from traceprof.replay.graph.run_graph import RunGraph
 
 _MIB = 1 << 20
@@ -37,7 +36,6 @@ class _Buckets(Record, frozen=True):
     bytes: Int64  # int64[n]
     first: Int64  # int64[s], where each step's begin
     start: Int64  # int64[n, r], the nodes at which they begin
-    release: Int64  # int64[n], the nodes at which their data begin to move
     transfer: Int64  # int64[n, r], the edges by which they are over
     transfer_ns: Float64  # float64[n], how long their data moved
 
@@ -53,11 +51,10 @@ def with_bucket_cap(
     unknown = missing_event_records(analysis, graph, "when gradients were ready")
     if unknown is not None:
         return unknown
-    edges = graph.edges
-    buckets = _buckets(analysis, graph, edges)
+    buckets = _buckets(analysis, graph)
     if buckets is None:
         return CannotChange("no gradient buckets were seen that all ranks reduce, of known size")
-    plan = _Plan(graph, edges, buckets)
+    plan = _Plan(graph, buckets)
     cap = cap_mib * _MIB
     latencies = _latencies(buckets)
     # Where buckets grow, the ones that were are put together; where they shrink, they are cut.
@@ -74,9 +71,9 @@ def with_bucket_cap(
     )
 
 
-def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buckets | None:
+def _buckets(analysis: OpenAnalysis, graph: RunGraph) -> _Buckets | None:
     """Return the buckets of the group that reduces most; None if there are none."""
-    transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
+    transfers = np.flatnonzero(graph.edges.kind == EdgeKind.TRANSFER)
     best: tuple[int, _Buckets] | None = None
     done = 0
     groups = zip(
@@ -98,14 +95,7 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         step = np.searchsorted(rank_steps.limits_ns, matched.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
         transfer_ns = median_of(graph.weights.of(0)[edge[rows]], axis=1)
-        buckets = _Buckets(
-            size[rows],
-            first,
-            matched.node[rows],
-            edges.source[edge[rows, 0]],
-            edge[rows],
-            transfer_ns,
-        )
+        buckets = _Buckets(size[rows], first, matched.node[rows], edge[rows], transfer_ns)
         total = int(size[rows].sum())
         if best is None or total > best[0]:
             best = total, buckets
@@ -115,13 +105,13 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
 class _Plan:
     """Makes the buckets of a run anew."""
 
-    def __init__(self, graph: RunGraph, edges: GraphEdges, buckets: _Buckets) -> None:
-        self._graph, self._edges, self._buckets = graph, edges, buckets
+    def __init__(self, graph: RunGraph, buckets: _Buckets) -> None:
+        self._graph, self._edges, self._buckets = graph, graph.edges, buckets
         self._weights = graph.weights.of(0)
         times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-        self._by_edge = times[edges.source] + self._weights
-        order = np.argsort(edges.target, kind="stable")
-        self._of_target, self._sorted = edges.target[order], order
+        self._by_edge = times[graph.edges.source] + self._weights
+        self._sorted = np.argsort(graph.edges.target, kind="stable")
+        self._of_target = graph.edges.target[self._sorted]
 
     def change(self, cap: float, how: int, latency_ns: float) -> RunChange:
         """Return the graph's change where a bucket is closed from `cap` bytes on.

@@ -35,10 +35,6 @@ class Sends(Record, frozen=True):
 
     node: Int64  # int64[n], where each begins in the graph
     rank: Int64  # int64[n], indices of the run's ranks
-    step: Int64  # int64[n], in which step of its rank each began
-    start_ns: Int64  # int64[n], when each began
-    direction: Int64  # int64[n], 1 sends, 2 receives, 3 both; -1 if unknown
-    peer: Int64  # int64[n], numbers of the other ranks
     partner: Int64  # int64[n], the other side: indices into these
     follows: Mask  # bool[n], whether it comes right after the one before it here, on their stream
     edge: Int64  # int64[n], of the graph, by which it waits for what is before it on its stream; -1
@@ -86,10 +82,6 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     return Sends(
         node,
         rank,
-        step,
-        start,
-        direction,
-        peer,
         partner,
         follows,
         edge,
@@ -171,7 +163,6 @@ class _Orders(Record, frozen=True):
     """The sends of a run, and their order."""
 
     graph: RunGraph  # of the run, with one set of weights
-    edges: GraphEdges  # of it
     sends: Sends  # of the run
     units: tuple[Int64, ...]  # rows that follow each other on a stream in one step, as launched
     measured: tuple[StreamOrder, ...]  # the order of each stream, as it was
@@ -203,7 +194,7 @@ class _Orders(Record, frozen=True):
         place = {order: index for index, order in enumerate(measured)}
         measured_graph = replace(graph, weights=graph.weights.chosen((0,)))
         pattern_of = tuple(place.get(order, -1) for order in orders)
-        return _Orders(measured_graph, graph.edges, sends, units, measured, pattern_of)
+        return _Orders(measured_graph, sends, units, measured, pattern_of)
 
     def change(self, sequence: Int64) -> RunChange:
         """Return what changes in the graph if the rows come in this order, within their units."""
@@ -217,15 +208,15 @@ class _Orders(Record, frozen=True):
         added = [np.full(len(joined), sends.turn_around_ns)]
         # What came before the first one still does, and what came after the last one.
         before = begins[(sends.edge[begins] >= 0) & (sequence[begins] != begins)]
-        source.append(self.edges.source[sends.edge[before]].astype(np.int64))
+        source.append(self.graph.edges.source[sends.edge[before]].astype(np.int64))
         target.append(node[sequence[before]])
         added.append(np.full(len(before), sends.turn_around_ns))
-        is_stream = self.edges.kind == EdgeKind.STREAM_ORDER
+        is_stream = self.graph.edges.kind == EdgeKind.STREAM_ORDER
         last = ends[sequence[ends] != ends]
-        after = np.flatnonzero(is_stream & is_in(self.edges.source, node[last] + 1))
-        of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
+        after = np.flatnonzero(is_stream & is_in(self.graph.edges.source, node[last] + 1))
+        of_last = last[np.searchsorted(node[last] + 1, self.graph.edges.source[after])]
         source.append(node[sequence[of_last]] + 1)
-        target.append(self.edges.target[after].astype(np.int64))
+        target.append(self.graph.edges.target[after].astype(np.int64))
         added.append(self.graph.weights.of(0)[after])
         waits = self._inherited(old)
         source.append(waits[0])
@@ -247,7 +238,7 @@ class _Orders(Record, frozen=True):
 
     def _inherited(self, rows: Int64) -> tuple[Int64, Int64, Float64]:
         """Return the waits of sends that have none of their own: those of the one before."""
-        edges, sends = self.edges, self.sends
+        edges, sends = self.graph.edges, self.sends
         is_wait = np.flatnonzero(edges.kind == EdgeKind.EVENT)
         row = np.searchsorted(sends.node, edges.target[is_wait])
         fits = row < len(sends)

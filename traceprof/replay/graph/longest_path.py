@@ -176,7 +176,6 @@ class Edges(Record, frozen=True):
     """Edges of one kind and one process; n of them."""
 
     kind: EdgeKind  # what they are
-    process: int  # index of the process; of collectives, of the member
     source: Int64  # int64[n], nodes
     target: Int64  # int64[n], nodes
     # int64[n], what they are about: calls of host edges, operations of GPU edges, rows of

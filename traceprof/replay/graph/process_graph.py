@@ -301,9 +301,9 @@ def in_segments(
     )
 
 
-def edges_of(index: int, process: Process, members: Mask) -> list[Edges]:
+def edges_of(process: Process, members: Mask) -> list[Edges]:
     """Return the edges within a process; `members`: bool[operations], of matched collectives."""
-    return [*_host_edges(index, process), *_gpu_edges(index, process, members)]
+    return [*_host_edges(process), *_gpu_edges(process, members)]
 
 
 def _host_segments(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
@@ -344,7 +344,7 @@ def _gpu_segments(
     return begins[:num]
 
 
-def _host_edges(index: int, process: Process) -> list[Edges]:
+def _host_edges(process: Process) -> list[Edges]:
     calls, waits, overs = process.calls, process.host_waits, process.hand_overs
     first, num = process.first_call, len(process.first_call)
     begin = process.host_node + 2 * np.arange(num)
@@ -363,31 +363,25 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
     stall = waits.is_stall
     rows = np.arange(len(waits.call))
     return [
-        _edges(EdgeKind.CAPTURE, index, np.full(len(starts), ROOT), begin[starts], first[starts]),
-        _edges(EdgeKind.PROGRAM_ORDER, index, begin[rest] - 1, begin[rest], first[rest]),
+        _edges(EdgeKind.CAPTURE, np.full(len(starts), ROOT), begin[starts], first[starts]),
+        _edges(EdgeKind.PROGRAM_ORDER, begin[rest] - 1, begin[rest], first[rest]),
         Edges(
             EdgeKind.HAND_OVER,
-            index,
             _return_node(process, overs.after),
             begin[over_segment],
             overs.call,
             overs.after,
         ),
-        _edges(EdgeKind.NOT_HANDED_OVER, index, begin[follows] - 1, begin[follows], first[follows]),
-        _edges(EdgeKind.SILENCE, index, begin[silent] - 1, begin[silent], first[silent]),
+        _edges(EdgeKind.NOT_HANDED_OVER, begin[follows] - 1, begin[follows], first[follows]),
+        _edges(EdgeKind.SILENCE, begin[silent] - 1, begin[silent], first[silent]),
         _edges(
-            EdgeKind.HIDDEN_WAIT,
-            index,
-            process.end_node(hidden.operation),
-            begin[silent],
-            hidden.call,
+            EdgeKind.HIDDEN_WAIT, process.end_node(hidden.operation), begin[silent], hidden.call
         ),
-        _edges(EdgeKind.CALLS, index, begin, begin + 1, np.arange(num)),
-        _edges(EdgeKind.SYNCHRONIZATION, index, held[~stall], waiting[~stall], rows[~stall]),
-        _edges(EdgeKind.FULL_QUEUE, index, held[stall], waiting[stall], rows[stall]),
+        _edges(EdgeKind.CALLS, begin, begin + 1, np.arange(num)),
+        _edges(EdgeKind.SYNCHRONIZATION, held[~stall], waiting[~stall], rows[~stall]),
+        _edges(EdgeKind.FULL_QUEUE, held[stall], waiting[stall], rows[stall]),
         Edges(
             EdgeKind.LOCK,
-            index,
             _return_node(process, locks.after),
             process.host_node + 2 * process.segment_of_call[locks.call] + 1,
             locks.call,
@@ -402,7 +396,7 @@ def _return_node(process: Process, call: Int64) -> Int64:
     return nodes
 
 
-def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
+def _gpu_edges(process: Process, members: Mask) -> list[Edges]:
     work, first = process.work, process.first_operation
     num = len(first)
     begin = process.gpu_node + 2 * np.arange(num)
@@ -415,34 +409,23 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     between = process.stream_waits
     queued = queued_communication(process)
     return [
+        _edges(EdgeKind.CAPTURE, np.full(len(unknown), ROOT), begin[unknown], first[unknown]),
         _edges(
-            EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
+            EdgeKind.LAUNCH, process.launch_node(first[launched]), begin[launched], first[launched]
         ),
+        _edges(EdgeKind.STREAM_ORDER, begin[follows] - 1, begin[follows], first[follows]),
+        _edges(EdgeKind.OPERATIONS, begin[inside], begin[inside] + 1, first[inside]),
         _edges(
-            EdgeKind.LAUNCH,
-            index,
-            process.launch_node(first[launched]),
-            begin[launched],
-            first[launched],
-        ),
-        _edges(EdgeKind.STREAM_ORDER, index, begin[follows] - 1, begin[follows], first[follows]),
-        _edges(EdgeKind.OPERATIONS, index, begin[inside], begin[inside] + 1, first[inside]),
-        _edges(
-            EdgeKind.LAUNCHES,
-            index,
-            process.launch_node(first[within]),
-            begin[within] + 1,
-            first[within],
+            EdgeKind.LAUNCHES, process.launch_node(first[within]), begin[within] + 1, first[within]
         ),
         _edges(
             EdgeKind.EVENT,
-            index,
             process.end_node(between.producer),
             process.start_node(between.consumer),
             np.arange(len(between.producer)),
         ),
         *(
-            _edges(kind, index, node(earlier), other_node(later), later)
+            _edges(kind, node(earlier), other_node(later), later)
             for kind, node, other_node, (earlier, later) in (
                 (EdgeKind.INDEPENDENT_BEGIN, process.start_node, process.start_node, queued.all),
                 (EdgeKind.INDEPENDENT_END, process.end_node, process.end_node, queued.together),
@@ -454,5 +437,5 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     ]
 
 
-def _edges(kind: EdgeKind, process: int, source: Int64, target: Int64, at: Int64) -> Edges:
-    return Edges(kind, process, source, target, at, at)
+def _edges(kind: EdgeKind, source: Int64, target: Int64, at: Int64) -> Edges:
+    return Edges(kind, source, target, at, at)

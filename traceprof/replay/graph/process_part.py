@@ -305,7 +305,6 @@ def process_part(
     ranks: Sequence[tuple[int, Rank]],
     shift: int,
     stalls: Stalls,
-    number: int,
     matched_places: Sequence[Int64],
     members: Sequence[Sequence[int]],
     variants: Sequence[Weighing],
@@ -316,10 +315,10 @@ def process_part(
 ) -> ProcessPart:
     """Read one process, cut it into segments and weigh it.
 
-    `stalls`: its launches that a full queue blocked; `number`: its index. By group of ranks,
-    `matched_places` are the operations in which its `members` wait for each other. `left_out`:
-    int64[l], the numbers of steps of its first rank that are not steady. Without a sample all steps
-    are replayed; if it `is_kept`, it can be weighed again.
+    `stalls`: its launches that a full queue blocked. By group of ranks, `matched_places` are the
+    operations in which its `members` wait for each other. `left_out`: int64[l], the numbers of
+    steps of its first rank that are not steady. Without a sample all steps are replayed; if it
+    `is_kept`, it can be weighed again.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
     observed = observe(ranks, shift, stalls, span)
@@ -347,7 +346,7 @@ def process_part(
     del observed
     for _, rank in ranks:
         rank.operations.release()
-    edges = edges_of(number, process, is_member)
+    edges = edges_of(process, is_member)
     steps_by_rank = [
         rank_steps_of(rank, process, steps)
         for (_, rank), steps in zip(ranks, of_ranks, strict=True)

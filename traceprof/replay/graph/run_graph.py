@@ -112,8 +112,7 @@ def run_graph(
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
 
-    def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> ProcessPart:
-        number, ranks = process
+    def part_of(ranks: list[tuple[int, Rank]]) -> ProcessPart:
         shift = clock_shift(analysis, ranks[0][1])
         stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
         _keep_rates(analysis, ranks)
@@ -121,7 +120,6 @@ def run_graph(
             ranks,
             shift,
             stalls,
-            number,
             places,
             members,
             variants,
@@ -140,10 +138,10 @@ def run_graph(
     weights, facts, kept, remaining = [], [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in places]
     num_operations = sum(len(rank.operations) for rank in analysis.run.ranks)
-    processes = list(enumerate(owners.values()))
+    processes = list(owners.values())
     progress.expect(len(processes))
     parts = map_items(part_of, processes, partial(_reopen, analysis), num_operations)
-    for ranks, unmoved in zip(owners.values(), _let_go(parts), strict=True):
+    for ranks, unmoved in zip(processes, _let_go(parts), strict=True):
         part = unmoved.moved(node - FIRST_NODE)
         facts.append(part.facts)
         node = part.facts.end_node
