@@ -217,18 +217,13 @@ def steps_of_kernels(rank: Rank) -> Int64:
 
 
 class _Groups:
-    """Runs of equal ids.
-
-    Attributes:
-        id: int64[m], ascending.
-        first: int64[m], where each run begins.
-        num: int64[m], how long it is.
-        of: int64[n], which run each element is in.
-    """
+    """m runs of equal ids among n."""
 
     def __init__(self, ids: Int64) -> None:
         """Take ids in ascending order."""
+        # int64[m] each: the ids, where each run begins, and how long it is
         self.id, self.first, self.num = np.unique(ids, return_index=True, return_counts=True)
+        # int64[n], which run each element is in
         self.of = np.repeat(np.arange(len(self.id)), self.num)
 
 

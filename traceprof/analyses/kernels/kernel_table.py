@@ -289,17 +289,11 @@ def compare(
     least_alone: int,
     places: Callable[[Int64], Int32] | None = None,
 ) -> ComparedSignatures:
-    """Compare kernels of a signature that ran at the same place, alone and overlapped.
+    """Compare n kernels of a signature that ran at the same place, alone and overlapped.
 
-    Args:
-        length_ns: int64[n], the kernels' durations.
-        beside_ns: int64[n], during which something communicated.
-        signature: int[n].
-        is_alone: bool[n].
-        is_overlapped: bool[n], beside communication for more than no time.
-        least_alone: kernels alone, at least two, without which a place is not compared.
-        places: returns the places of kernels with these indices, negative if unknown. All of
-            a signature are at one place where not given.
+    During `beside_ns` something communicated. A place with fewer than `least_alone` kernels alone,
+    at least two, is not compared. `places` returns the places of kernels by their indices, negative
+    if unknown; without it, all of a signature are at one place.
     """
     size = int(signature.max()) + 1 if len(signature) else 0
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
@@ -360,9 +354,7 @@ def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64
     mean, whichever is longer; then a duration that three of four do not exceed, or the mean. Of
     three or four kernels that is the longest, so that an expectation errs on the long side.
 
-    Args:
-        alone_ns: int64[a], durations by group, then duration.
-        num: int64[g], two at least.
+    `alone_ns`: int64[a], durations by group, then duration; `num`: int64[g], two at least.
     """
     if len(num) == 0:
         nothing = np.empty(0)
@@ -383,10 +375,7 @@ def slowdowns(
 ) -> tuple[ExpectedTimes, tuple[SignatureSlowdown, ...]]:
     """Add up all signatures, and describe each, the largest excess first.
 
-    Args:
-        rank: the rank.
-        compared: its compute kernels in the window.
-        kernel: int64[n], the indices of these kernels.
+    `compared`: the rank's compute kernels in the window; `kernel`: int64[n], their indices.
     """
     known, kernels = rank.trace.signatures, rank.operations.kernels
     stops = np.cumsum(compared.num_overlapped)

@@ -38,10 +38,8 @@ def places_in_steps(rank: Rank) -> Callable[[Int64], Int32] | None:
     The n-th kernel of its signature that a step launched is at the n-th place of all steps that
     launch as many of them. Where ranges of `instrument` show more backward passes than steps, each
     pass is taken instead of a step: gradients are reduced in one of several micro-batches only.
-
-    Args:
-        rank: the rank; the function takes int64[n], indices of kernels, and returns int32[n], -1
-            where the launch is not known, or comes before the first step.
+    The function takes int64[n], indices of kernels, and returns int32[n], -1 where the launch is
+    not known, or comes before the first step.
     """
     starts_ns, calls = unit_starts(rank), rank.calls
     if starts_ns is None or calls is None:

@@ -100,13 +100,10 @@ class Registration(Record, frozen=True):
         is_listed: bool = False,
         refined: Callable[[Any, RankComparison], Any] | None = None,
     ) -> Registration:
-        """Register a module.
+        """Register a module, which measures each rank, or all ranks together.
 
-        Args:
-            module: measures each rank, or all ranks together.
-            is_for_cpu: whether it also measures ranks without a GPU.
-            is_listed: whether its numbers are also shown for all that a rank did.
-            refined: returns a better result of a rank, once ranks have been compared.
+        `is_for_cpu`: also ranks without a GPU; `is_listed`: its numbers are also shown for all
+        that a rank did; `refined` returns a better result once ranks have been compared.
         """
         ids = tuple(module.FINDINGS)
 
