@@ -133,8 +133,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     ("cause", "found"),
     [
         ("loader", "it waited for its data loader"),
-        ("operator", "its forward, backward or optimizer takes longer"),
-        ("collections", "its forward, backward or optimizer takes longer"),
+        ("operator", "its forward, backward or optimizer takes longer: aten::mm, "),
+        ("collections", "its forward, backward or optimizer takes longer: garbage collection, "),
     ],
 )
 def test_a_slow_rank_and_one_peer_are_recorded(

@@ -74,12 +74,29 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
                 f" {duration(stalls.stalled_ns)} beyond the usual, and its GPU idled for"
                 f" {duration(stalls.idle_ns)}"
             )
+    if cause == SLOWER_COMPUTE:
+        return _longer_code(measured, rank, lateness_ns)
     if cause == "data loading":
         idle = next((gaps for gaps in measured.results.of(gpu_idle) if gaps.rank == rank), None)
         loading_ns = 0 if idle is None else idle.metrics.data_loading_ns
         if loading_ns:
             return f"its GPU idled for {duration(loading_ns)} for it"
     return ""
+
+
+def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
+    """Return the operator that makes up half of a rank's lateness, or garbage collection."""
+    spent = {packed.others.rank: packed.others.host_code for packed in measured.arrivals}
+    own = spent.pop(rank, {})
+    longer_ns = {
+        name: ns - median_of([others.get(name, 0) for others in spent.values()])
+        for name, ns in own.items()
+        if spent
+    }
+    name = max(longer_ns, key=lambda name: longer_ns[name], default="")
+    if not name or 2 * longer_ns[name] < lateness_ns:
+        return ""
+    return f"{name}, {duration(int(longer_ns[name]))} more than elsewhere"
 
 
 MIN_STEPS = 6

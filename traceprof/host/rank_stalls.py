@@ -164,7 +164,7 @@ def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], st
     reasons[_off_core_ns(rank, start, end, thread) > half] = OFF_CORE
     blocked = _blocked(rank, start, end, thread)
     reasons[[len(name) > 0 for name in blocked]] = BLOCKED
-    garbage = _garbage_collection(rank)
+    garbage = garbage_collection(rank)
     reasons[intervals.covered_within(garbage, start, end) > half] = GARBAGE
     spent: dict[str, int] = {}
     for name, ns, reason in zip(blocked, (end - start).tolist(), reasons.tolist(), strict=True):
@@ -224,7 +224,7 @@ def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
     return calls
 
 
-def _garbage_collection(rank: Rank) -> Intervals:
+def garbage_collection(rank: Rank) -> Intervals:
     """When any thread of the process collected garbage: no other Python runs meanwhile."""
     functions = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
     ranges = host_ranges(rank.trace).named.get(rank.process)

@@ -40,11 +40,10 @@ def multiply() -> None:
 
 def collect() -> None:
     """Spend most of the step in a collection."""
-    objects = [[number] for number in range(100_000)]
     gc.collect()
-    del objects
 
 
+_objects: list[list[int]] = []
 CAUSES = {"loader": load, "operator": multiply, "collections": collect}
 
 
@@ -136,6 +135,7 @@ def run(rank: int, store: str, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE)
     torch.set_num_threads(1)
     gc.freeze()
+    _objects.extend([number] for number in range(200_000))
     watching.TIMEOUT_S, watching.BEAT_S = 30.0, 0.1
     seen: dict[str, Any] = {cause: compare(cause, folder / cause) for cause in CAUSES}
     (folder / f"{rank}.json").write_text(json.dumps(seen | {"folder": str(folder)}))
