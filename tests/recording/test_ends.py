@@ -167,7 +167,7 @@ def test_a_program_without_passes_is_recorded_from_a_marked_step_on(
     assert ("or step that instrument.step marks" in printed) == (not is_marked), printed
 
 
-@pytest.mark.long  # with a program that ends as nsys does: tests/recording/test_busy_counters.py
+@pytest.mark.long  # with a program that ends as nsys does: tests/recording/test_import.py
 @pytest.mark.parametrize("tool", ["nsys", "torch"])
 def test_a_failure_of_nsys_itself_is_not_the_status_of_the_command(
     tmp_path: Path, tool: str
