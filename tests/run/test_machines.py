@@ -109,7 +109,7 @@ def written(folder: Path) -> Path:
     return builder.write(folder / "a.sqlite")
 
 
-def diagnose(folder: Path, *, path: str, width: int = 8) -> None:
+def diagnose(folder: Path, *, path: str, width: int = 8, host: str = "node7") -> None:
     gpus = [
         {
             "index": index,
@@ -122,7 +122,7 @@ def diagnose(folder: Path, *, path: str, width: int = 8) -> None:
         }
         for index in range(2)
     ]
-    document = {"host": "node7", "gpus": gpus, "paths": [["X", path], [path, "X"]]}
+    document = {"host": host, "gpus": gpus, "paths": [["X", path], [path, "X"]]}
     (folder / "doctor-node7.json").write_text(json.dumps(document))
 
 
@@ -157,8 +157,7 @@ def test_gpus_that_only_pcie_joins(tmp_path: Path) -> None:
 
 def test_a_file_of_another_machine_does_not_count(tmp_path: Path) -> None:
     report = written(tmp_path)
-    diagnose(tmp_path, path="NV4")
-    (tmp_path / "doctor-node7.json").write_text('{"host": "node8", "gpus": []}')
+    diagnose(tmp_path, path="NV4", host="node8")
     with ranks_of(report) as (rank,):
         assert rank.links == NO_LINKS
 

@@ -294,10 +294,11 @@ def test_an_open_address_without_a_token(host: str, status: int) -> None:
     assert client.get("/", headers={"Host": f"{name}:8050"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["//evil.example/?token=s3cret", "/\\evil.example?token=s3cret"])
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/"])
 def test_the_token_leads_nowhere_else(guarded: FlaskClient, path: str) -> None:
-    location = guarded.get(path).headers.get("Location", "/")
-    assert urlsplit(location).netloc == ""
+    # As it arrives: the client itself would take what follows // for a host.
+    answer = guarded.get("/?token=s3cret", environ_overrides={"PATH_INFO": path})
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/evil.example/")
 
 
 def test_what_a_page_may_load(client: FlaskClient) -> None:
