@@ -303,6 +303,7 @@ def test_the_token_leads_nowhere_else(guarded: FlaskClient, path: str) -> None:
 
 def test_what_a_page_may_load(client: FlaskClient) -> None:
     answer = client.get("/")
+    assert answer.status_code == 200
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "http:" not in policy
