@@ -43,7 +43,7 @@ def calls(name: str, *lengths: int) -> TraceBuilder:
 
 def stalled(builder: TraceBuilder, path: Path) -> list[tuple[int, int]]:
     """Return when stalls begin, and how long they are beyond the usual."""
-    with ranks_of(builder.write(path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(path)) as (rank,):
         found = host_stalls(rank)
         return [*zip(found.start_ns.tolist(), found.excess_ns.tolist(), strict=True)]
 
@@ -108,6 +108,9 @@ def test_waits_allocation_and_set_up_are_no_stalls(
 
 def test_the_first_call_of_its_name_is_none(tmp_path: Path) -> None:
     assert stalled(calls(QUERY, LONG, *[SHORT] * 8), tmp_path) == []
+    # The second one is.
+    found = stalled(calls(QUERY, SHORT, LONG, *[SHORT] * 7), tmp_path / "second.sqlite")
+    assert found == [(EVERY, LONG - SHORT)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])
