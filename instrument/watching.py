@@ -398,8 +398,10 @@ class Reporter:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(text)
+            with self._path.open("a+b") as file:
+                if file.tell() and file.seek(-1, os.SEEK_END) + 1 and file.read(1) != b"\n":
+                    text = f"\n{text}"  # a line was cut, by an end of the job or a full disk
+                file.write(text.encode())
         except OSError as error:
             if not self._has_complained:
                 _log.warning("no lines of the watch in %s: %s", self._path, error.strerror or error)

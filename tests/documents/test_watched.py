@@ -20,6 +20,7 @@ from traceprof.documents.watched import (
     StuckRank,
     is_watched,
     read_watched,
+    read_windows,
 )
 from traceprof.errors import TraceFormatError
 from traceprof.reports.watched_text import render
@@ -157,6 +158,13 @@ def test_damaged_lines(damage: Callable[[str], str], why: str, tmp_path: Path) -
     assert is_watched(path)
     with pytest.raises(TraceFormatError, match=why):
         read_watched(path)
+
+
+def test_a_line_that_was_cut_is_left_out_and_the_next_one_begins_anew(tmp_path: Path) -> None:
+    path = written(tmp_path / "watch.jsonl", lambda *_: PEERS, 3)
+    path.write_bytes(path.read_bytes()[:-100])
+    written(path, lambda *_: PEERS, 5)  # the job began again
+    assert [window.step for window in read_windows(path)] == [100, 200, *range(100, 501, 100)]
 
 
 def test_other_files_are_none(tmp_path: Path) -> None:

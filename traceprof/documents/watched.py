@@ -133,14 +133,14 @@ def is_watched(path: Path) -> bool:
 
 
 def read_windows(path: Path) -> list[Window]:
-    """Read the lines that a watch wrote; a last one that is being written is left out.
+    """Read the lines that a watch wrote, but for those that were cut while they were written.
 
     Raises:
         TraceFormatError: another line is none of a watch, or there is none yet.
     """
-    lines = path.read_bytes()
+    *lines, _ = path.read_bytes().split(b"\n")
     try:
-        told = msgspec.json.Decoder(Window).decode_lines(lines[: lines.rfind(b"\n") + 1])
+        told = [window for line in lines if (window := _window(line))]
     except msgspec.DecodeError as error:
         why = f"a line is none that instrument.watch writes ({error})"
         raise TraceFormatError(f"cannot read {path}", why, "copy it again") from error
@@ -148,6 +148,15 @@ def read_windows(path: Path) -> list[Window]:
         why = "it has no whole line yet"
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
     return told
+
+
+def _window(line: bytes) -> Window | None:
+    try:
+        return msgspec.json.decode(line, type=Window)
+    except msgspec.DecodeError as error:
+        if "truncated" in str(error):
+            return None
+        raise
 
 
 def read_watched(path: Path) -> Watched:
