@@ -34,7 +34,7 @@ _VERDICTS = (
     Column(
         "until_step", "up to step", IDENTIFIER, 80, "empty where it went on up to the last line"
     ),
-    Column("line", "what was found", None, 500, may_be_cut=True),
+    Column("line", "what was found"),
 )
 
 
