@@ -263,13 +263,11 @@ def test_a_limit_above_the_cost_says_why() -> None:
     assert "more than the cost: single kernels and launching count, too" in said.gain
 
 
-def test_two_steps_of_a_part_promise_nothing(traces: Path) -> None:
+def test_one_rank_of_many_does_not_show_whether_it_waits_for_others(traces: Path) -> None:
     name = "TraceLens_tests_traces_mi300_resnet_act_checkpoint.json.gz"
     said = three_lines(analyze_reports([traces / "kineto" / name]))
     assert said is not None
-    # Nor does one rank of many show whether it waits for the others.
     assert said.action == "Give the reports of all ranks together"
-    assert said.gain == "unknown from so few steps: record 10"
     assert said.trust is not None
     assert said.trust.endswith("only 2 steps")
 

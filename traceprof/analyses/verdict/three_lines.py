@@ -379,8 +379,6 @@ def _gain(
     if saving.low_ns and saving.step_ns:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"
         return f"about {gained}, by a replay", more
-    if _judges_part(headline) and headline.lengths and headline.lengths.num_steps < _FEW_STEPS:
-        return "unknown from so few steps: record 10", None
     most = duration(saving.high_ns)
     faster = saving.faster_host_ns
     beyond = f", {duration(faster)} on a faster host" if faster else ""
@@ -410,12 +408,8 @@ def _trust(
     return "; ".join(said) or None
 
 
-def _judges_part(headline: Headline) -> bool:
-    return headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL
-
-
 def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> Iterator[str]:
-    if headline.judged_fraction is not None and _judges_part(headline):
+    if headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL:
         yield f"only {percent(headline.judged_fraction)} of the recorded GPU time is judged"
     if headline.lengths is None:
         yield "no steps are known"
