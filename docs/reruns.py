@@ -56,7 +56,7 @@ WINDOWS = (
     "pairs/v100_mpas_1_async.sqlite",
     "streams_3.0.0.sqlite",
 )
-"""Recordings of which each quarter is held against each other: nothing was changed in them."""
+"""Unchanged recordings, whose quarters are compared with each other."""
 ROUNDS = ("", "models", "h200", "nsight")  # in RECORDINGS; h200_nsight has the rounds of h200
 ALARMS = ("faster", "slower")
 _MIN_STEPS = 6  # of a window

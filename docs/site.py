@@ -49,7 +49,7 @@ GALLERY = {
     "training": "Two ranks of data-parallel training with several things wrong",
     "data-loading": "The GPU waits for batches",
     "exposed-waiting": "One rank has half as much again to compute",
-    "pipeline-bubble": "Three stages of a pipeline, the second of which takes longer",
+    "pipeline-bubble": "A pipeline of three stages whose second one takes longer",
 }
 """Samples whose reports the site shows, and what was planted in them."""
 _INSIDE = {place: path for path, place in OUTSIDE.items()}

@@ -399,8 +399,9 @@ class Reporter:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:
-                if file.tell() and file.seek(-1, os.SEEK_END) + 1 and file.read(1) != b"\n":
-                    text = f"\n{text}"  # a line was cut, by an end of the job or a full disk
+                file.seek(max(file.tell() - 1, 0))
+                if file.read(1) not in {b"", b"\n"}:  # cut by an end of the job, or a full disk
+                    text = f"\n{text}"
                 file.write(text.encode())
         except OSError as error:
             if not self._has_complained:

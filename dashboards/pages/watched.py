@@ -12,7 +12,7 @@ from dashboards.pages.steps import MAX_BARS, StepGrid, color_range, heat_map
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import group_starts, plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from traceprof.documents.watched import read_watched, read_windows
+from traceprof.documents.watched import read_windows, watched
 from traceprof.errors import one_line
 from traceprof.reports.watched_text import verdicts
 from traceprof.units import counted
@@ -40,16 +40,17 @@ _VERDICTS = (
 
 def layout(path: Path) -> Component:
     """Return the page of the file as it is now."""
-    watched, windows = read_watched(path), [one for one in read_windows(path) if one.ranks]
-    restarts = f", {counted(watched.num_restarts, 'restart')} between" * bool(watched.num_restarts)
-    about = f"{counted(watched.num_windows, 'window')} of steps up to {watched.last_step}{restarts}"
+    told = read_windows(path)
+    found, windows = watched(path, told), [one for one in told if one.ranks]
+    restarts = f", {counted(found.num_restarts, 'restart')} between" * bool(found.num_restarts)
+    about = f"{counted(found.num_windows, 'window')} of steps up to {found.last_step}{restarts}"
     parts = [f"{TITLE} of {one_line(path.name)}", about, f"traceprof {__version__}"]
     return html.Div(
         [
             ui.page(
                 TITLE,
                 f"{about}, by instrument.watch. While the training runs, reload the page for more.",
-                _verdicts(watched),
+                _verdicts(found),
                 _late(windows) if windows else None,
             ),
             html.P(" · ".join(parts), className="caption note"),
@@ -57,8 +58,8 @@ def layout(path: Path) -> Component:
     )
 
 
-def _verdicts(watched: Watched) -> Component:
-    rows = [found._asdict() for found in verdicts(watched)]
+def _verdicts(found: Watched) -> Component:
+    rows = [verdict._asdict() for verdict in verdicts(found)]
     nothing = "No rank took longer than its peers by more than the noise, and all answered."
     return ui.card(
         "What was found",

@@ -36,8 +36,8 @@ WARM_UP = 3
 class StepTimes:
     """Lengths of the steps before a recording and in it, which go to a file in the folder.
 
-    `tool`: `nsys` or `torch`; `steps`: the recorded ones, `A:B`, of which `first` is the first;
-    `clock`: in nanoseconds.
+    `tool`: `nsys` or `torch`; `steps`: the recorded ones, `A:B`; `first`: the number of the
+    first of them; `clock`: in nanoseconds.
     """
 
     def __init__(

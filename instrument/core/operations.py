@@ -134,30 +134,34 @@ def _reports(group: dist.ProcessGroup) -> bool:
     return any(entry.split(":")[0] == "cpu" for entry in backends if "gloo" in entry)
 
 
+def _counting() -> Iterator[tuple[Any, list[int], int]]:
+    """Yield this process's groups whose backend counts operations: ranks, and how many they had."""
+    group: Any
+    for group, ranks in list(distributed_c10d._world.pg_group_ranks.items()):  # noqa: SLF001
+        with suppress(AttributeError, RuntimeError):  # -100 stands for the groups of others
+            number = group._get_sequence_number_for_group()  # noqa: SLF001
+            yield group, [*ranks], number
+
+
 def count_in_groups(counts: dict[str, int]) -> list[tuple[str, int, list[int]]]:
     """Return name, number of operations since these counts, and ranks of this process's groups.
 
     The counts become those of now. Groups whose backend does not count are left out.
     """
-    world, groups = distributed_c10d._world, []  # noqa: SLF001
-    group: Any
-    for group, ranks in list(world.pg_group_ranks.items()):
-        with suppress(AttributeError, RuntimeError):  # -100 stands for the groups of others
-            name = _word(group.group_name)
-            number = group._get_sequence_number_for_group()  # noqa: SLF001
-            groups.append((name, number - counts.get(name, number), [*ranks]))
-            counts[name] = number
+    groups = []
+    for group, ranks, number in _counting():
+        name = _word(group.group_name)
+        groups.append((name, number - counts.get(name, number), ranks))
+        counts[name] = number
     return groups
 
 
 def renumber() -> None:
     """Number operations from here on alike on all ranks of a group: not all had labels before."""
-    for group in list(distributed_c10d._world.pg_group_ranks):  # noqa: SLF001
+    for group, _, number in _counting():
         facts = find(group)
-        with suppress(AttributeError, RuntimeError):  # the backend does not count
-            number = group._get_sequence_number_for_group()  # type: ignore[attr-defined]  # noqa: SLF001
-            if facts is not None:
-                facts.restart(number)
+        if facts is not None:
+            facts.restart(number)
 
 
 def _word(text: str) -> str:

@@ -127,7 +127,7 @@ def test_a_planted_cause_is_found_in_both_formats(truth: Truth, tmp_path: Path) 
 
 
 def test_work_that_waits_for_another_gpu_is_queued(tmp_path: Path) -> None:
-    """The host launches all of a step at once, of which the first GPU waits for the second."""
+    """The host launches a whole step at once, and the first GPU waits for the second."""
     host = Host(0, np.random.default_rng(4))
     own, other = host.compute, Stream(0, 1, COMPUTE + 8)
     for step in range(STEPS):

@@ -18,16 +18,21 @@ from traceprof.documents.watched import (
     SlowLoader,
     SlowRank,
     StuckRank,
+    Watched,
     is_watched,
-    read_watched,
     read_windows,
+    watched,
 )
 from traceprof.errors import TraceFormatError
 from traceprof.reports.watched_text import render
 
 
+def summary(path: Path) -> Watched:
+    return watched(path, read_windows(path))
+
+
 def test_a_slow_rank_from_its_first_step_to_its_last(tmp_path: Path) -> None:
-    found = read_watched(written(tmp_path / "watch.jsonl", third_is_slow))
+    found = summary(written(tmp_path / "watch.jsonl", third_is_slow))
     (slow,) = found.slow
     assert (slow.rank, slow.since_step) == (2, 500)
     assert slow.until_step == 1200  # as the watch says two windows later
@@ -44,7 +49,7 @@ def test_a_slow_rank_from_its_first_step_to_its_last(tmp_path: Path) -> None:
 
 
 def test_slow_up_to_the_last_line(tmp_path: Path) -> None:
-    found = read_watched(written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10))
+    found = summary(written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10))
     expected = SlowRank(2, 500, None, SLOW, PEERS, SLOW - PEERS)
     assert found.slow == [expected]
     assert "Rank 2 computes 1.50 x its peers since step 500 (" in render(found)
@@ -57,7 +62,7 @@ def test_peers_are_those_of_the_same_stage(tmp_path: Path) -> None:
         return 2 * PEERS if rank > 1 else third_is_slow(rank + 2, number)
 
     peers = [[0, 1], [0, 1], [2, 3], [2, 3]]
-    found = read_watched(written(tmp_path / "watch.jsonl", own_ns, peers=peers))
+    found = summary(written(tmp_path / "watch.jsonl", own_ns, peers=peers))
     expected = SlowRank(0, 500, 1200, SLOW, PEERS, SLOW - PEERS)
     assert found.slow == [expected]
 
@@ -73,7 +78,7 @@ def test_a_loader_that_stutters(tmp_path: Path) -> None:
             for times, mean in zip(rows, means, strict=True)
         ]
         reporter._tell(rows, {}, 100 * number, {})
-    found = read_watched(path)
+    found = summary(path)
     assert found.slow == []
     assert found.slow_loaders == [SlowLoader(2, 200, 600, 7 * MS, MS)]
     line = "Rank 2 waits 7 ms a step for its loader since step 200, up to step 600, its peers 1 ms."
@@ -86,7 +91,7 @@ def test_silent_ranks(tmp_path: Path) -> None:
         lambda *_: PEERS,
         silent=lambda number: [3] if number in {5, 6, 19, 20} else [],
     )
-    found = read_watched(path)
+    found = summary(path)
     assert found.silent == [SilentRank(3, 500, 600), SilentRank(3, 1900, None)]
     assert found.slow == []
 
@@ -96,7 +101,7 @@ def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
     first = Reporter(100, path, None)
     first._tell([], {3: 290}, 300, {})
     first._tell([], {}, 300, {"1": "train.py:88 (load)"})
-    found = read_watched(path)
+    found = summary(path)
     assert (found.num_windows, found.num_restarts, found.last_step) == (3, 0, 300)
     assert found.silent == [SilentRank(3, 300, 300)]
     assert found.stuck == [StuckRank(1, 300, "train.py:88 (load)")]
@@ -105,20 +110,20 @@ def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
     within = written(tmp_path / "within.jsonl", lambda *_: PEERS, num_windows=1)
     within.write_text(path.read_text().splitlines()[-1] + "\n")
     assert is_watched(within)
-    found = read_watched(within)  # the training hangs in its first window
+    found = summary(within)  # the training hangs in its first window
     assert (found.num_windows, found.ranks, found.last_step) == (0, [], 300)
     assert "Rank 1 got no further than train.py:88 (load) after step 300." in render(found)
 
 
 def test_nothing_found(tmp_path: Path) -> None:
-    found = read_watched(written(tmp_path / "watch.jsonl", lambda *_: PEERS))
+    found = summary(written(tmp_path / "watch.jsonl", lambda *_: PEERS))
     assert "No rank took longer than its peers" in render(found)
 
 
 def test_a_restart_ends_what_was_slow(tmp_path: Path) -> None:
     path = written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10)
     written(path, lambda *_: PEERS)
-    found = read_watched(path)
+    found = summary(path)
     assert [(one.since_step, one.until_step) for one in found.slow] == [(500, 1000)]
     assert found.num_restarts == 1
     assert "1 restart between" in render(found)
@@ -157,7 +162,7 @@ def test_damaged_lines(damage: Callable[[str], str], why: str, tmp_path: Path) -
     path.write_text(damage(path.read_text()))
     assert is_watched(path)
     with pytest.raises(TraceFormatError, match=why):
-        read_watched(path)
+        summary(path)
 
 
 def test_a_line_that_was_cut_is_left_out_and_the_next_one_begins_anew(tmp_path: Path) -> None:

@@ -195,16 +195,16 @@ def command(
 
 def _show_watched(path: Path, output_format: str, output: str | None) -> int:
     """Show what `instrument.watch` wrote while a training ran."""
-    from traceprof.documents.watched import read_watched
+    from traceprof.documents.watched import read_windows, watched
     from traceprof.reports import watched_text
     from traceprof.reports.json import render_document
 
     if output_format not in {"text", "json"}:
         what, why = f"cannot write {output_format}", f"{path} holds what instrument.watch wrote"
         raise UsageError(what, why, "choose --format text or json")
-    watched = read_watched(path)
+    found = watched(path, read_windows(path))
     render = render_document if output_format == "json" else watched_text.render
-    write_output([render(watched)], output)
+    write_output([render(found)], output)
     return EXIT_DONE
 
 

@@ -159,9 +159,8 @@ def _window(line: bytes) -> Window | None:
         raise
 
 
-def read_watched(path: Path) -> Watched:
-    """Read the lines that a watch wrote, as `read_windows` does, and say who was slow or silent."""
-    told = read_windows(path)
+def watched(path: Path, told: Sequence[Window]) -> Watched:
+    """Return who was slow or silent, by the lines of a file."""
     windows = [window for window in told if window.ranks]
     parts, told_parts = _parts(windows) if windows else [], _parts(told)
     slow, loaders = (

@@ -40,7 +40,7 @@ export class TimelineLayout {
     this.rows = [];
   }
 
-  /** @param {number[]} late ranks to be opened as far as they fit */
+  /** @param {number[]} late ranks: as many are opened as there is room for */
   expect(late) {
     this.late = late;
     this.compares ||= late.length > 1;
