@@ -65,6 +65,7 @@ class Address:
     evidence: int | None = None  # index into the finding's evidence
     select: str | None = None  # what is selected, in the page's own words
     search: str | None = None  # the name that is searched for
+    order: str | None = None  # of the list of what is found: a column, or a minus and a column
     assume: str | None = None  # assumptions, separated by semicolons
     pinned: str | None = None  # rows of the timeline that stay on top, by key, with commas between
     hidden: str | None = None  # rows of the timeline that are not shown, by key
@@ -220,6 +221,7 @@ PARAMETERS = {
     "evidence": _Form(_INDEX, "a whole number from 0 on", _number),
     "select": _TEXT,
     "search": _TEXT,
+    "list": _Form("-?[a-z]{1,20}", "a column of the list, or a minus and a column"),
     "assume": _TEXT,
     "pinned": _ROWS,
     "hidden": _ROWS,
@@ -232,4 +234,5 @@ PARAMETERS = {
 """What an address can say, in the order in which it is written."""
 
 _CHOSEN = ("rank", "report", "start", "end")
-_FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path"}  # of other names
+# Of other names.
+_FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path", "list": "order"}

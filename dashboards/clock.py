@@ -8,23 +8,18 @@ begin at the same place.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import numpy.typing as npt
+    from collections.abc import Mapping
 
     from traceprof.analysis import Analysis
     from traceprof.findings import Evidence
     from traceprof.intervals import Int64
     from traceprof.run.session_clocks import Clocks
-
-    ToRun = Callable[[Int64], Int64]
 
 _EXACT_NS = 1 << 53
 """Up to which the browser's numbers are exact."""
@@ -104,19 +99,9 @@ class Clock:
         """Return the clock of a rank."""
         return self.of_rank.get(number, OWN)
 
-    @cached_property
-    def is_one(self) -> bool:
-        """True if all ranks are on the run's clock."""
-        return not any(rank.panel for rank in self.of_rank.values())
-
     def text(self, time_ns: int) -> str:
         """Write a time: `1.503242 s`, and `+0.000042 s` after the first GPU operation."""
         return f"{self.second(time_ns):{'+' if self.base_ns else ''}.6f} s"
-
-    def seconds(self, times_ns: Int64) -> npt.NDArray[np.float64]:
-        """Return times on the axis, float64[n] for int64[n]."""
-        seconds: Any = (times_ns - self.base_ns) / 1e9
-        return seconds  # type: ignore[no-any-return]
 
     def second(self, time_ns: int) -> float:
         """Return one time on the axis."""

@@ -3,7 +3,7 @@
 // can say is defined in dashboards/address.py, and a page is drawn for a readable address only.
 // Functions return new addresses; null means that the view stays as it is.
 
-/** @typedef {"rank" | "report" | "start" | "end" | "finding" | "evidence" | "select" | "search" | "assume" |
+/** @typedef {"rank" | "report" | "start" | "end" | "finding" | "evidence" | "select" | "search" | "list" | "assume" |
  *   "pinned" | "hidden" | "moved" | "path" | "before" | "after" | "scope"} Key */
 /** @typedef {Partial<Record<Key, string | number | bigint | null | undefined>>} Values */
 

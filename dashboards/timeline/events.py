@@ -16,6 +16,7 @@ import numpy as np
 
 from dashboards.clock import OWN
 from traceprof.communication.messages import messages
+from traceprof.host.places import places, places_of_calls
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.trace.columns import pack
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.communication.messages import Messages
     from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.operations import RankOperations
@@ -208,6 +209,10 @@ class EventPart:
     communicates: Callable[[], Mask] | None = None
     # returns what else can be searched for of them
     labels: Callable[[], MessageLabels] | None = None
+    # returns how many bytes some of them moved, int64[k]; -1 where that is not known
+    sizes: Callable[[Int64], Int64] | None = None
+    # returns the places in the program of some of them, int32[k], and their names; -1 for none
+    code: Callable[[Int64], tuple[Int32, Sequence[str]]] | None = None
 
     def __len__(self) -> int:
         return len(self.key)
@@ -317,6 +322,8 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 streams=kernels.packed_stream,
                 communicates=lambda: rank.is_communication_kernel,
                 labels=partial(message_labels, rank) if rank.device is not None else None,
+                sizes=partial(_message_sizes, rank) if rank.device is not None else None,
+                code=partial(_code, rank, 0),
             ),
             EventPart(
                 pack(operations.copies.kind),
@@ -328,19 +335,25 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 lengths=copies.packed_length.at,
                 streams=copies.packed_stream,
                 communicates=lambda: rank.is_peer_copy,
+                sizes=operations.copies.bytes.__getitem__,
+                code=partial(_code, rank, 1),
             ),
             *(
                 EventPart(
                     pack(np.zeros(len(group), np.int64)),
                     zero,
-                    zero + number,
+                    zero + memset + number,
                     group.starts,
                     clock,
                     kind=kind,
                     lengths=group.packed_length.at,
                     streams=group.packed_stream,
+                    sizes=sizes,
+                    code=partial(_code, rank, 2 + number),
                 )
-                for group, number, kind in ((memsets, memset, COPY), (graphs, memset + 1, COMPUTE))
+                for number, (group, kind, sizes) in enumerate(
+                    ((memsets, COPY, operations.memsets.bytes.__getitem__), (graphs, COMPUTE, None))
+                )
             ),
         ),
     )
@@ -355,13 +368,12 @@ def _events(
     lengths: Callable[[Int64], Int64] | None,
     *,
     is_ordered: bool = True,
+    code: Callable[[Int64], tuple[Int32, Sequence[str]]] | None = None,
 ) -> Events:
     """Return events on the run's clock; the keys, in their order, stand for the names."""
     numbers = np.arange(len(names))
     ids = key.distinct if kind == HOST else numbers
-    part = EventPart(
-        key, ids, numbers, starts, clock, is_ordered=is_ordered, kind=kind, lengths=lengths
-    )
+    part = EventPart(key, ids, numbers, starts, clock, is_ordered, kind, lengths=lengths, code=code)
     return Events(names, (part,))
 
 
@@ -371,6 +383,18 @@ def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events
     length = np.array([step.measures.window_ns for step in steps], np.int64)
     names = NameTable([f"step {step.number}" for step in steps])
     return _events(names, pack(np.arange(len(steps))), start, clock, STEPS, length.__getitem__)
+
+
+def _message_sizes(rank: Rank, kernel: Int64) -> Int64:
+    sizes = np.full(len(rank.operations.kernels), -1, np.int64)
+    sizes[messages(rank).kernel] = messages(rank).bytes
+    return sizes[kernel]
+
+
+def _code(rank: Rank, group: int | None, index: Int64) -> tuple[Int32, Sequence[str]]:
+    """Return the places of operations of a group, or of calls, and the names of places."""
+    call = index if group is None else rank.launched_by[group][index]
+    return places_of_calls(rank, call), places(rank).names
 
 
 def host_events(
@@ -388,7 +412,14 @@ def host_events(
         names = NameTable(_named(ids, rank.trace.api_names, "(unnamed call)"))
         lengths = calls.packed_length.at
         events[CALL] = _events(
-            names, calls.packed_name, calls.starts, clock, HOST, lengths, is_ordered=False
+            names,
+            calls.packed_name,
+            calls.starts,
+            clock,
+            HOST,
+            lengths,
+            is_ordered=False,
+            code=partial(_code, rank, None),
         )
     if ranges is not None:
         start, end = ranges.start_ns, ranges.end_ns

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ import numpy as np
 
 from dashboards.timeline import events as ev
 from traceprof import intervals
+from traceprof.errors import one_line
 from traceprof.intervals import BEYOND_NS
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64, Mask
 
     RankEvents = Mapping[str, ev.Events]
@@ -284,6 +288,99 @@ def hits(
         is_hit[np.searchsorted(borders, begin, side="right") - 1] = True
     numbers: list[int] = np.flatnonzero(is_hit).tolist()
     return numbers
+
+
+MAX_LISTED = 100_000
+"""Matches of one list."""
+COLUMNS = ("name", "duration", "rank", "step", "bytes", "start", "place")
+"""Of a list of matches."""
+ORDERS = (*COLUMNS, *(f"-{column}" for column in COLUMNS))
+"""By a column; with a minus the largest first."""
+_MAX_TEXT = 300  # characters
+
+
+def listed(
+    ranks: Mapping[int, RankEvents],
+    query: Query,
+    steps: Mapping[int, Sequence[StepMeasures]],
+    order: str,
+    most: int,
+) -> dict[str, Any]:
+    """Return the first matches in an order: `Found` in types.d.ts.
+
+    What has no value in the column of the order comes last. The step of an event is the one on the
+    rank's GPU in which it begins.
+    """
+    column = order.removeprefix("-")
+    matches = list(_matches(ranks, query))
+    columns = [_column(match, steps, column, match.places()) for match in matches]
+    names = {text(key) for keys, text in columns if text for key in np.unique(keys).tolist()}
+    place_of = {text: place for place, text in enumerate(sorted(filter(None, names)))}
+    chosen = np.empty((4, 0), np.int64)  # key, start, number of the match, and place in its part
+    for number, (match, (keys, text)) in enumerate(zip(matches, columns, strict=True)):
+        distinct, which = np.unique(keys, return_inverse=True)
+        of_text = (place_of.get(text(key) or "", NULL) for key in distinct.tolist() if text)
+        values = np.array([*of_text], np.int64) if text else distinct
+        values = np.where(values == NULL, BEYOND_NS, values if order == column else -values)[which]
+        places = match.places()
+        rows = np.stack((values, match.part.start_ns(places), np.full(len(keys), number), places))
+        chosen = np.concatenate((chosen, rows), axis=1)
+        chosen = chosen[:, np.lexsort(chosen[1::-1])[:most]]
+    events: list[dict[str, Any]] = [{}] * chosen.shape[1]
+    for number in np.unique(chosen[2]).tolist():
+        match, at = matches[number], np.flatnonzero(chosen[2] == number)
+        index = chosen[3][at]
+        written = [_written(*_column(match, steps, name, index)) for name in COLUMNS]
+        for row, event, *known in zip(at.tolist(), index.tolist(), *written, strict=True):
+            key = f"{match.rank}.{ev.SOURCES[match.source]}.{match.first + event}"
+            events[row] = {"id": key, **dict(zip(COLUMNS, known, strict=True))}
+            events[row]["start"] = str(
+                events[row]["start"]
+            )  # beyond what the browser's numbers hold
+    return {"count": sum(int(match.count.sum()) for match in matches), "events": events}
+
+
+_Text = Callable[[int], "str | None"]
+
+
+def _written(keys: Int64, text: _Text | None) -> list[int | str | None]:
+    distinct, which = np.unique(keys, return_inverse=True)
+    known: list[int | str | None] = [
+        (text(key) if text else key) if key != NULL else None for key in distinct.tolist()
+    ]
+    values = [one_line(name, _MAX_TEXT) if isinstance(name, str) else name for name in known]
+    return [values[number] for number in which.tolist()]
+
+
+def _column(
+    match: _Matches, steps: Mapping[int, Sequence[StepMeasures]], column: str, index: Int64
+) -> tuple[Int64, _Text | None]:
+    """Return a column of some events, int64[k], `NULL` for no value; and the texts of the keys."""
+    part, values = match.part, np.full(len(index), NULL)
+    if column == "name":
+        return part.numbers(index), match.names.label
+    if column == "start":
+        values = part.start_ns(index)
+    elif column == "rank":
+        values = np.full(len(index), match.rank)
+    elif column == "bytes" and part.sizes is not None:
+        values = part.sizes(index)
+    elif column == "place" and part.code is not None:
+        place, names = part.code(index)
+        return place.astype(np.int64), lambda at: names[at] if at >= 0 else None
+    elif column == "duration" and part.lengths is not None:
+        length = part.lengths(index)  # of ranges that were open when the capture ended it is NULL
+        values = np.where(length < BEYOND_NS, length, NULL)
+    elif column == "step" and steps[match.rank]:
+        measures = [step.measures for step in steps[match.rank]]
+        begin = part.clock.to_run(np.array([of.window_start_ns for of in measures], np.int64))
+        since = part.start_ns(index)
+        at = np.maximum(np.searchsorted(begin, since, side="right") - 1, 0)
+        since -= begin[at]
+        is_in = (since >= 0) & (since < np.array([of.window_ns for of in measures])[at])
+        number = np.array([step.number for step in steps[match.rank]], np.int64)
+        values[is_in] = number[at[is_in]]
+    return np.where(values < 0, NULL, values) if column == "bytes" else values, None
 
 
 def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches]:

@@ -16,12 +16,13 @@ from flask import Blueprint, Response, abort, request
 
 from dashboards.address import WHOLE_PATH, Address
 from dashboards.questions import PathQuestion, questions_about
+from dashboards.timeline import search as searching
 from dashboards.timeline.across_ranks import collective, operation_id, step_at
 from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import OPERATION, SOURCES
-from dashboards.timeline.search import Place, after, hits, namesake, parsed, place_of, search
+from dashboards.timeline.search import Place, after, namesake, parsed, place_of
 from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
 from dashboards.timeline.tiles import strip, tiles
 from dashboards.view import View
@@ -266,7 +267,7 @@ def _search(store: Timelines) -> dict[str, Any]:
         if place is None:
             abort(404, "there is no such event")
         at = place if backwards else after(place)
-    return {**search(ranks, query, at, backwards=backwards), "is_all": is_all}
+    return {**searching.search(ranks, query, at, backwards=backwards), "is_all": is_all}
 
 
 def _hits(store: Timelines) -> dict[str, Any]:
@@ -274,7 +275,16 @@ def _hits(store: Timelines) -> dict[str, Any]:
     columns = _integer("columns", 1, MAX_COLUMNS)
     query = parsed(_text("text"))
     ranks, is_all = store.searchable(_asked_ranks(store))
-    return {"columns": hits(ranks, query, start, end, columns), "is_all": is_all}
+    return {"columns": searching.hits(ranks, query, start, end, columns), "is_all": is_all}
+
+
+def _matches(store: Timelines) -> dict[str, Any]:
+    """Return the first matches in an order; until `is_all`, a client asks again."""
+    order, most = _one_of("order", searching.ORDERS), _integer("most", 1, searching.MAX_LISTED)
+    query = parsed(_text("text"))
+    ranks, is_all = store.searchable(_asked_ranks(store))
+    steps = {number: store.steps(number) for number in ranks}
+    return {**searching.listed(ranks, query, steps, order, most), "is_all": is_all}
 
 
 _ANSWERS: dict[str, Answer] = {
@@ -292,6 +302,7 @@ _ANSWERS: dict[str, Answer] = {
     "path": _path,
     "search": _search,
     "hits": _hits,
+    "matches": _matches,
 }
 
 

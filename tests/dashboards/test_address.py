@@ -105,7 +105,7 @@ def test_every_page_has_a_path_and_a_name_of_its_own() -> None:
 def test_every_field_has_a_parameter() -> None:
     texts = {
         "path": "all", "scope": "", "finding": FINDING_IDS[0], "pinned": "0.1", "hidden": "0.1",
-        "moved": "0.1", "end": "7",
+        "moved": "0.1", "end": "7", "list": "-step",
     }  # fmt: skip
     keys = [*PARAMETERS]
     query = "&".join(f"{key}={texts.get(key, '3')}" for key in keys)

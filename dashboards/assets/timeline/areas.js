@@ -1,8 +1,9 @@
 // @ts-check
 // An area of the timeline, rows and a range of time: its events by name, and one by one.
 import { AXIS } from "./geometry.js";
+import { areaContent, eventsContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
-/** @import { Area, Interval } from "./types.d.ts" */
+/** @import { Actions, Area, Interval } from "./types.d.ts" */
 
 const MAX_ROWS = 200; // most rows of one request
 const NO_AREA = new Set(["step", "sample"]); // sources of rows without countable events
@@ -64,7 +65,7 @@ export class TimelineAreas {
     timeline.refresh();
     await this.#ask(area, async () => {
       const statistics = await timeline.data.area(area.rows, area.start, area.end);
-      if (this.area === area) timeline.panel.showArea(area, statistics, (key) => this.#nameOf(key));
+      if (this.area === area) this.#put(areaContent, area, statistics);
     });
   }
 
@@ -75,8 +76,19 @@ export class TimelineAreas {
     if (!area) return;
     await this.#ask(area, async () => {
       const listed = await timeline.data.listed(area.rows, area.start, area.end);
-      timeline.panel.showEvents(area, listed, (key) => this.#nameOf(key));
+      this.#put(eventsContent, area, listed);
     });
+  }
+
+  /**
+   * @template Answer
+   * @param {(area: Area, answer: Answer, nameOf: (key: string) => string, actions: Actions) => HTMLElement[]} content
+   * @param {Area} area
+   * @param {Answer} answer
+   */
+  #put(content, area, answer) {
+    const { panel } = this.timeline;
+    panel.show(...content(area, answer, (key) => this.#nameOf(key), panel.actions));
   }
 
   /**

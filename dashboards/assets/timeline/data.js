@@ -5,7 +5,7 @@ import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
 import { extentOf } from "./view.js";
 
-/** @import { Collective, EventDetails, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
+/** @import { Collective, EventDetails, Found, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
@@ -243,6 +243,18 @@ export class TimelineData {
     }
     this.hitsInFlight = false;
     this.changed();
+  }
+
+  /**
+   * The first of what is found, in an order: a column, with a minus the largest first.
+   * @param {number[]} ranks
+   * @param {string} text
+   * @param {string} order
+   * @param {number} most
+   * @returns {Promise<Found>}
+   */
+  matches(ranks, text, order, most) {
+    return this.#ask("matches", { rank: ranks.join(","), text, order, most });
   }
 
   /** @param {unknown} error */

@@ -197,6 +197,7 @@ function listenToKeys(timeline) {
     "/": () => { query.focus(); query.select(); },
     ",": () => goToNeighbour(timeline, "previous"), ".": () => goToNeighbour(timeline, "next"),
     b: () => timeline.back(), backspace: () => timeline.back(),
+    l: () => timeline.search.list(),
     t: () => timeline.areas.statistics(), e: () => timeline.areas.list(),
     ...(timeline.linked ? {} : { c: () => showCollective(timeline), k: () => timeline.path.toggle() }),
     o: () => goToNamesake(timeline, "next"),

@@ -1,25 +1,31 @@
 // @ts-check
 // The panel's lists: an area, its events, and a collective on all of its ranks.
 import { button, make } from "./elements.js";
-import { sharesText } from "./path.js";
-import { counted, duration, grouped, seconds } from "./time.js";
-import { memberText } from "./together.js";
-/** @import { Actions, Area, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
+import { counted, duration, grouped, seconds, sizeText } from "./time.js";
+/** @import { Actions, Area, Block, Collective, Found, FoundEvent, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
+/** @typedef {{ ordered(column: number): "ascending" | "descending" | null, use(column: number): void }} Sorting */
 
 const MAX_PARTS = 30; // of a critical path, that are listed
 
-const kind = (/** @type {number} */ column) => (column ? { class: "number" } : {});
-
 /**
- * A table; the first column is text, the others are numbers unless they are elements.
+ * A table; the first column and places are text, the others are numbers unless they are elements.
  * @param {string} label
  * @param {string[]} heads
  * @param {(string | Node)[][]} rows
+ * @param {Sorting} [sorting]
  */
-function table(label, heads, rows) {
+function table(label, heads, rows, sorting) {
+  const kind = (/** @type {number} */ column) =>
+    (column && heads[column] !== "place" ? { class: "number" } : {});
+  const heading = (/** @type {string} */ head, /** @type {number} */ column) => {
+    if (!sorting) return make("th", { scope: "col", ...kind(column) }, head);
+    const order = sorting.ordered(column);
+    return make("th", { scope: "col", ...kind(column), "aria-sort": order ?? "none" },
+      button(order ? `${head} ${order === "ascending" ? "▴" : "▾"}` : head, `sort by ${head}`,
+        () => sorting.use(column)));
+  };
   return make("table", { "aria-label": label },
-    make("thead", {}, make("tr", {},
-      ...heads.map((head, column) => make("th", { scope: "col", ...kind(column) }, head)))),
+    make("thead", {}, make("tr", {}, ...heads.map((head, column) => heading(head, column)))),
     make("tbody", {}, ...rows.map((row) =>
       make("tr", {}, ...row.map((cell, column) => make("td", kind(column), cell))))));
 }
@@ -84,6 +90,18 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
 }
 
 /**
+ * The text of a member.
+ * @param {Collective} collective
+ * @param {number} index of the member
+ */
+export function memberText({ last, members }, index) {
+  const { rank, wait } = members[index];
+  if (wait === null) return "how long it waited is not known: the clocks leave it open";
+  if (rank === last) return "came last";
+  return `waited ${duration(Number(wait))}`;
+}
+
+/**
  * @param {Together} together
  * @param {Actions} actions
  */
@@ -100,6 +118,13 @@ export function collectiveContent(together, actions) {
     ])),
   ];
 }
+
+/**
+ * "compute 59.1 %, communication 31.4 %": what the parts of each kind take of the step.
+ * @param {StepPath} path
+ */
+export const sharesText = ({ kinds, length }) =>
+  kinds.map(({ kind, ns }) => `${kind} ${((100 * ns) / Math.max(length, 1)).toFixed(1)} %`).join(", ");
 
 /**
  * The waits of a step, the longest parts first.
@@ -122,5 +147,71 @@ export function pathContent(path, actions) {
         button(part.name, `show ${part.name}`, () => actions.part(part)), part.kind,
         String(part.rank), seconds(part.begin), duration(part.length),
         percent(part.length / Math.max(length, 1))])),
+  ];
+}
+
+/**
+ * Many events in a piece of a row: which take most of its time, or what was sampled.
+ * @param {Block} block
+ * @param {Summary} summary
+ * @param {Actions} actions
+ */
+export function blockContent({ start, end, share }, summary, actions) {
+  const { count, names, num_names: numNames, said } = summary;
+  const length = duration(end - start);
+  if (said) return [make("p", { class: "note" }, `${said.join("; ")}; in ${length}`)];
+  const hasLength = takesTime(summary);
+  const rest = numNames - names.length;
+  return [
+    make("header", {}, make("h2", {}, counted(count, "event")),
+      make("span", { class: "note" },
+        `in ${length}${hasLength ? `, ${(share / 10).toFixed(1)} % covered` : ""}`),
+      button("zoom in", "zoom to these events", actions.fit)),
+    table("names", ["name", "events", ...(hasLength ? ["time together", "longest"] : [])],
+      names.map((name) => [name.name, grouped(name.count),
+        ...(hasLength ? [time(name.total), time(name.longest)] : [])])),
+    ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
+  ];
+}
+
+/** @type {(keyof FoundEvent)[]} */
+export const FOUND = ["name", "duration", "rank", "step", "bytes", "start", "place"];
+const HEADS = ["name", "duration", "rank", "step", "size", "start", "place"];
+const known = (/** @type {any} */ value, /** @type {(value: any) => string} */ write) =>
+  (value === null ? "–" : write(value));
+const LARGEST_FIRST = new Set(["duration", "bytes"]);
+
+/**
+ * What is found, in the order of a column; with a minus the largest first.
+ * @param {Found} found
+ * @param {string} order
+ * @param {string | undefined} selected the id of an event
+ * @param {(time: string) => number} toOffset
+ * @param {Actions} actions
+ */
+export function foundContent({ count, events, is_all: isAll }, order, selected, toOffset, actions) {
+  if (!count && isAll) return [make("p", { class: "note" }, "Nothing is found.")];
+  const column = order.replace("-", "");
+  const rows = events.map((event) => {
+    const shown = button(event.name, `select ${event.name}`, () => actions.choose(event.id));
+    if (event.id === selected) shown.setAttribute("aria-current", "true");
+    return [shown, known(event.duration, duration), String(event.rank), known(event.step, String),
+      known(event.bytes, sizeText), seconds(toOffset(event.start)), known(event.place, String)];
+  });
+  /** @type {Sorting} */
+  const sorting = {
+    ordered: (at) => (FOUND[at] === column ? (order === column ? "ascending" : "descending") : null),
+    use: (at) => {
+      const isReversed = FOUND[at] === column ? order === column : LARGEST_FIRST.has(FOUND[at]);
+      actions.list(`${isReversed ? "-" : ""}${FOUND[at]}`);
+    },
+  };
+  const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
+  return [
+    make("header", {},
+      make("h2", {}, counted(count, "event")),
+      make("span", { class: "note" }, isAll ? shown : `${shown} so far: reading calls and ranges …`),
+      button("save as CSV", "save the list as CSV", actions.save)),
+    table("what is found", HEADS, rows, sorting),
   ];
 }

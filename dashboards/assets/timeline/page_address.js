@@ -60,6 +60,7 @@ export class PageAddress {
     }
     timeline.path.restore(shown("path"));
     if (panel.query.value) timeline.search.count();
+    if (shown("list")) timeline.search.list(shown("list") ?? undefined);
   }
 
   /**
@@ -109,6 +110,7 @@ export class PageAddress {
       finding: timeline.chosenEvidence?.finding ?? null,
       evidence: timeline.chosenEvidence?.evidence ?? null,
       search: timeline.panel.query.value || null,
+      list: timeline.search.order,
       path: timeline.path.step || null,
       ...timeline.layout.arrangement.parameters,
     });

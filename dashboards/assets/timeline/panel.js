@@ -2,12 +2,11 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
 import { button, make } from "./elements.js";
-import { areaContent, collectiveContent, eventsContent, pathContent, takesTime } from "./lists.js";
+import { blockContent } from "./lists.js";
 import { splitter } from "./splitter.js";
-import { counted, duration, exactly, grouped, seconds } from "./time.js";
+import { exactly, grouped, seconds } from "./time.js";
 
-/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, FindingBrief, Listed, Matches, Statistics, StepPath,
- *   Summary, Together } from "./types.d.ts" */
+/** @import { Actions, Block, EventDetails, Evidence, FindingBrief, Matches, Summary } from "./types.d.ts" */
 
 /** @type {Record<string, string>} */
 const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels" };
@@ -15,7 +14,7 @@ const KINDS = ["compute", "matmul", "attention", "convolution", "normalization",
   "reduction", "optimizer", "other", "communication", "copy", "host", "nvtx", "marks"];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
-  ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
+  ["Shift + drag", "area: what ran there"], ["/ · N P · L", "search, next, previous, list"],
   ["K", "critical path"],
   ["Ctrl + drag", "zoom to a piece"], ["drag the time axis", "choose that time, on all pages"], ["B", "view before"], ["Home", "whole run"],
   ["↑ ↓", "scroll"], [", .", "previous, next event or evidence"], ["O", "next kernel of this name"],
@@ -77,6 +76,7 @@ export class TimelinePanel {
         make("div", { class: "timeline-search", role: "search" }, this.query, this.names),
         button("‹", "previous match (P)", () => actions.search("previous")),
         button("›", "next match (N)", () => actions.search("next")),
+        button("list", "all matches in a list (L)", actions.list),
         this.matches,
         make("ul", { class: "legend" }, ...this.legend),
         this.hidden,
@@ -98,7 +98,7 @@ export class TimelinePanel {
   // -- what is selected -----------------------------------------------------------------------
 
   /** @param {...HTMLElement} inside */
-  #show(...inside) {
+  show(...inside) {
     this.detail.hidden = false;
     const isHelp = inside[0].className === "timeline-keys";
     this.detail.classList.toggle("help", isHelp); // low, and higher once something is selected
@@ -117,7 +117,7 @@ export class TimelinePanel {
       type: "button", "aria-expanded": String(this.allKeys), title: `${text} (?)`,
       onclick: () => this.toggleKeys(),
     }, text);
-    this.#show(
+    this.show(
       make("dl", { class: "timeline-keys" },
         ...shown.map(([key, what]) => make("div", {}, make("dt", {}, key), make("dd", {}, what))),
         make("div", {}, toggle)),
@@ -128,42 +128,6 @@ export class TimelinePanel {
   toggleKeys() {
     this.allKeys = !this.allKeys;
     this.showNothing();
-  }
-
-  /**
-   * @param {Area} area
-   * @param {Statistics} statistics
-   * @param {(key: string) => string} nameOf of a row
-   */
-  showArea(area, statistics, nameOf) {
-    this.#show(...areaContent(area, statistics, nameOf, this.actions));
-  }
-
-  /**
-   * @param {Area} area
-   * @param {Listed} listed
-   * @param {(key: string) => string} nameOf of a row
-   */
-  showEvents(area, listed, nameOf) {
-    this.#show(...eventsContent(area, listed, nameOf, this.actions));
-  }
-
-  /** @param {Together} together */
-  showCollective(together) {
-    this.#show(...collectiveContent(together, this.actions));
-  }
-
-  /**
-   * Add to what is shown how long each rank waited.
-   * @param {Together} together
-   */
-  addCollective(together) {
-    this.detail.append(...collectiveContent(together, this.actions));
-  }
-
-  /** @param {StepPath} path */
-  showPath(path) {
-    this.#show(...pathContent(path, this.actions));
   }
 
   /**
@@ -209,7 +173,7 @@ export class TimelinePanel {
 
   /** @param {string} text */
   showMessage(text) {
-    this.#show(make("p", { class: "note" }, text));
+    this.show(make("p", { class: "note" }, text));
   }
 
   /** @param {EventDetails} event */
@@ -227,7 +191,7 @@ export class TimelinePanel {
     const together = event.kind === "communication" && event.id.includes(".op.") && !this.isLinked
       ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
       : [];
-    this.#show(
+    this.show(
       make("header", {}, this.#swatch(event.category ?? event.kind), make("h2", {}, event.label), ...together,
         button("fit", "fit the selection (F)", this.actions.fit),
         button("next of this name", "the next one of this name on this rank (O)", this.actions.namesake),
@@ -242,26 +206,7 @@ export class TimelinePanel {
    * @param {Summary} summary
    */
   showBlock(block, summary) {
-    if (summary.said) {
-      this.showMessage(`${summary.said.join("; ")}; in ${duration(block.end - block.start)}`);
-      return;
-    }
-    const hasLength = takesTime(summary);
-    const rows = summary.names.map(({ name, count, total, longest }) =>
-      make("tr", {}, make("td", {}, name),
-        ...[grouped(count), ...(hasLength ? [total, longest].map((ns) => duration(Number(ns))) : [])]
-          .map((text) => make("td", { class: "number" }, text))));
-    const heads = ["name", "events", ...(hasLength ? ["time together", "longest"] : [])].map((text, index) =>
-      make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
-    const rest = summary.num_names - summary.names.length;
-    this.#show(
-      make("header", {}, make("h2", {}, counted(summary.count, "event")),
-        make("span", { class: "note" }, `in ${duration(block.end - block.start)}`
-          + (hasLength ? `, ${(block.share / 10).toFixed(1)} % covered` : "")),
-        button("zoom in", "zoom to these events", this.actions.fit)),
-      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)),
-      ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
-    );
+    this.show(...blockContent(block, summary, this.actions));
   }
 
   /**
@@ -279,7 +224,7 @@ export class TimelinePanel {
       if (number === index) numbered.setAttribute("aria-current", "true");
       return numbered;
     });
-    this.#show(
+    this.show(
       make("header", {}, make("span", { class: `severity ${severity}` }, severity),
         make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
         ...others, button("fit", "fit the selection (F)", this.actions.fit),

@@ -1,5 +1,6 @@
 // @ts-check
 // The critical path of a step: asked for on demand, kept until it is dismissed.
+import { pathContent } from "./lists.js";
 import { holds } from "./view.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { PathPart, PathReply, PathWhere, StepPath } from "./types.d.ts" */
@@ -31,13 +32,6 @@ export function pathOf(reply, toOffset) {
  */
 export const partAt = (parts, time) =>
   parts.findLast(({ begin, length }) => begin <= time && time < begin + length);
-
-/**
- * "compute 59.1 %, communication 31.4 %": what the parts of each kind take of the step.
- * @param {StepPath} path
- */
-export const sharesText = ({ kinds, length }) =>
-  kinds.map(({ kind, ns }) => `${kind} ${((100 * ns) / Math.max(length, 1)).toFixed(1)} %`).join(", ");
 
 export class TimelinePath {
   /** @param {Timeline} timeline */
@@ -117,7 +111,7 @@ export class TimelinePath {
     this.shown = path;
     this.step = path.step;
     timeline.layout.hasPath = true;
-    timeline.panel.showPath(path);
+    this.describe();
     const first = path.parts[0];
     const last = path.parts.at(-1);
     const interval = first && last && { start: first.begin, end: last.begin + last.length };
@@ -130,7 +124,7 @@ export class TimelinePath {
 
   // Show again what it is made of.
   describe() {
-    if (this.shown) this.timeline.panel.showPath(this.shown);
+    if (this.shown) this.timeline.panel.show(...pathContent(this.shown, this.timeline.panel.actions));
   }
 
   /**

@@ -44,6 +44,16 @@ export function duration(ns) {
 }
 
 /**
+ * A number of bytes with three significant digits and its unit, as units.size_text writes it.
+ * @param {number} bytes
+ */
+export function sizeText(bytes) {
+  const unit = ["B", "kB", "MB"].findIndex((_, place) => bytes < 1000 ** (place + 1) * ROUNDED_UP);
+  const value = bytes / 1000 ** (unit < 0 ? 3 : unit);
+  return `${value < 1000 ? Number(value.toPrecision(3)) : value.toFixed(0)} ${["B", "kB", "MB"][unit] ?? "GB"}`;
+}
+
+/**
  * A duration and, where that is rounded, the nanoseconds: "1.59 ms (1 593 948 ns)".
  * @param {number} ns
  */

@@ -295,6 +295,7 @@ export class Timeline {
 
   forgetSelection() {
     this.selected = null;
+    this.search.order = null;
     this.block = null;
     this.chosenEvidence = null;
     this.chosen = null;

@@ -1,24 +1,12 @@
 // @ts-check
 // One collective on all of its ranks: the last one to come ends the wait of all others.
-import { duration } from "./time.js";
+import { collectiveContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Collective, EventDetails, Together } from "./types.d.ts" */
 
 const MAX_OPENED = 16; // ranks that are opened for it
 const MAX_ROWS = 12; // that stay on top, below each other
 const SHARE = 0.5; // of the view
-
-/**
- * The text of a member.
- * @param {Collective} collective
- * @param {number} index of the member
- */
-export function memberText({ last, members }, index) {
-  const { rank, wait } = members[index];
-  if (wait === null) return "how long it waited is not known: the clocks leave it open";
-  if (rank === last) return "came last";
-  return `waited ${duration(Number(wait))}`;
-}
 
 const waited = (/** @type {Together["members"][number]} */ { isLast, wait }) =>
   (isLast ? Infinity : Number(wait ?? 0));
@@ -59,7 +47,7 @@ export class TimelineTogether {
     timeline.forgetSelection();
     timeline.selected = event;
     this.#put(together);
-    timeline.panel.showCollective(together);
+    timeline.panel.show(...collectiveContent(together, timeline.panel.actions));
     const { members } = together;
     timeline.frame(Math.min(...members.map(({ begin }) => begin)),
       Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
@@ -78,7 +66,7 @@ export class TimelineTogether {
     const together = await this.#read(id);
     if (!together || timeline.chosenEvidence !== evidence) return;
     this.#put(together);
-    timeline.panel.addCollective(together);
+    timeline.panel.detail.append(...collectiveContent(together, timeline.panel.actions));
     reveal();
   }
 

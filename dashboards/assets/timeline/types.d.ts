@@ -147,6 +147,22 @@ export interface Matches {
   is_all: boolean;
 }
 
+/** An event that is found; null is what it has not, or what is not known. */
+export interface FoundEvent {
+  id: string;
+  name: string;
+  /** ns */
+  duration: number | null;
+  rank: number;
+  step: number | null;
+  bytes: number | null;
+  start: string;
+  /** The innermost range or module of the program that it was launched in. */
+  place: string | null;
+}
+
+export interface Found { count: number; is_all: boolean; events: FoundEvent[] }
+
 /** Columns of a view in which something begins that is searched for. */
 export interface Hits extends View { text: string; isAll: boolean; columns: number[]; count: number }
 
@@ -192,6 +208,9 @@ export interface Actions {
   color(kind: string): string;
   search(direction: "next" | "previous"): void;
   searchFor(label: string): void;
+  list(order?: string): void;
+  choose(id: string): void;
+  save(): void;
   follow(event: BriefEvent): void;
   evidence(rank: number, evidence: Evidence): void;
   card(finding: string): void;

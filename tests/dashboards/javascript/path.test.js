@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { TimelineLayout } from "../../../dashboards/assets/timeline/layout.js";
 import { fitting } from "../../../dashboards/assets/timeline/painter.js";
-import { partAt, pathOf, sharesText } from "../../../dashboards/assets/timeline/path.js";
+import { sharesText } from "../../../dashboards/assets/timeline/lists.js";
+import { partAt, pathOf } from "../../../dashboards/assets/timeline/path.js";
 import { stripTexts } from "../../../dashboards/assets/timeline/strips.js";
 
 const part = (start, length, more) => ({ rank: 0, kind: "compute", name: "k", start, length, row: "0.1", ...more });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { isFreshStrip, stripText } from "../../../dashboards/assets/timeline/strips.js";
-import { memberText } from "../../../dashboards/assets/timeline/together.js";
+import { memberText } from "../../../dashboards/assets/timeline/lists.js";
 
 test("a strip is fresh for its own view only", () => {
   const strip = { start: 5, span: 10, shares: {} };

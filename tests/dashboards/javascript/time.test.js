@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { duration, exactly, fromZero, grouped, seconds, tickStep, ticks, ticksFromZero } from "../../../dashboards/assets/timeline/time.js";
+import { duration, exactly, fromZero, grouped, seconds, sizeText, tickStep, ticks, ticksFromZero } from "../../../dashboards/assets/timeline/time.js";
 
 const spaced = (text) => text.replaceAll("\u2009", " ");
 
@@ -12,6 +12,12 @@ test("durations have three digits and their unit", () => {
   };
   for (const [ns, text] of Object.entries(written)) assert.equal(duration(Number(ns)), text);
   assert.equal(duration(-1234), "-1.23 µs");
+});
+
+test("sizes have three digits and their unit, as on the other pages", () => {
+  const written = { 0: "0 B", 4: "4 B", 999: "999 B", 1000: "1 kB", 67_108_864: "67.1 MB", 184_549_376: "185 MB",
+    999_600_000: "1 GB", 12_345_678_901: "12.3 GB", 1_234_567_890_123: "1235 GB" };
+  for (const [bytes, text] of Object.entries(written)) assert.equal(sizeText(Number(bytes)), text);
 });
 
 test("rounded durations say their nanoseconds", () => {

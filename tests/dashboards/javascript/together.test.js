@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { memberText, rowsOfMembers } from "../../../dashboards/assets/timeline/together.js";
+import { memberText } from "../../../dashboards/assets/timeline/lists.js";
+import { rowsOfMembers } from "../../../dashboards/assets/timeline/together.js";
 
 const member = (rank, wait, isLast = false) => ({ rank, row: `${rank}.4`, wait, isLast });
 

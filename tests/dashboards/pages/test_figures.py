@@ -496,4 +496,3 @@ def test_times_are_the_report_s_own_or_since_the_first_operation() -> None:
     utc = 1_726_722_437_796_624_059
     assert Clock(utc).text(utc + 42_000) == "+0.000042 s"
     assert Clock(utc).second(utc + 1) == 1e-9
-    assert Clock(utc).seconds(np.array([utc, utc + 3], np.int64)).tolist() == [0, 3e-9]

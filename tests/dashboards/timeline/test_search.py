@@ -1,17 +1,20 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dashboards.timeline.events import COMMUNICATION, COPY, OPERATION
-from dashboards.timeline.search import Query, hits, parsed
+from dashboards.timeline.search import COLUMNS, Query, hits, parsed
 from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.dashboard import Ask, asking
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import Analysis
 from traceprof.communication.messages import messages
+from traceprof.frames.open_run import open_run
 from traceprof.intervals import even_limits
 from traceprof.units import size_text
 
@@ -77,10 +80,10 @@ def test_conditions_are_counted_event_by_event(analysis: Analysis) -> None:
     (first, *_) = np.unique(stream).tolist()
     expected = np.flatnonzero((length > limit) & (stream == first))
     copies = analysis.run.ranks[1].operations.copies
-    expected_copies = (copies.stream == first) & (copies.packed_length.values > limit)
+    expected_copies = (copies.stream == first) & (copies.packed_length.at(slice(None)) > limit)
     found = search(f"rank:1 stream:{first} > {limit} ns", rank="0,1")
     memsets = analysis.run.ranks[1].operations.memsets
-    expected_sets = (memsets.stream == first) & (memsets.packed_length.values > limit)
+    expected_sets = (memsets.stream == first) & (memsets.packed_length.at(slice(None)) > limit)
     assert found["count"] == len(expected) + expected_copies.sum() + expected_sets.sum()
     assert search(f"rank:1 stream:{first} kind:compute > {limit} ns")["count"] <= len(expected)
     assert search("kind:step rank:0")["count"] == len(analysis.result.breakdown[0].steps)
@@ -117,3 +120,74 @@ def test_hits_are_marked_where_they_begin(analysis: Analysis, written: str, colu
     inside = np.array([begin for begin in begins if start <= begin < middle])
     expected = np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist()
     assert hits(ranks, query, start, middle, columns) == expected
+
+
+TRAINING = SAMPLE.with_stem("training")
+
+
+@pytest.fixture(scope="module")
+def listing() -> Iterator[Ask]:
+    with analysis_of(TRAINING) as analysis:
+        ask = asking(analysis)
+
+        def listed(**given: object) -> Any:
+            while not (answer := ask("matches", **({"most": 9000} | given)))["is_all"]:
+                pass
+            return answer
+
+        yield listed
+
+
+def test_a_list_says_of_each_match_what_the_tables_say(listing: Ask) -> None:
+    expected: list[Any] = []
+    with open_run(TRAINING) as run:
+        for rank in (0, 1):
+            kernels, copies = run.kernels(rank), run.copies(rank)
+            sent = run.communication(rank).set_index("start_ns")["bytes"]
+            kernels["bytes"] = sent.reindex(kernels["start_ns"]).to_numpy()
+            columns = ["start_ns", "duration_ns", "bytes", "place"]
+            for operations in (kernels[columns], copies[columns]):
+                rows: Any = operations[operations["duration_ns"] > 2_000].to_numpy(object)
+                expected += [(rank, *(None if pd.isna(at) else at for at in row)) for row in rows]
+    listed = listing(text="kind:compute kind:communication kind:copy > 2 us", order="-duration")
+    found = [
+        (row["rank"], int(row["start"]), row["duration"], row["bytes"], row["place"])
+        for row in listed["events"]
+    ]
+    assert listed["count"] == len(found) == len(expected) > 100
+    assert all({row[column] for row in found} > {None} for column in (3, 4))
+    assert found == sorted(expected, key=lambda row: (-row[2], row[1]))
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_list_is_ordered_over_all_matches_and_unknown_values_come_last(
+    listing: Ask, column: str
+) -> None:
+    query = "kind:communication kind:step kind:api a"
+    (every,) = (listing(text=query, order="start")["events"],)
+
+    def key(row: dict[str, Any]) -> Any:
+        return int(row[column]) if column == "start" else row[column]
+
+    known = [key(row) for row in every if row[column] is not None]
+    assert len(set(known)) > 1
+    for order, is_reversed in ((column, False), (f"-{column}", True)):
+        rows = listing(text=query, order=order)["events"]
+        assert [row["id"] for row in rows] != [row["id"] for row in every] or order == "start"
+        values = [key(row) for row in rows if row[column] is not None]
+        assert values == sorted(known, reverse=is_reversed)
+        assert all(row[column] is None for row in rows[len(known) :])
+        few = listing(text=query, order=order, most=7)
+        assert few["events"] == rows[:7]
+        assert few["count"] == len(rows)
+
+
+def test_the_step_of_an_event_is_that_in_which_it_begins(listing: Ask) -> None:
+    rows = listing(text="AllReduce rank:1", order="rank")["events"]
+    assert len({row["step"] for row in rows}) > 3
+    with analysis_of(TRAINING) as analysis:
+        steps = [(step.number, step.measures) for step in analysis.result.breakdown[1].steps]
+    for row in rows:
+        since = {number: int(row["start"]) - of.window_start_ns for number, of in steps}
+        within = [number for number, of in steps if 0 <= since[number] < of.window_ns]
+        assert within == ([] if row["step"] is None else [row["step"]])

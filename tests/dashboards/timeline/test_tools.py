@@ -128,6 +128,44 @@ def test_statistics_and_events_of_the_view_by_key(timeline: Timeline) -> None:
     timeline.wait_for("t.selected !== null")
 
 
+def test_a_search_lists_what_it_finds(timeline: Timeline) -> None:
+    page = timeline.page
+    page.keyboard.press("l")  # of nothing: it says what it needs
+    expect(page.locator(".explained")).to_contain_text("write a name")
+    timeline.press("/")
+    page.keyboard.type("AllReduce kind:communication > 100 us")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    table = page.get_by_role("table", name="what is found")
+    head = table.get_by_role("columnheader", name="sort by duration")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    lengths = timeline.ask("t.search.listed.events.map(({duration}) => duration)")
+    assert lengths == sorted(lengths, reverse=True)
+    assert min(lengths) > 100_000
+    # A click shows the event, and the list stays, with a mark where one is.
+    table.locator("tbody button").nth(2).click()
+    timeline.wait_for("t.selected?.id === t.search.listed.events[2].id")
+    expect(table.locator("button[aria-current]")).to_have_count(1)
+    start, span = timeline.view
+    begin = timeline.ask("t.selected.begin")
+    assert start <= begin < start + span
+    table.get_by_role("button", name="sort by start").click()
+    starts = timeline.ask("t.search.listed.events.map(({start}) => Number(start))")
+    timeline.wait_for_address("list", "start")
+    assert starts == sorted(starts)
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="save the list as CSV").click()
+    rows = Path(saving.value.path()).read_text("utf-8").splitlines()
+    assert rows[0] == "name,duration (ns),rank,step,size (bytes),start (ns),place,id"
+    assert len(rows) == 1 + len(starts)
+    # The address shows it again, and Escape puts it away.
+    again = Timeline(page, page.url)
+    expect(head).to_have_attribute("aria-sort", "none")
+    again.press("Escape")
+    expect(table).to_have_count(0)
+    again.wait_for_address("list", None)
+
+
 @pytest.mark.long
 def test_the_next_event_of_a_row_by_key(timeline: Timeline) -> None:
     timeline.page.keyboard.press(".")
