@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import traceprof
-from traceprof.analyses.verdict.yields import MIN_CHANGES, UsualYield, cause_of
+from traceprof.analyses.verdict.yields import UsualYield, UsualYields, cause_of
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -336,24 +336,54 @@ def learnt(outcomes: Iterable[Outcome]) -> dict[tuple[str, str | None], list[flo
     }
 
 
-def expected(ratios: Sequence[float]) -> float:
-    """Return the share of a limit to expect: a few changes do not move it far from half."""
-    few = len(ratios) < MIN_CHANGES
-    return statistics.median([*ratios, 0.5, 0.5] if few else ratios)
+@dataclass(frozen=True)
+class Expected:
+    """The share of a limit to expect, by kind, where kinds are drawn from all kinds there are.
+
+    A mean, since what is expected is what changes bring on average. That of a kind is drawn to the
+    mean of all kinds by as much as chance within kinds explains: random effects, by the variances
+    of a one-way analysis of variance.
+    """
+
+    of_kind: Mapping[tuple[str, str | None], float]
+    of_any: float  # of a kind without a change: the mean of all kinds
+    within: float  # variance within kinds
+    between: float  # variance between kinds
+
+    @classmethod
+    def of(cls, kinds: Mapping[tuple[str, str | None], Sequence[float]]) -> Expected:
+        """Return what to expect, from the ratios of each kind."""
+        means = {kind: statistics.fmean(ratios) for kind, ratios in kinds.items()}
+        every = [ratio for ratios in kinds.values() for ratio in ratios]
+        num, others, mean = len(every), len(kinds) - 1, statistics.fmean(every)
+        sums = {kind: statistics.fsum(ratios) for kind, ratios in kinds.items()}
+        squares = sum(sums[kind] * means[kind] for kind in kinds)
+        within = (sum(ratio**2 for ratio in every) - squares) / (num - len(kinds))
+        usual = (num - sum(len(ratios) ** 2 for ratios in kinds.values()) / num) / others
+        between = max(((squares - num * mean**2) / others - within) / usual, 0.0)
+        trust = {kind: between / (between + within / len(ratios)) for kind, ratios in kinds.items()}
+        of_any = mean
+        if between:
+            of_any = sum(trust[kind] * means[kind] for kind in kinds) / sum(trust.values())
+        drawn = {kind: of_any + trust[kind] * (means[kind] - of_any) for kind in kinds}
+        return cls(drawn, of_any, within, between)
 
 
-def usual_yields(outcomes: Iterable[Outcome]) -> list[UsualYield]:
+def usual_yields(outcomes: Iterable[Outcome]) -> UsualYields:
     """Return what limits usually bring."""
+    kinds = learnt(outcomes)
+    expected = Expected.of(kinds)
     rows = []
     for (finding, cause), ratios in sorted(
-        learnt(outcomes).items(), key=lambda item: (item[0][0], item[0][1] or "")
+        kinds.items(), key=lambda item: (item[0][0], item[0][1] or "")
     ):
         low, middle, high = (
             statistics.quantiles(ratios, n=4, method="inclusive") if ratios[1:] else ratios * 3
         )
-        numbers = (round(value, 3) for value in (low, middle, high, expected(ratios)))
+        share = expected.of_kind[finding, cause]
+        numbers = (round(value, 3) for value in (low, middle, high, share))
         rows.append(UsualYield(finding, cause, len(ratios), *numbers))
-    return rows
+    return UsualYields(round(expected.of_any, 3), rows)
 
 
 def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
@@ -363,19 +393,20 @@ def left_out_one(outcomes: Sequence[Outcome]) -> tuple[int, int, int]:
     """
     right = 0
     for outcome in outcomes:
-        others = learnt(one for one in outcomes if one.change != outcome.change)
-        usual = expected(others.get((outcome.finding, outcome.cause), []))
+        others = Expected.of(learnt(one for one in outcomes if one.change != outcome.change))
+        usual = others.of_kind.get((outcome.finding, outcome.cause), others.of_any)
         right += usual / 2 <= outcome.ratio <= usual * 2
     return right, len(outcomes), sum(outcome.ratio >= _USELESS for outcome in outcomes)
 
 
 def yields_page(outcomes: Sequence[Outcome]) -> str:
     """Return the page about usual yields, from the outcomes of the other pages."""
+    usual, variances = usual_yields(outcomes), Expected.of(learnt(outcomes))
     rows = [
         f"| `{row.finding}` | {row.cause or ''} | {row.num_changes}"
         f" | {row.low:.2f} | {row.middle:.2f} | {row.high:.2f}"
         f" | {row.expected:.2f} |"
-        for row in usual_yields(outcomes)
+        for row in usual.kinds
     ]
     single = [
         f"| {one.change} | `{one.finding}` | {one.cause or ''}"
@@ -386,7 +417,9 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
         [
             "# Usual yields",
             "",
-            _YIELDS_INTRO.format(MIN_CHANGES, *left_out_one(outcomes)),
+            _YIELDS_INTRO.format(
+                variances.within, variances.between, variances.of_any, *left_out_one(outcomes)
+            ),
             "",
             (
                 "| finding | largest part | changes | first quartile | median | third quartile"
@@ -408,10 +441,11 @@ def yields_page(outcomes: Sequence[Outcome]) -> str:
 _YIELDS_INTRO = """\
 What changes brought of the limits that findings had given before them: what came ÷ the limit, from
 [pairs of recordings](validation.md) and from [changes timed on GPUs](h100.md). A change that was
-recorded twice counts once. The report multiplies a limit with what is expected: the median of the
-changes of its kind, which two that brought half join where there are fewer than {}. Learnt without
-the change itself, that is within a factor of two of what came in {} of {} recordings; in {} of all
-at least a tenth of the limit came.
+recorded twice counts once. The report multiplies a limit with what is expected: the mean of the
+changes of its kind, drawn to the mean of all kinds the more, the fewer its changes are (random
+effects: a variance of {:.3f} within kinds, {:.3f} between them). Of a kind without a change {:.2f}
+is expected. Learnt without the change itself, that is within a factor of two of what came in {} of
+{} recordings; in {} of all at least a tenth of the limit came.
 
 `make validation` writes this page."""
 
@@ -647,5 +681,5 @@ if __name__ == "__main__":
     GPU_PAGE.write_text(gpu_page(), encoding="utf-8")
     PAGE.write_text(page(Path(os.environ[FOLDER])), encoding="utf-8")
     YIELDS_PAGE.write_text(yields_page(OUTCOMES), encoding="utf-8")
-    rows = [msgspec.to_builtins(row) for row in usual_yields(OUTCOMES)]
-    YIELDS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    usual = msgspec.to_builtins(usual_yields(OUTCOMES))
+    YIELDS.write_text(json.dumps(usual, indent=1) + "\n", encoding="utf-8")

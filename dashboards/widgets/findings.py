@@ -82,7 +82,7 @@ def findings_card(view: View) -> Component | None:
             ui.gain_bar(0, 1, None, "hatched"),
             " at most, ",
             ui.gain_bar(0, 0, 0.5, "mark"),
-            " expected (where few such changes were measured: about half of the limit)",
+            " expected (where few such changes were measured, others count, too)",
         ],
         className="note",
     )
@@ -191,7 +191,7 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     if least_ns:
         why = "the replay's estimate"
     elif known is None or known.num_changes < MIN_CHANGES:
-        why = "about half of the limit, as few such changes were measured"
+        why = "few such changes were measured, so that those of other kinds count, too"
     else:
         why = f"the share of such limits that {counted(known.num_changes, 'change')} brought"
     bar = ui.gain_bar(

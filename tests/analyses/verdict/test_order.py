@@ -39,7 +39,7 @@ def test_the_cost_comes_first_then_what_is_expected() -> None:
     expected = [
         made("exposed-copy", Saving.at_most(100), severity=Severity.HIGH),
         made("straggler", replayed(300, 250, 350)),
-        made("link-saturated", Saving.at_most(400, "x")),  # half of it is expected
+        made("link-saturated", Saving.at_most(400, "x")),  # seven tenths of it are expected
         made("unfused-kernels", replayed(700, 0, 300)),  # nothing is promised: a limit
         made("link-underused", impact_ns=98),
         made("launch-queue-stall", replayed(700, 690, 710), severity=Severity.INFO),
@@ -107,8 +107,8 @@ def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> N
         made("gpu-idle", same, 300, 0),
         made("host-sync", same, 200, 0),
         made("host-sync", same, 200, 1),  # its rank does not idle
-        made("pageable-copy", None, 300),
-        made("exposed-copy", None, 299),  # cannot hold all of it
+        made("pageable-copy", None, 200),
+        made("exposed-copy", None, 199),  # cannot hold all of it
     ]
     ordered = in_order(as_parts(findings, findings), STEP_NS)
     assert [one.id for one in ordered[:3]] == ["host-sync", "host-sync", "gpu-idle"]

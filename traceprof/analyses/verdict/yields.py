@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MIN_CHANGES = 5
 """Changes from which on the report speaks of a usual yield."""
-_UNKNOWN = 0.5  # of a limit: the middle of what is possible
 
 
 class UsualYield(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,16 +33,22 @@ class UsualYield(Struct, frozen=True, forbid_unknown_fields=True):
     middle: Annotated[Number, "Median."]
     high: Annotated[Number, "Third quartile."]
     expected: Annotated[
-        Number, "The share to expect: the median; two that brought half join fewer than five."
+        Number, "The share to expect: the mean, drawn to that of all kinds where changes are few."
     ]
 
 
+class UsualYields(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table that `make validation` writes."""
+
+    of_any: float  # the share to expect of a kind without a change on file
+    kinds: list[UsualYield]
+
+
 @cache
-def usual_yields() -> dict[tuple[str, str | None], UsualYield]:
-    """Return the table, by finding and cause."""
+def usual_yields() -> UsualYields:
+    """Return the table."""
     text = files("traceprof.analyses.verdict").joinpath("usual_yields.json").read_bytes()
-    rows = msgspec_json.decode(text, type=list[UsualYield])
-    return {(row.finding, row.cause): row for row in rows}
+    return msgspec_json.decode(text, type=UsualYields)
 
 
 def cause_of(finding: Finding) -> str | None:
@@ -73,7 +78,8 @@ _PARTS = {
 
 def usual_yield(finding: Finding) -> UsualYield | None:
     """Return what changes on file brought of such a limit; None if there are none."""
-    return usual_yields().get((finding.id, cause_of(finding)))
+    kind = finding.id, cause_of(finding)
+    return next((row for row in usual_yields().kinds if (row.finding, row.cause) == kind), None)
 
 
 def expected_ns(finding: Finding, step_ns: int) -> int:
@@ -85,7 +91,8 @@ def expected_ns(finding: Finding, step_ns: int) -> int:
     if saving is not None and saving.step_ns is not None and saving.low_ns:
         return saving.step_ns
     most_ns = None if saving is None else saving.high_ns
+    of_any = usual_yields().of_any
     if most_ns is None:
-        return round(_UNKNOWN * finding.impact_fraction * step_ns)
+        return round(of_any * finding.impact_fraction * step_ns)
     known = usual_yield(finding)
-    return round(most_ns * (_UNKNOWN if known is None else known.expected))
+    return round(most_ns * (of_any if known is None else known.expected))
