@@ -1,4 +1,4 @@
-"""Links between ranks: the members of a collective, and the critical path of a step."""
+"""All ranks together: collectives, how far the ranks are apart, and critical paths of steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import numpy as np
 from dashboards.timeline.events import OPERATION
 from traceprof.communication.messages import messages
 from traceprof.errors import one_line
+from traceprof.trace.grouping import groups, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dashboards.timeline.store import Timelines
     from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.analysis import Analysis
     from traceprof.findings import Evidence
+    from traceprof.intervals import Int64
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.waits import GroupWaits
     from traceprof.replay.results import StepPath
@@ -101,6 +104,105 @@ def _described(
         "last": last if is_known else None,
         "num_members": len(group.members),
         "members": sorted(members, key=lambda entry: entry["rank"]),
+    }
+
+
+MAX_SPREADS = 5000  # collectives, those whose ranks came furthest apart
+
+
+def spreads(store: Timelines) -> list[dict[str, Any]]:
+    """Return how long the ranks took by step, and who came latest; without steps by collective.
+
+    `Spread[]` in types.d.ts. Only of ranks on the run's clock, and of operations that no rank can
+    leave before all have come.
+    """
+    last = _last_arrivals(store)
+    columns = []
+    for number in store.numbers:
+        clock, steps = store.clock(number), store.steps(number)
+        if steps and not clock.panel:
+            begin = np.array([step.measures.window_start_ns for step in steps], np.int64)
+            length = [step.measures.window_ns for step in steps]
+            numbers = [step.number for step in steps]
+            of_rank = np.stack((numbers, clock.to_run(begin), length, [number] * len(steps)))
+            columns.append(of_rank)
+    if not columns:
+        furthest = last[:, np.argsort(-last[_SPAN], kind="stable")[:MAX_SPREADS]]
+        return [_apart(store, one) for one in furthest[:, np.argsort(furthest[_AT])].T.tolist()]
+    by_lateness = last[:, np.argsort(last[_LATE], kind="stable")]
+    latest = {one[_STEP]: _late(one) for one in by_lateness.T.tolist()}
+    step, start, length, rank = np.concatenate(columns, axis=1)
+    found = []
+    for rows in groups(step):
+        first, middle = int(median_of(start[rows])), int(median_of(length[rows]))
+        found.append(
+            {
+                "name": f"step {step[rows[0]]}",
+                "start": str(first),
+                "end": str(first + middle),
+                "least": int(length[rows].min()),
+                "median": middle,
+                "most": int(length[rows].max()),
+                "rank": int(rank[rows[length[rows].argmax()]]),
+                "late": latest.get(int(step[rows[0]])),
+            }
+        )
+    return sorted(found, key=lambda one: int(one["start"]))
+
+
+_RANK, _KERNEL, _AT, _LATE, _SPAN, _MIDDLE, _STEP, _GROUP, _ROW = range(9)
+
+
+def _last_arrivals(store: Timelines) -> Int64:
+    """Return each last arrival at an operation, int64[9, k].
+
+    The rank and its kernel, when it came, how long after the median of the others (0 where the
+    clocks leave it open), how long after the first, when half of all had come after the first, the
+    rank's step, the group and the row in it.
+    """
+    compared = None if store.source.analysis is None else store.source.analysis.ranks
+    by_number = {rank.rank: rank for rank in store.source.run.ranks}
+    found = [np.empty((9, 0), np.int64)]
+    for number, waits in enumerate(() if compared is None else compared.waits):
+        chosen = waits.is_known & ~waits.is_unknown & waits.group.leaves_together
+        for column in np.unique(waits.last[chosen]).tolist():
+            rank = by_number[compared.ranks[waits.group.members[column]]]  # type: ignore[union-attr]
+            clock = store.clock(rank.rank)
+            if rank.device is None or waits.group.is_mpi or clock.panel:
+                continue
+            rows = np.flatnonzero(chosen & (waits.last == column))
+            kernel = messages(rank).kernel[waits.group.place[rows, column]]
+            at = clock.to_run(rank.operations.kernels.starts.at(kernel))
+            after = waits.start_ns[rows] - waits.start_ns[rows].min(axis=1, keepdims=True)
+            late = np.where(waits.is_last[rows, column], waits.late_ns[rows, column], 0)
+            middle = median_of(after, axis=1).astype(np.int64)
+            of_rank, of_group = np.full(len(rows), rank.rank), np.full(len(rows), number)
+            step = store.steps_at(rank.rank, at)
+            parts = (of_rank, kernel, at, late, after[:, column], middle, step, of_group, rows)
+            found.append(np.stack(parts))
+    return np.concatenate(found, axis=1)
+
+
+def _late(one: Sequence[int]) -> dict[str, Any] | None:
+    if one[_LATE] <= 0:
+        return None
+    event = f"{one[_RANK]}.{OPERATION}.{one[_KERNEL]}"
+    return {"rank": one[_RANK], "length": one[_LATE], "id": event}
+
+
+def _apart(store: Timelines, one: Sequence[int]) -> dict[str, Any]:
+    analysis: Analysis = store.source.analysis  # type: ignore[assignment]  # it compared them
+    group = analysis.ranks.waits[one[_GROUP]].group
+    operation = group.operations[int(group.operation[one[_ROW]])]
+    return {
+        "name": f"{operation} of {group.name}" if group.name else operation,
+        "start": str(one[_AT] - one[_SPAN]),
+        "end": str(one[_AT]),
+        "least": 0,
+        "median": one[_MIDDLE],
+        "most": one[_SPAN],
+        "rank": one[_RANK],
+        "late": _late(one),
     }
 
 

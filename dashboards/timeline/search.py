@@ -23,7 +23,6 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64, Mask
 
     RankEvents = Mapping[str, ev.Events]
@@ -300,20 +299,16 @@ _MAX_TEXT = 300  # characters
 
 
 def listed(
-    ranks: Mapping[int, RankEvents],
-    query: Query,
-    steps: Mapping[int, Sequence[StepMeasures]],
-    order: str,
-    most: int,
+    ranks: Mapping[int, RankEvents], query: Query, steps_at: _StepsAt, order: str, most: int
 ) -> dict[str, Any]:
     """Return the first matches in an order: `Found` in types.d.ts.
 
-    What has no value in the column of the order comes last. The step of an event is the one on the
-    rank's GPU in which it begins.
+    What has no value in the column of the order comes last. `steps_at` returns the steps of a rank
+    at times; an event is of the step in which it begins.
     """
     column = order.removeprefix("-")
     matches = list(_matches(ranks, query))
-    columns = [_column(match, steps, column, match.places()) for match in matches]
+    columns = [_column(match, steps_at, column, match.places()) for match in matches]
     names = {text(key) for keys, text in columns if text for key in np.unique(keys).tolist()}
     place_of = {text: place for place, text in enumerate(sorted(filter(None, names)))}
     chosen = np.empty((4, 0), np.int64)  # key, start, number of the match, and place in its part
@@ -330,7 +325,7 @@ def listed(
     for number in np.unique(chosen[2]).tolist():
         match, at = matches[number], np.flatnonzero(chosen[2] == number)
         index = chosen[3][at]
-        written = [_written(*_column(match, steps, name, index)) for name in COLUMNS]
+        written = [_written(*_column(match, steps_at, name, index)) for name in COLUMNS]
         for row, event, *known in zip(at.tolist(), index.tolist(), *written, strict=True):
             key = f"{match.rank}.{ev.SOURCES[match.source]}.{match.first + event}"
             events[row] = {"id": key, **dict(zip(COLUMNS, known, strict=True))}
@@ -341,6 +336,7 @@ def listed(
 
 
 _Text = Callable[[int], "str | None"]
+_StepsAt = Callable[[int, "Int64"], "Int64"]
 
 
 def _written(keys: Int64, text: _Text | None) -> list[int | str | None]:
@@ -353,7 +349,7 @@ def _written(keys: Int64, text: _Text | None) -> list[int | str | None]:
 
 
 def _column(
-    match: _Matches, steps: Mapping[int, Sequence[StepMeasures]], column: str, index: Int64
+    match: _Matches, steps_at: _StepsAt, column: str, index: Int64
 ) -> tuple[Int64, _Text | None]:
     """Return a column of some events, int64[k], `NULL` for no value; and the texts of the keys."""
     part, values = match.part, np.full(len(index), NULL)
@@ -371,15 +367,8 @@ def _column(
     elif column == "duration" and part.lengths is not None:
         length = part.lengths(index)  # of ranges that were open when the capture ended it is NULL
         values = np.where(length < BEYOND_NS, length, NULL)
-    elif column == "step" and steps[match.rank]:
-        measures = [step.measures for step in steps[match.rank]]
-        begin = part.clock.to_run(np.array([of.window_start_ns for of in measures], np.int64))
-        since = part.start_ns(index)
-        at = np.maximum(np.searchsorted(begin, since, side="right") - 1, 0)
-        since -= begin[at]
-        is_in = (since >= 0) & (since < np.array([of.window_ns for of in measures])[at])
-        number = np.array([step.number for step in steps[match.rank]], np.int64)
-        values[is_in] = number[at[is_in]]
+    elif column == "step":
+        values = steps_at(match.rank, part.start_ns(index))
     return np.where(values < 0, NULL, values) if column == "bytes" else values, None
 
 

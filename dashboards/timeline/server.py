@@ -17,7 +17,7 @@ from flask import Blueprint, Response, abort, request
 from dashboards.address import WHOLE_PATH, Address
 from dashboards.questions import PathQuestion, questions_about
 from dashboards.timeline import search as searching
-from dashboards.timeline.across_ranks import collective, operation_id, step_at
+from dashboards.timeline.across_ranks import collective, operation_id, spreads, step_at
 from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
@@ -283,8 +283,7 @@ def _matches(store: Timelines) -> dict[str, Any]:
     order, most = _one_of("order", searching.ORDERS), _integer("most", 1, searching.MAX_LISTED)
     query = parsed(_text("text"))
     ranks, is_all = store.searchable(_asked_ranks(store))
-    steps = {number: store.steps(number) for number in ranks}
-    return {**searching.listed(ranks, query, steps, order, most), "is_all": is_all}
+    return {**searching.listed(ranks, query, store.steps_at, order, most), "is_all": is_all}
 
 
 _ANSWERS: dict[str, Answer] = {
@@ -300,6 +299,7 @@ _ANSWERS: dict[str, Answer] = {
     "events": lambda store: listed(_event_rows(store), *_times()),
     "collective": _collective,
     "path": _path,
+    "spreads": lambda store: {"spreads": spreads(store)},
     "search": _search,
     "hits": _hits,
     "matches": _matches,

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dashboards.clock import Clock
 from dashboards.questions import questions_about, steps_by_rank
 from dashboards.timeline.events import (
@@ -29,6 +31,7 @@ from dashboards.timeline.events import (
 from dashboards.timeline.tracks import read_gpu, with_host
 from traceprof.errors import TraceprofError
 from traceprof.run import opening
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
     from traceprof.host.rank_stalls import RankStalls
+    from traceprof.intervals import Int64
     from traceprof.run.opening import Rank, Run
     from traceprof.trace.model.ranges import Marks, RangeTable
 
@@ -161,6 +165,20 @@ class Timelines:
     def steps(self, number: int) -> Sequence[StepMeasures]:
         """Return the training steps of a rank on its GPU."""
         return self._steps.get(number, ())
+
+    def steps_at(self, number: int, times_ns: Int64) -> Int64:
+        """Return the numbers of a rank's steps at times on the run's clock; `NULL` for none."""
+        found = np.full(len(times_ns), NULL)
+        if steps := self.steps(number):
+            measures = [step.measures for step in steps]
+            begin = self.clock(number).to_run(
+                np.array([of.window_start_ns for of in measures], np.int64)
+            )
+            at = np.maximum(np.searchsorted(begin, times_ns, side="right") - 1, 0)
+            since, length = times_ns - begin[at], np.array([of.window_ns for of in measures])[at]
+            is_in = (since >= 0) & (since < length)
+            found[is_in] = np.array([step.number for step in steps], np.int64)[at[is_in]]
+        return found
 
     def clock(self, number: int) -> RankClock:
         """Return the clock of a rank."""

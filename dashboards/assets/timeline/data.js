@@ -1,10 +1,12 @@
 // @ts-check
 // Data of the timeline: ranks and their rows, tiles that fill the screen, single events.
 // Everything comes from the server that served the page; times become numbers from a base.
+import { spreadsOf } from "./spreads.js";
 import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
 import { extentOf } from "./view.js";
 
+/** @import { TimelineLayout } from "./layout.js" */
 /** @import { Collective, EventDetails, Found, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
@@ -336,6 +338,20 @@ export class TimelineData {
    */
   collective(id) {
     return this.#ask("collective", { id });
+  }
+
+  /**
+   * How far the ranks are apart, which has a row of its own.
+   * @param {TimelineLayout} layout
+   */
+  async loadSpreads(layout) {
+    try {
+      const { spreads } = await this.#ask("spreads", {});
+      layout.spreads = spreadsOf(spreads, (time) => this.toOffset(time));
+    } catch (error) {
+      this.#fail(error);
+    }
+    this.changed();
   }
 
   /**

@@ -5,9 +5,9 @@ import { AXIS } from "./geometry.js";
 import { counted, duration } from "./time.js";
 
 /** @import { Timeline } from "./timeline.js" */
-/** @import { Add, Clocks, RankRows, Row, Track } from "./types.d.ts" */
+/** @import { Add, Clocks, RankRows, Row, Spread, Track } from "./types.d.ts" */
 
-const HEIGHTS = { rank: 28, panel: 30, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
+const HEIGHTS = { rank: 28, panel: 30, group: 22, message: 30, gpu: 24, host: 15, path: 20, spreads: 44 };
 /** @type {Clocks} */
 const ONE_CLOCK = { uncertainty: {}, panels: [] };
 const GAP = 2; // below a track
@@ -32,6 +32,8 @@ export class TimelineLayout {
     this.late = []; // late ranks, which may be opened
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
+    /** @type {Spread[]} */
+    this.spreads = []; // of all ranks, which have a row
     /** @type {string[]} */
     this.together = []; // rows of one collective, which stay on top
     /** @type {Map<string, boolean>} */
@@ -75,6 +77,11 @@ export class TimelineLayout {
       this.rows.push({ type, y, top: y, height, ...row });
       y += height + (type === "track" ? GAP : 0);
     };
+    if (this.spreads.length) {
+      const most = Math.max(...this.spreads.map((spread) => spread.most));
+      const label = `all ranks · to ${duration(most)}`;
+      add("spreads", HEIGHTS.spreads, { label, number: -1, pinned: true, spreads: this.spreads });
+    }
     if (this.hasPath) {
       add("path", HEIGHTS.path, { label: "critical path", number: -1, pinned: true });
     }

@@ -6,6 +6,7 @@ import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
 import { drawMarks } from "./marks.js";
 import { drawPath, drawPathRow } from "./path_drawing.js";
 import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
+import { drawSpreads } from "./spreads.js";
 import { drawStrip } from "./strips.js";
 
 /** @import { Row, State, Strip, Theme, Tile } from "./types.d.ts" */
@@ -288,6 +289,7 @@ export class TimelinePainter {
     this.clip(GUTTER, AXIS, this.plotWidth, bottom - AXIS, () => {
       for (const row of pinned) {
         if (row.type === "path" && path) drawPathRow(this, row, path);
+        else if (row.spreads) drawSpreads(this, row, row.spreads);
         else this.#row(row, tiles);
       }
     });

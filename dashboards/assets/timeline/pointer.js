@@ -3,6 +3,7 @@
 import { AXIS, GUTTER, NEAR, NEAR_MARK, flagAt, rowAt } from "./geometry.js";
 import { takesTime } from "./lists.js";
 import { partAt } from "./path.js";
+import { spreadAt, spreadLines } from "./spreads.js";
 import { shownAt } from "./tiles.js";
 import { duration, grouped } from "./time.js";
 
@@ -65,6 +66,17 @@ export class TimelinePointer {
   }
 
   /**
+   * What is known of all ranks at a place of their row.
+   * @param {Row | undefined} row
+   * @param {number} x
+   */
+  #spreadAt(row, x) {
+    const { painter, view } = this.timeline;
+    if (!row?.spreads || x < GUTTER || !view) return null;
+    return spreadAt(row.spreads, this.timeline.timeAt(x), (NEAR * view.span) / painter.plotWidth);
+  }
+
+  /**
    * The flag of a finding on the axis.
    * @param {number} x
    * @param {number} y
@@ -91,9 +103,10 @@ export class TimelinePointer {
       hit.id === hover.id;
     if (!isSame) this.hover = hit ?? null;
     const part = this.#partAt(row, x);
+    const spread = this.#spreadAt(row, x);
     const note = timeline.notes?.at(x, y);
     timeline.linked?.pointed(timeline, this.x);
-    const isButton = hit || finding || note || row?.foldable || part;
+    const isButton = hit || finding || note || row?.foldable || part || spread;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
     if (finding) {
@@ -103,6 +116,8 @@ export class TimelinePointer {
       timeline.panel.showTooltip(note.lines, pageX, pageY);
     } else if (part) {
       timeline.panel.showTooltip(partLines(part), pageX, pageY);
+    } else if (spread) {
+      timeline.panel.showTooltip(spreadLines(spread), pageX, pageY);
     } else if (!isSame) {
       clearTimeout(this.describing);
       timeline.panel.hideTooltip();
@@ -155,10 +170,12 @@ export class TimelinePointer {
     const finding = this.#flagAt(x, y);
     const { row, hit } = this.#hit(x, y);
     const part = this.#partAt(row, x);
+    const spread = this.#spreadAt(row, x);
     const note = timeline.notes?.at(x, y);
     if (note) timeline.notes?.go(note);
     else if (finding) timeline.showEvidence(finding.rank, finding.source);
     else if (part) timeline.path.choose(part);
+    else if (spread) timeline.together.showLate(spread);
     else if (row?.type === "path") timeline.path.describe();
     else if (row?.foldable) timeline.fold(row);
     else if (hit?.id) timeline.select(hit.id);

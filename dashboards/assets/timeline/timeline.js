@@ -82,6 +82,7 @@ export class Timeline {
     this.forgetSelection();
     this.#listen();
     linked?.add(this);
+    if (this.numbers.length > 1 && !linked) this.data.loadSpreads(this.layout);
     this.start();
   }
 

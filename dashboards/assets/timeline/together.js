@@ -2,11 +2,12 @@
 // One collective on all of its ranks: the last one to come ends the wait of all others.
 import { collectiveContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
-/** @import { Collective, EventDetails, Together } from "./types.d.ts" */
+/** @import { Collective, EventDetails, Spread, Together } from "./types.d.ts" */
 
 const MAX_OPENED = 16; // ranks that are opened for it
 const MAX_ROWS = 12; // that stay on top, below each other
 const SHARE = 0.5; // of the view
+const STEP_SHARE = 0.9;
 
 const waited = (/** @type {Together["members"][number]} */ { isLast, wait }) =>
   (isLast ? Infinity : Number(wait ?? 0));
@@ -53,6 +54,16 @@ export class TimelineTogether {
       Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
     timeline.reveal(event.row);
     timeline.refresh();
+  }
+
+  /**
+   * Show the operation to which a rank came latest, on all of its ranks; without one the time alone.
+   * @param {Spread} spread
+   */
+  async showLate({ begin, stop, late }) {
+    const { timeline } = this;
+    timeline.frame(begin, stop, STEP_SHARE);
+    if (late) await this.show(await timeline.data.event(late.id));
   }
 
   /**

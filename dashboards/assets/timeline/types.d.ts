@@ -58,7 +58,7 @@ export interface Clocks {
 
 /** A row on the screen: `y` within all rows, `top` on the canvas. */
 export interface Row {
-  type: "rank" | "panel" | "group" | "track" | "message" | "path";
+  type: "rank" | "panel" | "group" | "track" | "message" | "path" | "spreads";
   y: number;
   top: number;
   height: number;
@@ -70,6 +70,8 @@ export interface Row {
   foldable?: boolean;
   note?: string;
   hides?: Track[];
+  /** Of the row of all ranks. */
+  spreads?: Spread[];
   /** Whether it stays on top of the others. */
   pinned?: boolean;
 }
@@ -263,6 +265,22 @@ export type PathReply = { state: "asked"; step: string } | { state: "unknown"; s
   kinds: Record<string, string>;
   parts: Omit<PathPart, "begin">[];
 };
+
+/** How far the ranks are apart in a step, or in how they come to a collective (then `least` is 0). */
+export interface SpreadReply {
+  name: string;
+  start: string;
+  end: string;
+  /** ns, like `median` and `most`, which is that of `rank` */
+  least: number;
+  median: number;
+  most: number;
+  rank: number;
+  /** Who came latest to an operation, and how long after the median of the others. */
+  late: { rank: number; length: number; id: string } | null;
+}
+
+export interface Spread extends SpreadReply { begin: number; stop: number }
 
 /** What a folded rank did in a view: by kind, how much of each column, in thousandths. */
 export interface Strip extends View { shares: Record<string, number[]> }

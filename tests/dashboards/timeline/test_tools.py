@@ -284,12 +284,35 @@ def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
     expect(ranks.locator("tbody tr")).to_have_count(2)
     timeline.wait()
     # Its rows stand below each other, in sight at once.
-    on_top = "t.rows.filter((row) => row.pinned).map((row) => row.label)"
+    on_top = "t.rows.filter((row) => row.pinned && row.track).map((row) => row.label)"
     assert timeline.ask(on_top) == [f"rank {rank} · stream 20 · communication" for rank in (0, 1)]
     timeline.press("Escape")
     assert timeline.ask("t.together.shown") is None
     assert timeline.ask(on_top) == []
     assert timeline.ask("[...t.opened]") == [0, 1]
+
+
+def test_a_row_of_all_ranks_says_who_came_late_and_leads_there(page: Page, serve: Serve) -> None:
+    timeline = Timeline(page, f"{serve(SAMPLE.with_stem('training'))}/timeline")
+    timeline.wait_for("t.layout.spreads.length > 0")
+    timeline.wait()
+    assert timeline.labels[0].startswith("all ranks · to ")
+    latest = "t.layout.spreads.toSorted((a, b) => b.late.length - a.late.length)[0]"
+    left, top = timeline.ask(
+        "(() => { const box = t.panel.canvas.getBoundingClientRect(); const [row] = t.rows;"
+        f" const {{begin, stop}} = {latest};"
+        " return [box.left + t.painter.x((begin + stop) / 2), box.top + row.top + 20]; })()"
+    )
+    page.mouse.move(left, top)
+    tooltip = page.locator(".timeline-tooltip")
+    expect(tooltip).to_contain_text("step 1")
+    expect(tooltip).to_contain_text("rank 0 came 9.51 ms after the median of the others")
+    page.mouse.click(left, top)
+    timeline.wait_for(f"t.together.shown?.last === 0 && t.selected?.id === {latest}.late.id")
+    expect(page.get_by_role("table", name="its ranks").locator("tbody tr")).to_have_count(2)
+    # One rank alone has no such row.
+    alone = Timeline(page, f"{serve(SAMPLE.with_stem('training'))}/timeline?rank=0")
+    assert not alone.ask("t.rows.some(({spreads}) => spreads)")
 
 
 @pytest.mark.long
