@@ -136,6 +136,7 @@ def test_a_search_lists_what_it_finds(timeline: Timeline) -> None:
     page.keyboard.type("AllReduce kind:communication > 100 us")
     page.keyboard.press("Escape")
     page.keyboard.press("l")
+    timeline.wait_for("t.search.listed?.is_all")
     table = page.get_by_role("table", name="what is found")
     head = table.get_by_role("columnheader", name="sort by duration")
     expect(head).to_have_attribute("aria-sort", "descending")
@@ -150,8 +151,8 @@ def test_a_search_lists_what_it_finds(timeline: Timeline) -> None:
     begin = timeline.ask("t.selected.begin")
     assert start <= begin < start + span
     table.get_by_role("button", name="sort by start").click()
-    starts = timeline.ask("t.search.listed.events.map(({start}) => Number(start))")
     timeline.wait_for_address("list", "start")
+    starts = timeline.ask("t.search.listed.events.map(({start}) => Number(start))")
     assert starts == sorted(starts)
     with page.expect_download() as saving:
         page.get_by_role("button", name="save the list as CSV").click()
