@@ -12,7 +12,7 @@ from dashboards.address import TIMELINE, Address
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from dashboards.widgets import components
 from sample_traces.simulator import simulate_ddp, simulate_run
-from tests.support.dashboard import attributes_of, serving
+from tests.support.dashboard import Timeline, attributes_of, serving
 from traceprof.analysis import analyze
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
@@ -58,6 +58,21 @@ def test_a_finding_of_many_ranks_unfolds(page: Page, url: str) -> None:
 def test_queues_without_stalls_are_not_said_to_have_some(page: Page, url: str) -> None:
     page.goto(f"{url}{launch_queue.PATH}")
     expect(page.locator("#page")).to_contain_text("the 8 ranks with the deepest queues")
+
+
+@pytest.mark.long
+def test_the_row_of_all_ranks_leads_to_the_late_one_of_many(page: Page, url: str) -> None:
+    timeline = Timeline(page, f"{url}{TIMELINE}")
+    timeline.wait_for("t.layout.spreads.length === 12")
+    shown = "t.layout.spreads.findLast(({late}) => late?.rank > 20)"
+    late = timeline.ask(f"{shown}.late.rank")
+    timeline.ask(f"t.together.showLate({shown})")
+    timeline.wait()
+    on_top = timeline.ask(
+        "t.rows.filter(({pinned, track}) => pinned && track).map((r) => r.number)"
+    )
+    assert len(on_top) == 12
+    assert late in on_top
 
 
 def test_the_timeline_opens_the_late_rank_and_draws_it_first(

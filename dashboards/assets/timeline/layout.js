@@ -77,13 +77,13 @@ export class TimelineLayout {
       this.rows.push({ type, y, top: y, height, ...row });
       y += height + (type === "track" ? GAP : 0);
     };
+    if (this.hasPath) {
+      add("path", HEIGHTS.path, { label: "critical path", number: -1, pinned: true });
+    }
     if (this.spreads.length) {
       const most = Math.max(...this.spreads.map((spread) => spread.most));
       const label = `all ranks · to ${duration(most)}`;
       add("spreads", HEIGHTS.spreads, { label, number: -1, pinned: true, spreads: this.spreads });
-    }
-    if (this.hasPath) {
-      add("path", HEIGHTS.path, { label: "critical path", number: -1, pinned: true });
     }
     const onTop = new Set([...this.arrangement.pinned, ...this.together]);
     for (const key of onTop) this.#placePinned(key, ranks, add);

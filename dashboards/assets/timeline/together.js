@@ -4,8 +4,7 @@ import { collectiveContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Collective, EventDetails, Spread, Together } from "./types.d.ts" */
 
-const MAX_OPENED = 16; // ranks that are opened for it
-const MAX_ROWS = 12; // that stay on top, below each other
+const MAX_ROWS = 12; // that stay on top, below each other; their ranks are opened
 const SHARE = 0.5; // of the view
 const STEP_SHARE = 0.9;
 
@@ -15,10 +14,10 @@ const waited = (/** @type {Together["members"][number]} */ { isLast, wait }) =>
 /**
  * The rows of the members to show together, by rank; of many, the last one to come and
  * those that waited longest for it.
- * @param {Together} together
+ * @param {Together["members"]} members
  * @param {number} most
  */
-export function rowsOfMembers({ members }, most) {
+export function rowsOfMembers(members, most) {
   const shown = members.filter(({ row }) => row !== null)
     .toSorted((one, other) => waited(other) - waited(one)).slice(0, most);
   return shown.toSorted((one, other) => one.rank - other.rank).flatMap(({ row }) => row ?? []);
@@ -84,7 +83,7 @@ export class TimelineTogether {
   /** @param {Together} together */
   #put(together) {
     this.shown = together;
-    this.timeline.layout.together = rowsOfMembers(together, MAX_ROWS);
+    this.timeline.layout.together = rowsOfMembers(together.members, MAX_ROWS);
   }
 
   /**
@@ -110,7 +109,8 @@ export class TimelineTogether {
         isLast: member.rank === collective.last,
       };
     });
-    for (const { rank } of members.slice(0, MAX_OPENED)) {
+    for (const row of rowsOfMembers(members, MAX_ROWS)) {
+      const rank = Number(row.split(".")[0]);
       if (timeline.numbers.includes(rank)) timeline.opened.add(rank);
     }
     timeline.layout.compares = true; // GPU rows only, so that they are near each other

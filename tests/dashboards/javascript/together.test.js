@@ -7,9 +7,9 @@ const member = (rank, wait, isLast = false) => ({ rank, row: `${rank}.4`, wait, 
 
 test("of many ranks the last and those that waited longest are put below each other", () => {
   const members = [member(0, "10"), member(1, "500"), member(2, "0", true), member(3, "300")];
-  assert.deepEqual(rowsOfMembers({ members }, 9), ["0.4", "1.4", "2.4", "3.4"]);
-  assert.deepEqual(rowsOfMembers({ members }, 3), ["1.4", "2.4", "3.4"]);
-  assert.deepEqual(rowsOfMembers({ members: [{ ...member(5, null), row: null }] }, 3), []);
+  assert.deepEqual(rowsOfMembers(members, 9), ["0.4", "1.4", "2.4", "3.4"]);
+  assert.deepEqual(rowsOfMembers(members, 3), ["1.4", "2.4", "3.4"]);
+  assert.deepEqual(rowsOfMembers([{ ...member(5, null), row: null }], 3), []);
 });
 
 test("a member says how long it waited, where that is known", () => {
