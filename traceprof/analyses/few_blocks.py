@@ -241,13 +241,6 @@ def _evidence(
 # -- judgement ------------------------------------------------------------------------------------
 
 
-_DIRECTIVES = (
-    (
-        "Spread the loops over gangs, or teams: OpenACC `parallel loop gang vector collapse(n)`,"
-        " OpenMP `target teams distribute parallel for collapse(n)`; -Minfo=accel says which loops"
-        " the compiler runs in sequence, and why"
-    ),
-)
 _CUDA = (
     (
         "Launch several blocks for each multiprocessor, each with a part of the work: a grid of"
@@ -269,12 +262,9 @@ _PYTORCH = (
 PAGE = {
     "min_us": str(MIN_KERNEL_NS // 1000),
     "advice": bullets(_CUDA),
-    "directives": bullets(_DIRECTIVES),
     "pytorch": bullets(_PYTORCH),
 }
 
 
 def _advice(rank: Rank) -> tuple[str, ...]:
-    if rank.program.uses_directives:
-        return _DIRECTIVES
     return _PYTORCH if rank.program.is_pytorch else _CUDA

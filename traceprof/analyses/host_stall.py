@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses import breakdown
+from traceprof.analyses.gpu_idle.advice import SLEEPS_FOR
 from traceprof.analyses.steps.step_means import steady_spans
 from traceprof.communication.messages import ROOTED
 from traceprof.findings import (
@@ -64,33 +65,23 @@ _COLLECT = (
     " first step, gc.disable(), then gc.collect() every N steps, on all"
     " ranks in the same step"
 )
-_OTHERS = "Move other processes off these cores: other jobs, monitoring, preprocessing, compilers"
-_LOCKS = (
-    "Do not wait in the launching thread: let a thread that launches"
-    " nothing write files, log and wait for locks and sockets"
-)
 _PAGES = (
     "Page faults and the allocator also hold up one thread: reuse pinned"
     " memory (pin_memory=True, buffers made once), and let malloc keep its"
     " memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
 )
-_GIL = (
-    "Python's lock (GIL) holds all threads up while one computes in Python: move loading and"
-    " logging to other processes"
-)
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     GARBAGE: (_COLLECT,),
-    BLOCKED: (_LOCKS,),
+    BLOCKED: (SLEEPS_FOR,),
     QUOTA: (_LIFTED, _CORES, _THREADS),
     FEW_CORES: (_CORES, _THREADS, _LIFTED),
-    SLICES: (_CORES, _OTHERS, _THREADS),
-    OFF_CORE: (_CORES, _OTHERS, _THREADS, _LIFTED),
-    PROCESS: (_COLLECT, _CORES, _THREADS, _LIFTED, _GIL),
-    THREAD: (_PAGES, _CORES, _LOCKS),
+    SLICES: (_CORES, _THREADS),
+    OFF_CORE: (_CORES, _THREADS, _LIFTED),
+    PROCESS: (_COLLECT, _CORES, _THREADS, _LIFTED),
+    THREAD: (_PAGES, _CORES, SLEEPS_FOR),
     UNKNOWN: (_CORES, _THREADS, _COLLECT, _LIFTED, _PAGES),
 }
-_TORCH_ONLY = {_COLLECT, _GIL}
 _SHOWS = {
     Part.THREAD_SWITCHES: "Records of when its threads were on a core show whether they were kept"
     " off it: {}",
@@ -100,7 +91,7 @@ _SHOWS = {
 
 def advice(reason: str, *, is_pytorch: bool, missing: tuple[Part, str] | None) -> tuple[str, ...]:
     """Return what to do, most promising first."""
-    lines = [line for line in _BY_REASON[reason] if is_pytorch or line not in _TORCH_ONLY]
+    lines = [line for line in _BY_REASON[reason] if is_pytorch or line != _COLLECT]
     if missing is not None:
         part, how = missing
         lines.append(_SHOWS[part].format(how))

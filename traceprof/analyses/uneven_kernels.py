@@ -60,11 +60,6 @@ _LIMITS = (
     " PERFORMANCE,CLOCK,POWER,TEMPERATURE` lists the reasons (SW Power Cap,"
     " HW Thermal Slowdown, …) while the training runs"
 )
-_LOCK = (
-    "Give all GPUs the same clock and power limits (`nvidia-smi -lgc"
-    " MIN,MAX`, `-pl WATTS`) if they were changed"
-)
-_COOL = "A hot GPU needs its fans or air flow fixed, or another slot; take the node out of service"
 _SAMPLE = "Record clocks, too, to see whether it is throttled"
 _OTHERS = "Look for another process on that GPU (`nvidia-smi pmon`), and for MIG or MPS shares"
 _MOVE = "Run the job on another node, and see whether the slow rank moves with the GPU"
@@ -84,14 +79,13 @@ _SEE = (
     "Log tokens per rank and step beside the time, and check whether the"
     " slowest rank has most of them"
 )
-_STEPS = "Record at least 6 steps: they show whether it is always the same rank"
 
 ADVICE: dict[str, tuple[str, ...]] = {
-    CLOCK: (_LIMITS, _LOCK, _COOL),
+    CLOCK: (_LIMITS,),
     WORK: (_PARTITION, _SEE),
     HARDWARE: (_LIMITS, _SAMPLE, _OTHERS, _MOVE),
     CHANGING: (_SEQUENCES, _EXPERTS, _SEE),
-    UNKNOWN: (_STEPS, _LIMITS, _SEQUENCES, _EXPERTS),
+    UNKNOWN: (_LIMITS, _SEQUENCES, _EXPERTS),
 }
 """Advice by what makes kernels uneven."""
 

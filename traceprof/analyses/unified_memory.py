@@ -93,7 +93,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
             coverage=share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
         ),
         share_per_step=share_per_step(rank, window, ran),
-        advice=_DIRECTIVES if rank.program.uses_directives else _CUDA,
+        advice=_ADVICE,
         evidence=kernel_evidence(rank, window, texts),
     )
 
@@ -140,7 +140,7 @@ def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:
     return computes[has_waited], waited[has_waited]
 
 
-_CUDA = (
+_ADVICE = (
     (
         "Move the pages before the kernel needs them: cudaMemPrefetchAsync(pointer, bytes, device,"
         " stream) before its launch, and back to the host before the host reads them"
@@ -154,11 +154,4 @@ _CUDA = (
         " cudaMemAdvise, with ReadMostly for what is only read, else PreferredLocation"
     ),
 )
-_DIRECTIVES = (
-    (
-        "Say what moves, and when, instead of managed memory: OpenACC `data copyin(…) copyout(…)`"
-        " around the loop, OpenMP `target data map(…)`"
-    ),
-    *_CUDA[:2],
-)
-PAGE = {"advice": bullets(_CUDA), "directives": bullets(_DIRECTIVES[:1])}
+PAGE = {"advice": bullets(_ADVICE)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.links.link_findings import UNDERUSED
+from traceprof.analyses.links import link_findings
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.latency import LARGE_BYTES
 from traceprof.communication.messages import Names, asynchronous_calls, messages, operation_names
@@ -96,7 +96,7 @@ class LinkRate(Record, frozen=True):
     @property
     def is_slow(self) -> bool:
         """Whether the link could carry far more."""
-        return self.utilization is not None and self.utilization < UNDERUSED
+        return self.utilization is not None and self.utilization < link_findings.UNDERUSED
 
 
 class ExposedOperations(Record, frozen=True):
@@ -381,10 +381,6 @@ class Remedy(Enum):
         " direction, a process group of its own (torch.distributed.new_group), and call in the"
         " same order on both ranks"
     )
-    OWN_STREAM = (
-        "Put communication on a stream of its own, and let the compute stream wait for its event"
-        " only where the result is needed: kernels of one stream never overlap"
-    )
     LATE_INPUT = (
         "Nothing is left to compute once its input is ready: move work that"
         " does not need it behind the launch, send less, or send it in parts as"
@@ -399,14 +395,8 @@ class Remedy(Enum):
         " static_graph=True where the graph does not change, and no_sync() on all but the last"
         " micro-batch when accumulating gradients"
     )
-    HALF_THE_BYTES = (
-        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-        ".bf16_compress_hook"
-    )
-    FEWER_REDUCTIONS = (
-        "Reduce gradients less often: accumulate those of several micro-batches under DDP's"
-        " no_sync()"
-    )
+    HALF_THE_BYTES = link_findings.HALF_THE_BYTES
+    FEWER_REDUCTIONS = link_findings.FEWER_REDUCTIONS
     PREFETCH = (
         "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
     )
@@ -437,7 +427,7 @@ _GENERAL = {
     Reason.WAITING: Remedy.HELP_LATE_RANK,
     Reason.LATE_LAUNCH: Remedy.LAUNCH_EARLIER,
     Reason.QUEUED: Remedy.OWN_COMMUNICATORS,
-    Reason.SAME_STREAM: Remedy.OWN_STREAM,
+    Reason.SAME_STREAM: Remedy.OWN_COMMUNICATORS,
     Reason.NEEDED_AT_ONCE: Remedy.COMPUTE_MEANWHILE,
     Reason.LATE_INPUT: Remedy.LATE_INPUT,
     Reason.TRANSFER: Remedy.SEND_LESS,

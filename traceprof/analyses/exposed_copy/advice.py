@@ -25,14 +25,13 @@ class CopyCause(Record, frozen=True):
     name: str  # a description of the copies, to follow their duration in a sentence
     why: str  # whether they could be hidden, and why not
     torch: str  # what to do in a PyTorch program
-    other: str  # what to do in another program; empty if only PyTorch has such copies
+    other: str = ""  # what to do in another program; empty if no recording ever asked for it
 
 
 GRADIENTS = CopyCause(
     "of gradients, out of the buckets of DistributedDataParallel",
     "they need not be made",
     "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7 and later)",
-    "",
 )
 OFFLOAD = CopyCause(
     "of parameters and gradients that are kept in host memory (FSDP, DeepSpeed)",
@@ -40,13 +39,13 @@ OFFLOAD = CopyCause(
     "keep what fits on the GPU: no CPUOffloadPolicy, or only for some modules (DeepSpeed:"
     " stage3_max_live_parameters); pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
     " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
-    "",
 )
+_PIN = "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream"
 PAGEABLE_H2D = CopyCause(
     "from pageable host memory",
     "they cannot be hidden, because the host waits for them",
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
-    "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream",
+    _PIN,
 )
 PAGEABLE_D2H = CopyCause(
     "to pageable host memory",
@@ -78,44 +77,42 @@ SAME_STREAM_D2H = CopyCause(
     " computes, and wait for its event a step later",
     "cudaMemcpyAsync on a second stream while the next kernels run, and read the result after them",
 )
+_LAUNCH_FIRST = "launch the next kernels before you wait for the copy"
 OTHER_STREAM_D2H = CopyCause(
     "to pinned host memory, on another stream than the compute after it",
     "they could be hidden",
-    "read results late: launch the next step before you wait for the copy",
-    "launch the next kernels before you wait for the copy",
+    _LAUNCH_FIRST,
+    _LAUNCH_FIRST,
+)
+_PREFETCH = (
+    "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
+    " only"
 )
 UNIFIED = CopyCause(
-    "of unified memory",
-    "the driver moves pages when they are first accessed",
-    "torch allocates none: look for cudaMallocManaged in extensions, and use cudaMemPrefetchAsync",
-    "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
-    " only",
+    "of unified memory", "the driver moves pages when they are first accessed", _PREFETCH, _PREFETCH
 )
 UNKNOWN_HOST = CopyCause(
     "between host and GPU, of a kind of memory that is not in the report",
     "they cannot be hidden if it is pageable",
     "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
-    "pin it (cudaMallocHost), and cudaMemcpyAsync on a second stream",
+    _PIN,
 )
 SAME_STREAM_D2D = CopyCause(
     "within the GPU, on the stream of the compute after it",
     "they cannot be hidden on that stream",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
     " one buffer (out=), or let torch.compile (2.0) fuse them",
-    "swap pointers instead of copying, and let kernels read strided data",
 )
 OTHER_STREAM_D2D = CopyCause(
     "within the GPU, on another stream than the compute after it",
     "they could be hidden, but take memory bandwidth",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
-    "swap pointers instead of copying",
 )
 MEMSETS = CopyCause(
     "of setting memory",
     "not needed if a kernel writes all of the memory",
     "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
     " overwritten",
-    "let the kernel that fills the memory write all of it, or cudaMemsetAsync on a second stream",
 )
 CAUSES = (
     GRADIENTS,
@@ -191,8 +188,8 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
         if lines and exposed < MIN_FRACTION * all_ns:
             continue
         how_often = times(sum(part.num_copies for part in copies))
-        do = cause.torch if is_pytorch else cause.other
-        lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {cause.why}; {do}")
+        do = "; ".join(filter(None, (cause.why, cause.torch if is_pytorch else cause.other)))
+        lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {do}")
     if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:
         # What is kept in host memory has advice of its own on copying less.
         lines.insert(

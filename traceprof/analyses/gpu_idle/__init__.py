@@ -226,7 +226,6 @@ class GpuIdleResult(RankResult, frozen=True):
     is_pytorch: bool  # whether the program is known to be PyTorch
     is_of_profiler: bool  # whether torch.profiler recorded it
     uses_dali: bool  # whether NVIDIA DALI loads the data
-    has_fused_optimizer: bool  # whether PyTorch's fused=True is in use
     has_pageable: bool  # whether data may be copied to the GPU from pageable memory
     held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
     how_to_collect: HowToCollect  # the way to record a part that the trace lacks
@@ -296,7 +295,6 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         is_pytorch=rank.program.is_pytorch,
         is_of_profiler=rank.trace.format == KINETO_FORMAT,
         uses_dali=rank.program.uses_dali,
-        has_fused_optimizer=rank.program.has_fused_optimizer,
         has_pageable=may_copy_from_pageable(rank, window),
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
@@ -497,7 +495,6 @@ def _advice(result: GpuIdleResult) -> list[str]:
         allocated=result.allocated,
         reads_pages=result.reads_pages,
         longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
-        has_fused_optimizer=result.has_fused_optimizer,
         once=_once(result, IdleCause.WAITING),
     )
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Advice = dict[IdleCause, tuple[str, ...]]
 
+SLEEPS_FOR = (
+    "Find what the launching thread sleeps for (a lock that another thread holds, a file, a socket,"
+    " another process), and let a thread that launches nothing wait for it"
+)
 _ANY_PROGRAM: Advice = {
     IdleCause.TURNAROUND: (
         (
@@ -51,12 +55,7 @@ _ANY_PROGRAM: Advice = {
             " cores (OMP_NUM_THREADS), and raise a container's CPU quota"
         ),
     ),
-    IdleCause.WAITING: (
-        (
-            "Find what the launching thread sleeps for (a lock that another thread holds, a file, a"
-            " socket, another process), and let a thread that launches nothing wait for it"
-        ),
-    ),
+    IdleCause.WAITING: (SLEEPS_FOR,),
     IdleCause.HOST_CODE: (
         (
             "The host works on something else before it launches: move that work to another thread,"
@@ -93,6 +92,10 @@ _PROFILER = (
 _OVERLAP_COPY = (
     "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True) on a"
     " stream of its own"
+)
+_LOAD_CHEAPER = (
+    "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed samples,"
+    " read from local disks"
 )
 _DALI = (
     (
@@ -132,10 +135,7 @@ _PYTORCH: Advice = {
             " persistent_workers=True)"
         ),
         _OVERLAP_COPY,
-        (
-            "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
-            " samples, read from local disks"
-        ),
+        _LOAD_CHEAPER,
     ),
     IdleCause.WAITING: (
         (
@@ -158,6 +158,7 @@ _PYTORCH: Advice = {
     ),
 }
 _OTHER: Advice = {
+    IdleCause.DATA_LOADING: (_LOAD_CHEAPER,),
     IdleCause.LAUNCH_BOUND: (
         (
             "Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
@@ -173,12 +174,6 @@ _OTHER: Advice = {
         (
             "Copy with cudaMemcpyAsync from and to pinned memory (cudaMallocHost), launch what does"
             " not need the result, and wait after that"
-        ),
-    ),
-    IdleCause.DATA_LOADING: (
-        (
-            "Read the next input while this one is computed: on a thread of its own, into pinned"
-            " memory, copied on a stream of its own"
         ),
     ),
     IdleCause.ALLOCATION: (
@@ -227,7 +222,7 @@ _LET_LOAD = (
 )
 SINGLE, MULTI = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 BY_LOADER: dict[str, tuple[str, ...]] = {
-    SINGLE: (_LET_LOAD, _PYTORCH[IdleCause.DATA_LOADING][2]),
+    SINGLE: (_LET_LOAD, _LOAD_CHEAPER),
     MULTI: (_WORKERS_SLOW, _KEEP_WORKERS),
 }
 """What to do by the class of the iterator that the training waited for."""
@@ -248,18 +243,6 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
         (
             "Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
             " gc.collect() every N steps on all ranks at once"
-        ),
-    ),
-    PlaceKind.LOGGING: (
-        (
-            "Log every N steps, and let another thread write: what is logged stays on the GPU until"
-            " then"
-        ),
-    ),
-    PlaceKind.OPTIMIZER: (
-        (
-            "The optimizer's own Python holds the GPU up: fused=True (Adam, AdamW: PyTorch 2.0;"
-            " SGD: 2.3), else foreach=True, and one parameter group"
         ),
     ),
 }
@@ -322,7 +305,6 @@ def advice(
     allocated: Allocations,
     reads_pages: bool,
     longest: Mapping[IdleCause, str],
-    has_fused_optimizer: bool = False,
     once: str = "",
 ) -> list[str]:
     """Return what to do about idle time.
@@ -339,7 +321,6 @@ def advice(
         allocated: the allocations beside the launches.
         reads_pages: whether most code of the host runs before pages that it accesses.
         longest: where the host was longest, by cause: a range, an operator, a call.
-        has_fused_optimizer: whether the optimizer updates all parameters at once already.
         once: where and for how long the host slept or was silent at once, for most of that time.
     """
     lines = [
@@ -360,9 +341,7 @@ def advice(
             if cause is IdleCause.QUEUED
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
-            else _of_what_ran(
-                cause, longest.get(cause, ""), is_pytorch=is_pytorch, is_fused=has_fused_optimizer
-            )
+            else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
         if has_pageable or line != _OVERLAP_COPY
     ]
@@ -456,9 +435,7 @@ def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
     )
 
 
-def _of_what_ran(
-    cause: IdleCause, name: str, *, is_pytorch: bool, is_fused: bool
-) -> tuple[str, ...]:
+def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
     """Return what to do about what the host was in longest, else about the cause."""
     if is_pytorch and cause is IdleCause.DATA_LOADING:
         for loader, lines in BY_LOADER.items():
@@ -466,7 +443,7 @@ def _of_what_ran(
                 return lines
     if is_pytorch and cause is IdleCause.HOST_CODE and name:
         place = kind_of(name)
-        if place in BY_PLACE and not (place is PlaceKind.OPTIMIZER and is_fused):
+        if place in BY_PLACE:
             return BY_PLACE[place]
     return _of_cause(cause, is_pytorch=is_pytorch)
 

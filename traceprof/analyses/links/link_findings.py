@@ -195,9 +195,12 @@ ASSUMED_ADVICE = (
     " load), `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and"
     " give the real rate if it differs"
 )
-_SEND_LESS = (
-    "Send fewer bytes (bf16 gradients: default_hooks.bf16_compress_hook; no_sync() on all but the"
-    " last micro-batch), or start earlier, so that compute hides it (bucket_cap_mb, prefetching)"
+HALF_THE_BYTES = (
+    "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+    ".bf16_compress_hook"
+)
+FEWER_REDUCTIONS = (
+    "Reduce gradients less often: accumulate those of several micro-batches under DDP's no_sync()"
 )
 SATURATED_ADVICE = {
     "pcie": (
@@ -214,8 +217,8 @@ SATURATED_ADVICE = {
             " with NVLink between them (`nvidia-smi topo -m`)"
         ),
     ),
-    "nvlink": (_SEND_LESS,),
-    "network": (_SEND_LESS,),
+    "nvlink": (HALF_THE_BYTES, FEWER_REDUCTIONS),
+    "network": (HALF_THE_BYTES, FEWER_REDUCTIONS),
 }
 _RANKS_FIRST = (
     "Compare the ranks first: a collective's kernel runs until the last rank arrives, and while it"
@@ -252,20 +255,8 @@ UNDERUSED_ADVICE = {
             " ProcessGroupNCCL.Options().config.min_ctas), if compute can spare the SMs"
         ),
     ),
-    "pcie": (
-        _RANKS_FIRST,
-        (
-            "Check with NCCL_DEBUG=INFO which path NCCL takes: without P2P (GeForce boards, ACS or"
-            " an IOMMU in the way) it goes through host memory; `nvidia-smi topo -p2p n`"
-        ),
-    ),
-    "network": (
-        _RANKS_FIRST,
-        (
-            "Check with NCCL_DEBUG=INFO that NCCL uses NET/IB with GDRDMA and every NIC"
-            " (NCCL_IB_HCA, NCCL_NET_GDR_LEVEL), and measure with nccl-tests"
-        ),
-    ),
+    "pcie": (_RANKS_FIRST,),
+    "network": (_RANKS_FIRST,),
 }
 
 

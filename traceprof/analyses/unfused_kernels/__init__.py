@@ -77,47 +77,34 @@ _ATTENTION = (
     " for FP16 and BF16; jax.nn.dot_product_attention(...,"
     " implementation='cudnn')"
 )
-_OTHER = (
-    "Fuse them by hand or by a compiler: XLA (jax.jit, tf.function(jit_compile=True)), OpenMP or"
-    " OpenACC loops that are joined, one CUDA kernel for all of a chain"
-)
-ALL_ADVICE = (_ATTENTION, _OPTIMIZER, _COMPILE, _GRAPHS, _LAYOUT, _OTHER)
+ALL_ADVICE = (_ATTENTION, _OPTIMIZER, _COMPILE, _GRAPHS, _LAYOUT)
 
 
 def advice(
     *,
     has_chains: bool,
     by_attention: float,
-    is_pytorch: bool,
     is_launch_bound: bool,
     by_optimizer: float,
     by_layout: float,
-    has_fused_optimizer: bool = False,
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
     Args:
-        has_chains: whether anything but attention is not fused.
+        has_chains: whether chains of a PyTorch program are not fused.
         by_attention: the share of attention, by what could be saved.
-        is_pytorch: whether the program is known to use PyTorch.
         is_launch_bound: whether launching takes longer than running.
-        by_optimizer: the share of the chains, by what could be saved, that optimizers run.
+        by_optimizer: the share of chains of an optimizer that is not fused, by what could be saved.
         by_layout: the share of changes of layout, by time.
-        has_fused_optimizer: whether the optimizer is fused already.
     """
     attention = (_ATTENTION,) if by_attention >= _MIN_SHARE else ()
     if not has_chains:
         return attention
-    by_optimizer = 0.0 if has_fused_optimizer else by_optimizer
-    rest = _of_chains(is_pytorch, is_launch_bound, by_optimizer, by_layout)
+    rest = _of_chains(is_launch_bound, by_optimizer, by_layout)
     return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
 
 
-def _of_chains(
-    is_pytorch: bool, is_launch_bound: bool, by_optimizer: float, by_layout: float
-) -> tuple[str, ...]:
-    if not is_pytorch:
-        return (_OTHER,)
+def _of_chains(is_launch_bound: bool, by_optimizer: float, by_layout: float) -> tuple[str, ...]:
     others: tuple[str, ...] = (_GRAPHS,) if is_launch_bound else (_COMPILE,)
     layout: tuple[str, ...] = (_LAYOUT,) if by_layout >= _MIN_SHARE else ()
     if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
@@ -266,8 +253,8 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
     metrics = result.metrics
     impact = share(result.saved_ns, result.window_ns)
     severity = severity_of_cost(impact)
-    if severity is None:
-        return []
+    if severity is None or not (result.is_pytorch or metrics.attention_ns):
+        return []  # other programs get no advice on chains
     texts = []
     if metrics.num_chains:
         where = f"{metrics.num_kernels} kernels of {counted(metrics.num_chains, 'chain')}"
@@ -292,13 +279,12 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             advice(
-                has_chains=metrics.num_chains > 0,
+                has_chains=result.is_pytorch and metrics.num_chains > 0,
                 by_attention=by_attention,
-                is_pytorch=result.is_pytorch,
                 is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
-                by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
+                by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns)
+                * (not result.has_fused_optimizer),
                 by_layout=share(metrics.layout_ns, metrics.kernel_ns),
-                has_fused_optimizer=result.has_fused_optimizer,
             ),
             saving=Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
         )
