@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
@@ -25,22 +26,6 @@ from traceprof.communication.latency import (
     small_messages,
 )
 from traceprof.communication.messages import messages
-from traceprof.findings import (
-    Count,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Number,
-    Positive,
-    Saving,
-    Sight,
-    Text,
-    bullets,
-    one_of,
-    severity_of_cost,
-)
 from traceprof.host.idle_causes import around_ns
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.grouping import distinct_values, median_of
@@ -62,21 +47,21 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ("arrivals",)
 
 
-class SmallCollectivesMetrics(Metrics):
+class SmallCollectivesMetrics(f.Metrics):
     """Numbers of `small-collectives`."""
 
-    num_operations: Annotated[Count, "kernels that spend at least half of their time on latency"]
-    median_bytes: Annotated[Number, "their median size, as NCCL counts messages"]
+    num_operations: Annotated[f.Count, "kernels that spend at least half of their time on latency"]
+    median_bytes: Annotated[f.Number, "their median size, as NCCL counts messages"]
     latency_share: Annotated[
-        Fraction,
+        f.Fraction,
         "the latency of all messages of known size as a share of their own time without waiting",
     ]
-    coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
+    coverage: Annotated[f.Fraction, "the share of communication kernels whose size is known"]
 
 
 FINDINGS = {
-    ID: FindingKind(
-        SmallCollectivesMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
+    ID: f.FindingKind(
+        SmallCollectivesMetrics, part_of="exposed-communication", needs=f.Sight.COMMUNICATION
     )
 }
 
@@ -84,7 +69,7 @@ FINDINGS = {
 MIN_OPERATIONS = 20
 
 
-Scope = Annotated[str, one_of("intra-node", "inter-node")]
+Scope = Annotated[str, f.one_of("intra-node", "inter-node")]
 
 
 class OperationUse(Struct, frozen=True):
@@ -93,38 +78,38 @@ class OperationUse(Struct, frozen=True):
     Kernels; of a rank without a GPU, the operations in its labels (see `process_groups`).
     """
 
-    operation: Annotated[Text, "Operation, by the kernel's name; send and receive share one."]
+    operation: Annotated[f.Text, "Operation, by the kernel's name; send and receive share one."]
     communicator: Annotated[
         str | None, "NCCL's id, equal on all ranks; if unknown, PyTorch's group."
     ]
     peer: Annotated[
-        Count | None,
+        f.Count | None,
         "The other rank (in the world) of sends and receives; null if unknown or several.",
     ]
-    count: Annotated[Count, "Kernels that start in the window."]
+    count: Annotated[f.Count, "Kernels that start in the window."]
     bytes: Annotated[
-        Count | None,
+        f.Count | None,
         "Sum of the message sizes, as NCCL counts them (what one rank sends in an AllGather,"
         " receives in a ReduceScatter); null unless all sizes are known.",
     ]
     total_ns: Annotated[
-        Count,
+        f.Count,
         "Sum of the durations of the kernels (without a GPU, of the operations), including time"
         " spent waiting for other ranks.",
     ]
-    median_ns: Annotated[Count, "Median of the durations."]
+    median_ns: Annotated[f.Count, "Median of the durations."]
     algbw_gb_per_s: Annotated[
-        Number | None,
+        f.Number | None,
         "Algorithm bandwidth as in nccl-tests: bytes divided by durations, for kernels of known"
         " size; null if no size is known.",
     ]
     busbw_gb_per_s: Annotated[
-        Number | None,
+        f.Number | None,
         "Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor for the operation and"
         " the number of ranks; comparable with a link's peak in one direction.",
     ]
     peak_gb_per_s: Annotated[
-        Positive | None,
+        f.Positive | None,
         "Peak rate in one direction: on one machine of NVLink, or else PCIe, by the GPU's name;"
         " between machines the user's rate; null if it or the machines are unknown.",
     ]
@@ -133,23 +118,23 @@ class OperationUse(Struct, frozen=True):
         "True if the rates are based on durations, which include waiting for other ranks; false"
         " if they are based on the time in which all ranks were inside.",
     ] = True
-    num_matched: Annotated[Count, "Kernels with known counterparts on the other ranks."] = 0
+    num_matched: Annotated[f.Count, "Kernels with known counterparts on the other ranks."] = 0
     wait_ns: Annotated[
-        Count | None,
+        f.Count | None,
         "Time until the last rank arrived, summed over the matched kernels; null where the"
         " clocks are too coarse for most of them.",
     ] = None
     transfer_ns: Annotated[
-        Count | None, "Time with all ranks inside, summed over the matched kernels."
+        f.Count | None, "Time with all ranks inside, summed over the matched kernels."
     ] = None
     latency_ns: Annotated[
-        Count | None, "Latency in the model time = latency + size / rate; null if undetermined."
+        f.Count | None, "Latency in the model time = latency + size / rate; null if undetermined."
     ] = None
     latency_uncertainty_ns: Annotated[
-        Count | None, "Half the width of the 95 % interval of the latency."
+        f.Count | None, "Half the width of the 95 % interval of the latency."
     ] = None
     rate_gb_per_s: Annotated[
-        Number | None, "Rate in the same model, with sizes as in algorithm bandwidth."
+        f.Number | None, "Rate in the same model, with sizes as in algorithm bandwidth."
     ] = None
     scope: Annotated[Scope | None, "Whether the ranks are on one machine."] = None
     description: Annotated[
@@ -250,7 +235,7 @@ def with_transfer(
     )
 
 
-def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
+def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the measurements: a long collective may have waited, but a small one pays latency."""
     if not result.num_operations:
         return []
@@ -258,7 +243,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
         return [_sizes_unknown(result)]
     small = result.small
     fraction = small.avoidable_ns / result.window_ns if result.window_ns else 0.0
-    severity = severity_of_cost(fraction)
+    severity = f.severity_of_cost(fraction)
     if severity is None or small.num_operations < MIN_OPERATIONS:
         return []
     metrics = SmallCollectivesMetrics(
@@ -268,7 +253,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
         coverage=result.num_sized / result.num_operations,
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -280,7 +265,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             small.stretches,
             _ADVICE,
-            Saving.at_most(small.most_ns),
+            f.Saving.at_most(small.most_ns),
         )
     ]
 
@@ -337,15 +322,15 @@ def rates(
 # -- words ----------------------------------------------------------------------------------------
 
 
-def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
+def _sizes_unknown(result: CollectivesResult) -> f.NotApplicable:
     if result.num_with_call:
-        return NotApplicable(
+        return f.NotApplicable(
             ID,
             "the export has NCCL's calls, but not their sizes",
             result.how_to_collect(Part.MESSAGE_SIZES),
             result.rank,
         )
-    return NotApplicable(
+    return f.NotApplicable(
         ID,
         "the export does not show how much each communication kernel carried: it has no NCCL"
         " call that launched one",
@@ -380,5 +365,5 @@ PAGE = {
     "distinct": str(DISTINCT_SIZES),
     "max_latency": f"{MAX_LATENCY_NS // 1000} µs",
     "min_operations": str(MIN_OPERATIONS),
-    "advice": bullets(_ADVICE),
+    "advice": f.bullets(_ADVICE),
 }

@@ -6,27 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Sight,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -46,25 +31,27 @@ MIN_KERNEL_NS = 10_000
 _FEWEST_SMS = 14  # of a GPU that trains: with an unknown number, fewer blocks are too few
 
 
-class FewBlocksMetrics(Metrics):
+class FewBlocksMetrics(f.Metrics):
     """Numbers of `few-blocks`."""
 
     kernel_ns: Annotated[
-        Ns,
+        f.Ns,
         "the time in which only such kernels ran, and all of them together had fewer"
         " blocks than the GPU has multiprocessors (SMs)",
     ]
-    fraction: Annotated[Fraction, "`kernel_ns` as a share of the time in which any kernel computed"]
-    num_kernels: Annotated[Count, "the number of such kernels"]
-    num_sms: Annotated[Count | None, "the number of SMs of the GPU; null if unknown"]
-    num_blocks: Annotated[Count, "the blocks of the kernels whose unused SMs cost most"]
-    block_size: Annotated[Count, "the threads of each of their blocks"]
-    coverage: Annotated[Fraction, "the share of compute time in kernels with a known grid"]
+    fraction: Annotated[
+        f.Fraction, "`kernel_ns` as a share of the time in which any kernel computed"
+    ]
+    num_kernels: Annotated[f.Count, "the number of such kernels"]
+    num_sms: Annotated[f.Count | None, "the number of SMs of the GPU; null if unknown"]
+    num_blocks: Annotated[f.Count, "the blocks of the kernels whose unused SMs cost most"]
+    block_size: Annotated[f.Count, "the threads of each of their blocks"]
+    coverage: Annotated[f.Fraction, "the share of compute time in kernels with a known grid"]
 
 
 FINDINGS = {
-    ID: FindingKind(
-        FewBlocksMetrics, changes_kernels=True, only_compute=True, needs=Sight.OPERATIONS
+    ID: f.FindingKind(
+        FewBlocksMetrics, changes_kernels=True, only_compute=True, needs=f.Sight.OPERATIONS
     )
 }
 
@@ -79,7 +66,7 @@ class FewBlocksResult(RankResult, frozen=True):
     share_per_step: float | None
     advice: tuple[str, ...]  # what to do, for the kind of program
     # the longest kernel of each signature that costs most, costliest first
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[f.Evidence, ...]
 
 
 def run(rank: Rank, window: Window) -> FewBlocksResult:
@@ -89,10 +76,10 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
     enough = num_sms or _FEWEST_SMS
     few = _few_kernels(rank, window, enough)
     used, unused_ns, costliest = intervals.empty(), 0, few.signature[:0]
-    if severity_of_cost(share(int(few.cost_ns.sum()), window.length_ns)) is not None:
+    if f.severity_of_cost(f.share(int(few.cost_ns.sum()), window.length_ns)) is not None:
         used, unused_ns = _unused(rank, few, enough)
         costs = np.bincount(few.signature, few.cost_ns).astype(np.int64)
-        costliest = intervals.largest(costs, MAX_EVIDENCE)
+        costliest = intervals.largest(costs, f.MAX_EVIDENCE)
         costliest = costliest[costs[costliest] > 0]
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     first = few.signature == costliest[0] if len(costliest) else few.is_long
@@ -102,7 +89,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
         window_ns=window.length_ns,
         metrics=FewBlocksMetrics(
             kernel_ns=used.measure_ns,
-            fraction=share(used.measure_ns, compute_ns),
+            fraction=f.share(used.measure_ns, compute_ns),
             num_kernels=int(few.is_long.sum()),
             num_sms=num_sms,
             num_blocks=int(few.blocks[first].max(initial=0)),
@@ -116,11 +103,11 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
     )
 
 
-def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
+def findings(result: FewBlocksResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time of SMs without a block."""
     metrics = result.metrics
-    fraction = share(result.unused_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(result.unused_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return []
     if metrics.num_sms is None:
@@ -128,16 +115,16 @@ def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
         how = (
             "look it up in the data sheet of the GPU: blocks that are fewer leave some without work"
         )
-        return [NotApplicable(ID, reason, how, result.rank)]
+        return [f.NotApplicable(ID, reason, how, result.rank)]
     kernels = counted(metrics.num_kernels, "kernel")
-    unused = percent(share(result.unused_ns, metrics.kernel_ns))
+    unused = percent(f.share(result.unused_ns, metrics.kernel_ns))
     title = (
         f"{kernels} with blocks for at most half of the {metrics.num_sms} multiprocessors ran for"
         f" {duration(metrics.kernel_ns)}, {percent(metrics.fraction)} of the compute time: {unused}"
         " of the multiprocessors had nothing to do"
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -147,8 +134,8 @@ def findings(result: FewBlocksResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             result.advice,
-            Saving.of_step(metrics.kernel_ns, result.share_per_step)
-            or Saving.at_most(metrics.kernel_ns),
+            f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
+            or f.Saving.at_most(metrics.kernel_ns),
         )
     ]
 
@@ -198,7 +185,7 @@ def _coverage(rank: Rank, window: Window, compute_ns: int) -> float:
     rows = rows[~rank.is_communication_kernel[rows]]
     unknown = intervals.union(kernels.start_ns[rows], kernels.ends(rows))
     unknown_ns = intervals.clip(unknown, window.start_ns, window.end_ns).measure_ns
-    return 1 - share(unknown_ns, compute_ns)
+    return 1 - f.share(unknown_ns, compute_ns)
 
 
 def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
@@ -225,7 +212,7 @@ def _unused(rank: Rank, few: _Few, enough: int) -> tuple[Intervals, int]:
 
 def _evidence(
     rank: Rank, window: Window, few: _Few, signatures: Sequence[int]
-) -> tuple[Evidence, ...]:
+) -> tuple[f.Evidence, ...]:
     texts = {}
     for signature in signatures:
         rows = np.flatnonzero((few.signature == signature) & few.is_long)
@@ -261,8 +248,8 @@ _PYTORCH = (
 )
 PAGE = {
     "min_us": str(MIN_KERNEL_NS // 1000),
-    "advice": bullets(_CUDA),
-    "pytorch": bullets(_PYTORCH),
+    "advice": f.bullets(_CUDA),
+    "pytorch": f.bullets(_PYTORCH),
 }
 
 

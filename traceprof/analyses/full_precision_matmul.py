@@ -6,25 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Sight,
-    bullets,
-    one_of,
-    severity_of_cost,
-    share,
-)
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
@@ -120,22 +104,22 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class FullPrecisionMatmulMetrics(Metrics):
+class FullPrecisionMatmulMetrics(f.Metrics):
     """Numbers of `full-precision-matmul`."""
 
     kernel_ns: Annotated[
-        Ns, "time in which matrix multiplications, attention or convolutions of FP32 numbers ran"
+        f.Ns, "time in which matrix multiplications, attention or convolutions of FP32 numbers ran"
     ]
-    fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
-    num_kernels: Annotated[Count, "the number of such kernels"]
-    convolution_ns: Annotated[Ns, "the part of `kernel_ns` that is convolutions"]
-    attention_ns: Annotated[Ns, "the part of `kernel_ns` that is attention"]
+    fraction: Annotated[f.Fraction, "its share of the time in which any kernel computed"]
+    num_kernels: Annotated[f.Count, "the number of such kernels"]
+    convolution_ns: Annotated[f.Ns, "the part of `kernel_ns` that is convolutions"]
+    attention_ns: Annotated[f.Ns, "the part of `kernel_ns` that is attention"]
     tf32_ns: Annotated[
-        Ns, "the part of `kernel_ns` in which nothing but tensor cores in TF32 multiplied"
+        f.Ns, "the part of `kernel_ns` in which nothing but tensor cores in TF32 multiplied"
     ]
     precision: Annotated[
         str,
-        one_of(FULL_PRECISION, ROUNDED_PRECISION),
+        f.one_of(FULL_PRECISION, ROUNDED_PRECISION),
         "the number format that makes up most of `kernel_ns`",
     ]
     compute_capability: Annotated[
@@ -144,19 +128,19 @@ class FullPrecisionMatmulMetrics(Metrics):
         " that can run its kernels; null for GPUs that are not from NVIDIA",
     ]
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of the time of matrix multiplications, attention and"
         " convolutions for which the kernel names show the number format",
     ]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         FullPrecisionMatmulMetrics,
         removed_by=("half-precision",),
         changes_kernels=True,
         only_compute=True,
-        needs=Sight.NAMES,
+        needs=f.Sight.NAMES,
         counts_gaps=False,
     )
 }
@@ -179,7 +163,7 @@ class FullPrecisionMatmulResult(RankResult, frozen=True):
     capability: Capability | None  # the GPU's compute capability; None if that is unknown
     gpu: str | None  # its name; None if that is unknown
     is_pytorch: bool  # whether the program is known to use PyTorch
-    evidence: tuple[Evidence, ...]  # the longest kernel of each name that takes most time
+    evidence: tuple[f.Evidence, ...]  # the longest kernel of each name that takes most time
 
     @property
     def coverage(self) -> float:
@@ -266,14 +250,14 @@ def half_precision_shares(rank: Rank) -> dict[int, float] | None:
     return {id_: share_ for id_, share_ in shares.items() if share_ < 1}
 
 
-def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]:
+def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the most that tensor cores could save, by their peak rate."""
-    if severity_of_cost(share(result.kernel_ns, result.window_ns)) is None:
+    if f.severity_of_cost(f.share(result.kernel_ns, result.window_ns)) is None:
         return []
     cores = tensor_cores(result.capability, result.gpu)
     if cores is None and result.capability is None:
         return [
-            NotApplicable(
+            f.NotApplicable(
                 ID,
                 f"{duration(result.kernel_ns)} of matrix multiplications ran on FP32 numbers, and"
                 " whether the GPU has tensor cores is not in the report",
@@ -287,11 +271,11 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
     impact_ns = int(
         result.plain_ns * (1 - 1 / cores.half) + rounded_ns * (1 - (cores.tf32 or 1) / cores.half)
     )
-    impact = share(impact_ns, result.window_ns)
-    severity = severity_of_cost(impact)
+    impact = f.share(impact_ns, result.window_ns)
+    severity = f.severity_of_cost(impact)
     if severity is None:
         return []
-    fraction = share(result.kernel_ns, result.compute_ns)
+    fraction = f.share(result.kernel_ns, result.compute_ns)
     metrics = FullPrecisionMatmulMetrics(
         kernel_ns=result.kernel_ns,
         fraction=fraction,
@@ -304,7 +288,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
         coverage=result.coverage,
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -318,10 +302,10 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             advice(
                 cores,
                 is_pytorch=result.is_pytorch,
-                plain=share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
+                plain=f.share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
                 categories=_categories(result),
             ),
-            saving=Saving.of_step(impact_ns, result.share_per_step),
+            saving=f.Saving.of_step(impact_ns, result.share_per_step),
         )
     ]
 
@@ -369,19 +353,19 @@ def _is_known(kind: KernelKind) -> bool:
 
 def _evidence(
     rank: Rank, chosen: Int64, name_of_kernel: Int64, names: list[str]
-) -> tuple[Evidence, ...]:
+) -> tuple[f.Evidence, ...]:
     kernels = rank.operations.kernels
     length = kernels.packed_length.at(chosen)
     spent = np.bincount(name_of_kernel, weights=length, minlength=len(names))
     evidence = []
-    for name in intervals.largest(spent.astype(np.int64), MAX_EVIDENCE).tolist():
+    for name in intervals.largest(spent.astype(np.int64), f.MAX_EVIDENCE).tolist():
         of_name = np.flatnonzero(name_of_kernel == name)
         if len(of_name) == 0:
             break
         index = int(of_name[np.argmax(length[of_name])])
         start, end = int(kernels.start_ns[chosen[index]]), int(kernels.ends(chosen[[index]])[0])
         text = f"{function_name(names[name])}, {times(len(of_name))}: {duration(int(spent[name]))}"
-        evidence.append(Evidence(start, end, text))
+        evidence.append(f.Evidence(start, end, text))
     return tuple(evidence)
 
 
@@ -418,4 +402,4 @@ def _rounded(result: FullPrecisionMatmulResult) -> str:
     return ", all in TF32" if result.plain_ns == 0 else f", {duration(rounded_ns)} of it in TF32"
 
 
-PAGE = {"advice": bullets(ALL_ADVICE)}
+PAGE = {"advice": f.bullets(ALL_ADVICE)}

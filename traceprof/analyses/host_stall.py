@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.analyses.gpu_idle.advice import SLEEPS_FOR
 from traceprof.analyses.steps.step_means import steady_spans
 from traceprof.communication.messages import ROOTED
-from traceprof.findings import (
-    Count,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.host import rank_stalls, stalls
 from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
 from traceprof.intervals import Intervals, covered_within, total
@@ -104,7 +92,7 @@ def page_advice() -> str:
     for reason, lines in _BY_REASON.items():
         by_lines.setdefault(lines, []).append(reason)
     return "\n".join(
-        f"\n*{', '.join(reasons)}*\n\n{bullets(lines)}" for lines, reasons in by_lines.items()
+        f"\n*{', '.join(reasons)}*\n\n{f.bullets(lines)}" for lines, reasons in by_lines.items()
     ).strip()
 
 
@@ -309,32 +297,32 @@ _MIN_OWN = 0.1
 """Of the cost of the rank that costs most: a rank that costs less has no finding."""
 
 
-class HostStallMetrics(Metrics):
+class HostStallMetrics(f.Metrics):
     """Numbers of `host-stall`."""
 
     stalled_ns: Annotated[
-        Ns, "the time of these calls beyond their usual time, summed over threads"
+        f.Ns, "the time of these calls beyond their usual time, summed over threads"
     ]
     num_calls: Annotated[
-        Count, "the number of calls, operators and gaps between operators that stalled"
+        f.Count, "the number of calls, operators and gaps between operators that stalled"
     ]
-    longest_ns: Annotated[Ns, "the length of the longest of them"]
+    longest_ns: Annotated[f.Ns, "the length of the longest of them"]
     idle_ns: Annotated[
-        Ns, "how long this rank's GPU idled because of them: `stalled_ns` of `gpu-idle`"
+        f.Ns, "how long this rank's GPU idled because of them: `stalled_ns` of `gpu-idle`"
     ]
     others_wait_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "how long the other ranks waited for this one with nothing to compute"
         " (their median), up to the time that it had stalled since their last"
         " common operation; null where no clock or matched operation shows it",
     ]
     lost_ns: Annotated[
-        Ns,
+        f.Ns,
         "the cost of all ranks' stalls on the GPU that lost most by them, and"
         " the impact: its idle time for stalls of its own rank, and its waits"
         " for ranks that had stalled. The same for all ranks",
     ]
-    num_ranks: Annotated[Count, "the number of ranks with this finding"]
+    num_ranks: Annotated[f.Count, "the number of ranks with this finding"]
     held_up_by: Annotated[
         str,
         "what accounts for half of the stalled time or more: `garbage collection`, `blocking call`"
@@ -342,16 +330,16 @@ class HostStallMetrics(Metrics):
         " (all threads at once), `one thread`; `unknown` where nothing shows it",
     ]
     num_running: Annotated[
-        Count | None,
+        f.Count | None,
         "how many ranks of the machine went on while one was stalled, at the median over time; null"
         " for fewer than three ranks",
     ]
     coverage: Annotated[
-        Fraction, "the share of the idle time before operations with a known launch"
+        f.Fraction, "the share of the idle time before operations with a known launch"
     ]
 
 
-FINDINGS = {ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), part_of="gpu-idle")}
+FINDINGS = {ID: f.FindingKind(HostStallMetrics, removed_by=("no-host-stall",), part_of="gpu-idle")}
 
 
 class StalledRank(Record, frozen=True):
@@ -427,18 +415,18 @@ def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | No
     return of_rank.idle_per_step_ns + ceil(waited_ns / len(steps))
 
 
-def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
+def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the stalls by the time that the GPUs lost."""
     largest = max((rank.cost_ns for rank in result.ranks), default=0)
     chosen = [rank for rank in result.ranks if rank.cost_ns >= max(_MIN_OWN * largest, 1)]
-    judged: list[Finding | NotApplicable] = []
+    judged: list[f.Finding | f.NotApplicable] = []
     for rank in chosen:
         lost_ns = min(result.lost_ns, rank.stalls.window_ns)
-        fraction = share(lost_ns, rank.stalls.window_ns)
-        severity = severity_of_cost(fraction)
+        fraction = f.share(lost_ns, rank.stalls.window_ns)
+        severity = f.severity_of_cost(fraction)
         if severity is not None:
             judged.append(
-                Finding(
+                f.Finding(
                     ID,
                     severity,
                     rank.stalls.rank,
@@ -448,13 +436,13 @@ def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
                     _metrics(rank, lost_ns, len(chosen)).by_name(),
                     rank.stalls.evidence,
                     _advice(rank),
-                    None if result.per_step_ns is None else Saving.at_most(result.per_step_ns),
+                    None if result.per_step_ns is None else f.Saving.at_most(result.per_step_ns),
                 )
             )
     for of_rank in result.unknown:
         assert of_rank.unknown is not None  # noqa: S101  (they are those for which it is not)
         why = of_rank.unknown
-        judged.append(NotApplicable(ID, why.reason, why.how_to_collect, of_rank.rank))
+        judged.append(f.NotApplicable(ID, why.reason, why.how_to_collect, of_rank.rank))
     return judged
 
 

@@ -6,24 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    bullets,
-    one_of,
-    severity_of_cost,
-    share,
-)
 from traceprof.host.host_waits import (
     by_thread,
     may_copy_from_pageable,
@@ -61,33 +46,33 @@ REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 READS: tuple[str, ...] = ()
 
 
-class HostSyncMetrics(Metrics):
+class HostSyncMetrics(f.Metrics):
     """Numbers of `host-sync`."""
 
     num_syncs: Annotated[
-        Count,
+        f.Count,
         "the number of waits; a copy and the synchronization right after it"
         " count as one, and so do a call and the driver's call inside it",
     ]
     blocked_ns: Annotated[
-        Ns,
+        f.Ns,
         "time inside these calls, summed over threads. It is not a cost in itself: an idle host"
         " waits for a busy GPU",
     ]
     api: Annotated[str | None, "the call that takes most of that time"]
-    api_blocked_ns: Annotated[Ns, "the time in that call"]
+    api_blocked_ns: Annotated[f.Ns, "the time in that call"]
     blocked_per_step_ns: Annotated[
-        Ns | None, "time inside these calls in the mean steady step, null where no step was found"
+        f.Ns | None, "time inside these calls in the mean steady step, null where no step was found"
     ]
     in_steps: Annotated[
-        int, one_of(0, 1), "1 if only calls inside steps were counted; 0 if no step is marked"
+        int, f.one_of(0, 1), "1 if only calls inside steps were counted; 0 if no step is marked"
     ]
     coverage: Annotated[
-        Fraction, "the share of the GPU's idle time before operations with a known launch"
+        f.Fraction, "the share of the GPU's idle time before operations with a known launch"
     ]
 
 
-FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="gpu-idle")}
+FINDINGS = {ID: f.FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="gpu-idle")}
 
 
 class HostSyncResult(RankResult, frozen=True):
@@ -96,7 +81,7 @@ class HostSyncResult(RankResult, frozen=True):
     window_ns: int  # the window's length
     metrics: HostSyncMetrics  # the numbers of its finding
     idle_ns: int  # GPU idle time that would not be there without these calls
-    evidence: tuple[Evidence, ...]  # the calls that cost most, costliest first
+    evidence: tuple[f.Evidence, ...]  # the calls that cost most, costliest first
     costliest_api: str | None = None  # the call that the GPU idles for most, None if it never does
     most_ns: int = 0  # what the mean steady step would gain at most, or all without steps
     is_pytorch: bool = False  # whether the program is known to use PyTorch
@@ -154,13 +139,13 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     )
 
 
-def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
+def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the idle time that synchronizing cost; waiting for a busy GPU costs nothing."""
     if result.unknown is not None:
         unknown = result.unknown
-        return [NotApplicable(ID, unknown.reason, unknown.how_to_collect, result.rank)]
-    fraction = share(result.idle_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+        return [f.NotApplicable(ID, unknown.reason, unknown.how_to_collect, result.rank)]
+    fraction = f.share(result.idle_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return []
     metrics = result.metrics
@@ -173,7 +158,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     elif result.costliest_api not in {None, metrics.api}:
         title += f", mostly after {result.costliest_api}"
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -183,7 +168,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             _advice(result),
-            Saving.at_most(result.most_ns),
+            f.Saving.at_most(result.most_ns),
             place=result.place,
         )
     ]
@@ -310,14 +295,14 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
     return round(float((spent[stop] - spent[first]).mean()))
 
 
-def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[f.Evidence, ...]:
     evidence = []
-    for place in intervals.largest(costs.idle_ns, MAX_EVIDENCE).tolist():
+    for place in intervals.largest(costs.idle_ns, f.MAX_EVIDENCE).tolist():
         index = int(costs.call[place])
         start, end = int(calls.start_ns[index]), int(calls.ends(slice(index, index + 1))[0])
         api = rank.trace.api_names[calls.name_id(index)]
         cost_text = duration(int(costs.idle_ns[place]))
-        evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
+        evidence.append(f.Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
     return tuple(evidence)
 
 
@@ -389,4 +374,6 @@ _MPI = (
     " launch independent work before"
 )
 
-PAGE = {"advice": bullets((_SCALER, *_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))}
+PAGE = {
+    "advice": f.bullets((_SCALER, *_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))
+}

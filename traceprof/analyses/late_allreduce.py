@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.gradients.buckets import (
     MIN_OF_LONGEST,
@@ -24,22 +25,6 @@ from traceprof.analyses.gradients.buckets import (
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.latency import MAX_LATENCY_NS
 from traceprof.communication.messages import messages
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Sight,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -55,40 +40,40 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ("arrivals",)
 
 
-class LateAllreduceMetrics(Metrics):
+class LateAllreduceMetrics(f.Metrics):
     """Numbers of `late-allreduce`."""
 
-    tail_ns: Annotated[Ns, "the tails of the late steps, summed"]
-    num_buckets: Annotated[Count, "the number of buckets in the median step"]
+    tail_ns: Annotated[f.Ns, "the tails of the late steps, summed"]
+    num_buckets: Annotated[f.Count, "the number of buckets in the median step"]
     exposed_ns: Annotated[
-        Ns,
+        f.Ns,
         "the part of the tails in which AllReduce kernels ran: waiting for"
         " slower ranks and transfer",
     ]
     waiting_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part of `exposed_ns` before the last rank had arrived, which no"
         " bucket size shortens: the impact is the rest. Null where ranks are"
         " missing or clocks are too coarse: then the impact is all of"
         " `exposed_ns`",
     ]
     num_late_steps: Annotated[
-        Count, "the number of late steps. More than half of the judged ones must be late"
+        f.Count, "the number of late steps. More than half of the judged ones must be late"
     ]
-    num_steps: Annotated[Count, "the number of steps judged"]
+    num_steps: Annotated[f.Count, "the number of steps judged"]
     hideable_fraction: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of the compute that ran after the first bucket had started, in the median"
         " late step: what could hide communication",
     ]
     coverage: Annotated[
-        Fraction, "the share of the AllReduce kernels that were launched in a known step"
+        f.Fraction, "the share of the AllReduce kernels that were launched in a known step"
     ]
 
 
 FINDINGS = {
-    ID: FindingKind(
-        LateAllreduceMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
+    ID: f.FindingKind(
+        LateAllreduceMetrics, part_of="exposed-communication", needs=f.Sight.COMMUNICATION
     )
 }
 
@@ -113,7 +98,7 @@ class LateAllReduceResult(RankResult, frozen=True):
     has_steps: bool  # whether any training step is known
     steps: StepTails  # the steps judged
     # the longest stretches of the late steps' tails without compute, longest first
-    worst: tuple[Evidence, ...]
+    worst: tuple[f.Evidence, ...]
     exposed: Intervals  # when AllReduce kernels ran in these tails, but for waiting for other ranks
     place: Int64  # int64[n], the AllReduce kernels that did, among the rank's communication kernels
     start_ns: Int64  # int64[n], of these
@@ -222,7 +207,7 @@ def refined(result: LateAllReduceResult, ranks: RankComparison) -> LateAllReduce
     )
 
 
-def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
+def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the measurements."""
     missing = _missing(result)
     if missing is not None:
@@ -230,8 +215,8 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     metrics = result.metrics
     waiting_ns = metrics.waiting_ns or 0
     impact_ns = metrics.exposed_ns - waiting_ns
-    fraction = share(impact_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(impact_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     num_steps, num_late = metrics.num_steps, metrics.num_late_steps
     # The median step decides how the run reduces gradients.
     if severity is None or 2 * num_late <= num_steps:
@@ -243,7 +228,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     limited_by = _LIMITED_BY[result.steps.accumulates]
     how = "in one bucket" if 2 * is_one.sum() > len(is_one) else "when the backward is almost over"
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -254,7 +239,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.worst,
             ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
-            Saving.at_most(most_ns, limited_by=limited_by if most_ns < spent_ns else None),
+            f.Saving.at_most(most_ns, limited_by=limited_by if most_ns < spent_ns else None),
         )
     ]
 
@@ -262,25 +247,25 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
     evidence = []
-    for start, end in tails.longest(MAX_EVIDENCE):
+    for start, end in tails.longest(f.MAX_EVIDENCE):
         of_step = steps.is_late & (steps.tail_start_ns <= start) & (start < steps.tail_end_ns)
         number = steps.number[of_step.argmax()]
         what = rank.name_at(end - 1) or "idle time"
-        evidence.append(Evidence(start, end, f"{what} of step {number}"))
+        evidence.append(f.Evidence(start, end, f"{what} of step {number}"))
     return tuple(evidence)
 
 
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _missing(result: LateAllReduceResult) -> NotApplicable | None:
+def _missing(result: LateAllReduceResult) -> f.NotApplicable | None:
     if not result.num_all_reduces:
         return _without_all_reduce(result)
     if not result.has_steps:
-        return NotApplicable(
+        return f.NotApplicable(
             ID,
             "no training step is known whose kernels can be identified by their launches",
             f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
@@ -288,7 +273,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
             result.rank,
         )
     if result.num_reduce_scatters:
-        return NotApplicable(
+        return f.NotApplicable(
             ID,
             "gradients are reduced by ReduceScatter (sharded parameters or optimizer): the"
             " AllReduce kernels carry something else",
@@ -297,7 +282,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
         )
     if result.metrics.num_steps < MIN_STEPS:
         steps = counted(result.metrics.num_steps, "step")
-        return NotApplicable(
+        return f.NotApplicable(
             ID,
             f"{steps} can be judged, and {MIN_STEPS} are needed: those with compute and then"
             " AllReduce kernels, all in the time judged, but for the first, where one bucket is"
@@ -308,10 +293,10 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     return None
 
 
-def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable | None:
+def _without_all_reduce(result: LateAllReduceResult) -> f.NotApplicable | None:
     if not result.num_unknown:
         return None
-    return NotApplicable(
+    return f.NotApplicable(
         ID,
         f"{counted(result.num_unknown, 'communication kernel')} of unknown operations, and no other"
         " is AllReduce",
@@ -350,4 +335,4 @@ ADVICE = (
 )
 ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 
-PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}
+PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": f.bullets(ADVICE)}

@@ -11,24 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Severity,
-    bullets,
-    one_of,
-    severity_of_cost,
-)
 from traceprof.host.launch_stalls import (
     LONG_NS,
     MIN_CAP,
@@ -56,40 +41,42 @@ REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
 READS: tuple[str, ...] = ()
 
 
-class LaunchQueueStallMetrics(Metrics):
+class LaunchQueueStallMetrics(f.Metrics):
     """Numbers of `launch-queue-stall`."""
 
-    stall_ns: Annotated[Ns, "the sum of the stalls"]
-    num_stalls: Annotated[Count, "the number of stalls"]
-    max_queue_depth: Annotated[Count, "the most launches of the process that were pending at once"]
-    source: Annotated[
-        str, one_of("overhead-records", "inferred"), "how stalls are known (see above)"
+    stall_ns: Annotated[f.Ns, "the sum of the stalls"]
+    num_stalls: Annotated[f.Count, "the number of stalls"]
+    max_queue_depth: Annotated[
+        f.Count, "the most launches of the process that were pending at once"
     ]
-    blocked_ns: Annotated[Ns, "the time in which at least one stall was open"]
+    source: Annotated[
+        str, f.one_of("overhead-records", "inferred"), "how stalls are known (see above)"
+    ]
+    blocked_ns: Annotated[f.Ns, "the time in which at least one stall was open"]
     queue_cap: Annotated[
-        Count | None,
+        f.Count | None,
         "the queue depth at which launches blocked; null if the recording does not show it",
     ]
     queue_cap_scope: Annotated[
         str | None,
-        one_of("stream", "process"),
+        f.one_of("stream", "process"),
         "whether that is the limit of one `stream` or of the whole `process`",
     ]
-    usual_launch_ns: Annotated[Ns | None, "the duration of a usual launch"]
+    usual_launch_ns: Annotated[f.Ns | None, "the duration of a usual launch"]
     num_late_launches: Annotated[
-        Count,
+        f.Count,
         "the number of operations that were launched late. An operation is late"
         " if it started within 50 µs of its launch, on a stream that was idle"
         " while the thread was blocked; time that a thread lost before it"
         " waited for the GPU anyway does not count",
     ]
-    late_launch_ns: Annotated[Ns, "the sum of their delays"]
+    late_launch_ns: Annotated[f.Ns, "the sum of their delays"]
     holder: Annotated[str | None, "the operation that ran longest while launches were blocked"]
-    holder_ns: Annotated[Ns | None, "how long that operation ran while launches were blocked"]
-    coverage: Annotated[Fraction, "the share of operations whose launch was captured"]
+    holder_ns: Annotated[f.Ns | None, "how long that operation ran while launches were blocked"]
+    coverage: Annotated[f.Fraction, "the share of operations whose launch was captured"]
 
 
-FINDINGS = {ID: FindingKind(LaunchQueueStallMetrics, removed_by=("no-launch-stall",))}
+FINDINGS = {ID: f.FindingKind(LaunchQueueStallMetrics, removed_by=("no-launch-stall",))}
 
 _MAX_NAME = 48  # in a title
 _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them are to be seen, too
@@ -119,7 +106,7 @@ class LaunchQueueResult(RankResult, frozen=True):
     holders: tuple[Holder, ...]  # what the rank's GPU ran during its stalls, most first
     late: tuple[LateLaunch, ...]  # the latest launches because of any of the process's stalls
     has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
-    longest: tuple[Evidence, ...]  # the longest stalls, longest first
+    longest: tuple[f.Evidence, ...]  # the longest stalls, longest first
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
     @property
@@ -191,10 +178,10 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     return launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
-def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
+def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
     metrics, length = result.metrics, result.window.length_ns
-    cost = severity_of_cost(result.costly.measure_ns / length) if length else None
+    cost = f.severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or metrics.blocked_ns < _MIN_SHARE * length):
         is_uncertain = result.has_unexported and metrics.queue_cap is None
         return [_unexported(result)] if is_uncertain and metrics.max_queue_depth >= MIN_CAP else []
@@ -206,7 +193,7 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
-    rows: list[list[int]] = np.stack([column[:MAX_EVIDENCE] for column in columns], 1).tolist()
+    rows: list[list[int]] = np.stack([column[: f.MAX_EVIDENCE] for column in columns], 1).tolist()
     return tuple(
         LateLaunch(rank.operation_name(group, index), stream, idle_since_ns, start_ns, late_ns)
         for group, index, stream, idle_since_ns, start_ns, late_ns in rows
@@ -222,42 +209,44 @@ def _coverage(rank: Rank, window: Window) -> float:
     return known / total if total else 1.0
 
 
-def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[f.Evidence, ...]:
     evidence = []
-    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[:MAX_EVIDENCE].tolist():
+    for index in np.argsort(stalls.start_ns - stalls.end_ns, kind="stable")[
+        : f.MAX_EVIDENCE
+    ].tolist():
         start, end = int(stalls.start_ns[index]), int(stalls.end_ns[index])
         call = int(stalls.call[index])
         name = rank.trace.api_names.get(calls.name_id(call)) if call >= 0 else None
         held_by = rank.name_at(start)
         behind = f" while {held_by} ran" if held_by else ""
-        evidence.append(Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))
+        evidence.append(f.Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))
     return tuple(evidence)
 
 
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _stall(result: LaunchQueueResult, cost: Severity | None) -> Finding:
+def _stall(result: LaunchQueueResult, cost: f.Severity | None) -> f.Finding:
     impact = result.costly.measure_ns
-    return Finding(
+    return f.Finding(
         ID,
-        Severity.INFO if cost is None else cost,
+        f.Severity.INFO if cost is None else cost,
         result.rank,
         _title(result, impact, cost),
         impact,
         impact / result.window.length_ns,
         result.metrics.by_name(),
-        (*_late_evidence(result), *result.longest)[:MAX_EVIDENCE]
+        (*_late_evidence(result), *result.longest)[: f.MAX_EVIDENCE]
         if cost is not None
         else result.longest,
         _advice(result, cost),
-        Saving.of_step(impact, result.share_per_step),
+        f.Saving.of_step(impact, result.share_per_step),
     )
 
 
-def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
+def _late_evidence(result: LaunchQueueResult) -> tuple[f.Evidence, ...]:
     return tuple(
-        Evidence(
+        f.Evidence(
             max(launch.idle_since_ns, result.window.start_ns),
             launch.start_ns,
             f"stream {launch.stream} idle until {launch.name} was launched,"
@@ -267,7 +256,7 @@ def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
     )
 
 
-def _title(result: LaunchQueueResult, impact: int, cost: Severity | None) -> str:
+def _title(result: LaunchQueueResult, impact: int, cost: f.Severity | None) -> str:
     metrics = result.metrics
     late = result.late[0].name if result.late else ""
     if metrics.num_stalls == 0:
@@ -293,15 +282,15 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _advice(result: LaunchQueueResult, cost: Severity | None) -> tuple[str, ...]:
+def _advice(result: LaunchQueueResult, cost: f.Severity | None) -> tuple[str, ...]:
     advice = list(_HEALTHY_ADVICE if cost is None else _ADVICE)
     if result.has_unexported and result.metrics.source == "inferred":
         advice.append(f"{_REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
 
-def _unexported(result: LaunchQueueResult) -> NotApplicable:
-    return NotApplicable(
+def _unexported(result: LaunchQueueResult) -> f.NotApplicable:
+    return f.NotApplicable(
         ID,
         "records of a full command buffer were captured but not exported, and no stall of more"
         " than 50 µs can be inferred from the launches",
@@ -347,6 +336,6 @@ _HEALTHY_ADVICE = (
 
 PAGE = {
     "long": f"{LONG_NS // 1000} µs",
-    "advice": bullets(_ADVICE),
-    "healthy_advice": bullets(_HEALTHY_ADVICE),
+    "advice": f.bullets(_ADVICE),
+    "healthy_advice": f.bullets(_HEALTHY_ADVICE),
 }

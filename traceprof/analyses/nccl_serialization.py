@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication import nccl_queues as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.nccl_queues import Independence
 from traceprof.communication.readiness import FOLLOWS_NS
-from traceprof.findings import (
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Severity,
-    Sight,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -44,44 +29,46 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class NcclSerializationMetrics(Metrics):
+class NcclSerializationMetrics(f.Metrics):
     """Numbers of `nccl-serialization`."""
 
     blocked_ns: Annotated[
-        Ns, "the sum of the waits of ready operations, which may exceed the elapsed time"
+        f.Ns, "the sum of the waits of ready operations, which may exceed the elapsed time"
     ]
-    num_blocked: Annotated[Count, "the number of operations that waited"]
-    max_blocked_ns: Annotated[Ns, "the longest wait"]
-    num_operations: Annotated[Count, "communication kernels in the window"]
+    num_blocked: Annotated[f.Count, "the number of operations that waited"]
+    max_blocked_ns: Annotated[f.Ns, "the longest wait"]
+    num_operations: Annotated[f.Count, "communication kernels in the window"]
     independent_blocked_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part of `blocked_ns` behind an independent operation; null where the export has"
         " neither communicators nor peers",
     ]
     known_blocked_ns: Annotated[
-        Ns, "the part of `blocked_ns` for which it is known whether operations are independent"
+        f.Ns, "the part of `blocked_ns` for which it is known whether operations are independent"
     ]
     queued_ns: Annotated[
-        Ns,
+        f.Ns,
         "the sum of the same waits measured from the launch, whether or not the"
         " input was ready: the host ran ahead, which costs nothing",
     ]
     num_on_compute_stream: Annotated[
-        Count,
+        f.Count,
         "the number of communication kernels on compute streams, where more than"
         f" {percent(queueing.COMPUTE_SHARE)} of the kernels compute. They can never overlap that"
         " stream's compute: PyTorch 2.8 and later runs synchronous collectives there",
     ]
-    exposed_on_compute_stream_ns: Annotated[Ns, "how long these kernels ran while nothing computed"]
-    coverage: Annotated[Fraction, "the share of these kernels whose launch is in the capture"]
+    exposed_on_compute_stream_ns: Annotated[
+        f.Ns, "how long these kernels ran while nothing computed"
+    ]
+    coverage: Annotated[f.Fraction, "the share of these kernels whose launch is in the capture"]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         NcclSerializationMetrics,
         removed_by=("no-serialization",),
         part_of="exposed-communication",
-        needs=Sight.COMMUNICATION,
+        needs=f.Sight.COMMUNICATION,
     )
 }
 
@@ -100,9 +87,9 @@ class SerializationResult(RankResult, frozen=True):
     share_per_step: float | None
     independent_avoidable_ns: int  # the same behind one that is known to be independent
     # chains of operations that waited for each other, costliest first, then longest
-    chains: tuple[Evidence, ...]
+    chains: tuple[f.Evidence, ...]
     # the longest communication kernels on streams that compute as well
-    among_compute: tuple[Evidence, ...]
+    among_compute: tuple[f.Evidence, ...]
     compute_streams: tuple[int, ...]  # these streams
     on_compute_stream: tuple[str, ...]  # names of the operations there
     has_events: bool  # whether inputs are known from event records, not from the order of launches
@@ -142,7 +129,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         queued_ns=intervals.total(queue.queued_ns[inside]),
         num_on_compute_stream=int(on_compute.sum()),
         exposed_on_compute_stream_ns=intervals.intersect(ran_there, exposed).measure_ns,
-        coverage=share(num_judged, num_operations),
+        coverage=f.share(num_judged, num_operations),
     )
     return SerializationResult(
         rank=rank.rank,
@@ -165,13 +152,13 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     )
 
 
-def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
+def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the measurements."""
     if not result.metrics.num_operations:
         return []
     if not result.num_judged:
         return [
-            NotApplicable(
+            f.NotApplicable(
                 ID,
                 "the export does not show when communication was launched, so queueing cannot be"
                 " distinguished from a late launch",
@@ -183,17 +170,17 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
     if severity is None:
         return []
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
             _title(result),
             result.avoidable_ns,
-            share(result.avoidable_ns, result.window_ns),
+            f.share(result.avoidable_ns, result.window_ns),
             result.metrics.by_name(),
             result.chains or result.among_compute,
             _advice(result),
-            Saving.of_step(result.avoidable_ns, result.share_per_step),
+            f.Saving.of_step(result.avoidable_ns, result.share_per_step),
         )
     ]
 
@@ -201,19 +188,19 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _severity(result: SerializationResult) -> Severity | None:
+def _severity(result: SerializationResult) -> f.Severity | None:
     """Return the severity: by the time lost by independent operations, at most `info` otherwise.
 
     If the export has no communicators, waiting in line is mostly NCCL's own order: likely, since
     PyTorch gives each communicator a stream of its own, but not certain.
     """
-    known = severity_of_cost(share(result.independent_avoidable_ns, result.window_ns))
+    known = f.severity_of_cost(f.share(result.independent_avoidable_ns, result.window_ns))
     if known is not None:
         return known
     worth_a_word = max(result.waited_ns, result.metrics.exposed_on_compute_stream_ns)
     return (
-        Severity.INFO
-        if severity_of_cost(share(worth_a_word, result.window_ns)) is not None
+        f.Severity.INFO
+        if f.severity_of_cost(f.share(worth_a_word, result.window_ns)) is not None
         else None
     )
 
@@ -222,7 +209,7 @@ def _title(result: SerializationResult) -> str:
     metrics = result.metrics
     where = f"stream{'s' if len(result.compute_streams) > 1 else ''}"
     where += f" {', '.join(map(str, result.compute_streams))}"
-    has_waited = severity_of_cost(share(result.waited_ns, result.window_ns)) is not None
+    has_waited = f.severity_of_cost(f.share(result.waited_ns, result.window_ns)) is not None
     if not has_waited and metrics.exposed_on_compute_stream_ns > result.waited_ns:
         return (
             f"{metrics.num_on_compute_stream} of {metrics.num_operations} communication operations"
@@ -294,5 +281,5 @@ def _off_the_compute_stream(operations: Iterable[str]) -> str:
 
 PAGE = {
     "follows": f"{FOLLOWS_NS // 1000} µs",
-    "advice": bullets((*_QUEUE_ADVICE, _off_the_compute_stream(OPERATIONS))),
+    "advice": f.bullets((*_QUEUE_ADVICE, _off_the_compute_stream(OPERATIONS))),
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.beside_communication import (
     MIN_ALONE,
@@ -26,24 +27,6 @@ from traceprof.analyses.kernels.kernel_table import (
     slowdowns,
 )
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Number,
-    Positive,
-    Saving,
-    Severity,
-    Sight,
-    bullets,
-    severity_of_cost,
-)
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
@@ -61,64 +44,65 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class OverlapSlowdownMetrics(Metrics):
+class OverlapSlowdownMetrics(f.Metrics):
     """Numbers of `overlap-slowdown`."""
 
     slowdown: Annotated[
-        Positive, "the durations of the overlapped kernels divided by their expected durations"
+        f.Positive, "the durations of the overlapped kernels divided by their expected durations"
     ]
     excess_ns: Annotated[
-        Ns, "the difference of these two, summed over kernels that may run at the same time"
+        f.Ns, "the difference of these two, summed over kernels that may run at the same time"
     ]
     assumed_excess_ns: Annotated[
-        Ns,
+        f.Ns,
         "the same of kernels that never ran alone at their place, compared by name and grid alone:"
         " they may do other work. 0 where it is not beyond chance",
     ]
-    num_assumed: Annotated[Count, "the number of these"]
-    num_overlapped: Annotated[Count, "the number of overlapped kernels that were compared"]
-    num_alone: Annotated[Count, "the number of kernels that they were compared with"]
+    num_assumed: Annotated[f.Count, "the number of these"]
+    num_overlapped: Annotated[f.Count, "the number of overlapped kernels that were compared"]
+    num_alone: Annotated[f.Count, "the number of kernels that they were compared with"]
     matched_fraction: Annotated[
-        Fraction, "the share of all overlapped kernels that could be compared, by time"
+        f.Fraction, "the share of all overlapped kernels that could be compared, by time"
     ]
     num_disturbed: Annotated[
-        Count,
+        f.Count,
         "the number of overlapped kernels that were not compared, since they"
         " also ran beside other compute",
     ]
     communication_slowdown: Annotated[
-        Number | None,
+        f.Number | None,
         "null. A communication kernel's duration includes its wait for the other ranks, which"
         " cannot be separated in one report",
     ]
     sure_slowdown: Annotated[
-        Number,
+        f.Number,
         "the same ratio with cautious expected durations: the third quartile or"
         " the mean of the kernels that ran alone, whichever is longer",
     ]
-    noise_ns: Annotated[Ns, "one standard error of `excess_ns`"]
+    noise_ns: Annotated[f.Ns, "one standard error of `excess_ns`"]
     hidden_ns: Annotated[
-        Ns, "communication time during which compute ran: the most that overlap gained"
+        f.Ns, "communication time during which compute ran: the most that overlap gained"
     ]
     net_gain_ns: Annotated[int, "`hidden_ns` minus the impact"]
     num_sms_taken: Annotated[
-        Count | None,
+        f.Count | None,
         "the median grid size of the communication kernels; a block of NCCL takes one SM",
     ]
-    max_sms_taken: Annotated[Count | None, "the largest grid size of the communication kernels"]
-    num_sms: Annotated[Count | None, "the number of SMs of the GPU; null if unknown"]
+    max_sms_taken: Annotated[f.Count | None, "the largest grid size of the communication kernels"]
+    num_sms: Annotated[f.Count | None, "the number of SMs of the GPU; null if unknown"]
     coverage: Annotated[
-        Fraction, "the share, by number, of the kernels beside communication that could be compared"
+        f.Fraction,
+        "the share, by number, of the kernels beside communication that could be compared",
     ]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         OverlapSlowdownMetrics,
         removed_by=("no-overlap-slowdown",),
         changes_kernels=True,
         only_compute=True,
-        needs=Sight.COMMUNICATION,
+        needs=f.Sight.COMMUNICATION,
     )
 }
 
@@ -256,22 +240,22 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     )
 
 
-def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
+def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the slowdown of the kernels that could be compared, or are assumed to be alike."""
     comparison, assumed = result.comparison, result.assumed
     measured_ns = result.wall_excess_ns if _is_beyond_chance(comparison) else 0
     assumed_ns = result.assumed_ns if _is_beyond_chance(assumed) else 0
     window_ns = result.window_ns
     fraction = min((measured_ns + assumed_ns) / window_ns, 1.0) if window_ns else 0.0
-    severity = severity_of_cost(fraction)
+    severity = f.severity_of_cost(fraction)
     slowdown = comparison.slowdown if measured_ns else assumed.slowdown
     if severity is None or slowdown is None:
         missing = _missing(result)
         return [] if missing is None else [missing]
     if assumed_ns > measured_ns:
-        severity = min(severity, Severity.LOW)
+        severity = min(severity, f.Severity.LOW)
     elif result.net_gain_ns > 0:
-        severity = min(severity, Severity.MEDIUM)
+        severity = min(severity, f.Severity.MEDIUM)
     metrics = OverlapSlowdownMetrics(
         slowdown=slowdown,
         excess_ns=comparison.excess_ns if measured_ns else 0,
@@ -293,7 +277,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
     )
     impact = min(measured_ns + assumed_ns, window_ns)
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -303,7 +287,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             _evidence(result) if measured_ns else (),
             ADVICE,
-            Saving.of_step(impact, result.share_per_step if measured_ns else None),
+            f.Saving.of_step(impact, result.share_per_step if measured_ns else None),
         )
     ]
 
@@ -382,7 +366,7 @@ def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
+def _missing(result: OverlapSlowdownResult) -> f.NotApplicable | None:
     if not result.num_communication:
         return None
     # Slowdown cannot cost more than all the time of the overlapped kernels.
@@ -391,9 +375,9 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
         result.comparison.num_overlapped >= MIN_OVERLAPPED
         and result.matched_fraction >= MIN_MATCHED
     )
-    if enough or severity_of_cost(could_cost) is None:
+    if enough or f.severity_of_cost(could_cost) is None:
         return None
-    return NotApplicable(
+    return f.NotApplicable(
         ID,
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
         f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
@@ -424,14 +408,14 @@ def _is_beyond_chance(comparison: ExpectedTimes) -> bool:
     )
 
 
-def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
+def _evidence(result: OverlapSlowdownResult) -> tuple[f.Evidence, ...]:
     return tuple(
-        Evidence(
+        f.Evidence(
             *row.longest,
             f"{function_name(row.name)}, {duration(round(row.mean_overlapped_ns))} beside"
             f" communication on average, and {duration(round(row.mean_alone_ns))} alone",
         )
-        for row in result.signatures[:MAX_EVIDENCE]
+        for row in result.signatures[: f.MAX_EVIDENCE]
         if row.excess_ns > 0
     )
 
@@ -465,5 +449,5 @@ PAGE = {
     "min_slowdown": str(MIN_SLOWDOWN),
     "min_sure_slowdown": str(MIN_SURE_SLOWDOWN),
     "min_standard_errors": str(MIN_STANDARD_ERRORS),
-    "advice": bullets(ADVICE),
+    "advice": f.bullets(ADVICE),
 }

@@ -6,26 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Number,
-    Saving,
-    Sight,
-    bullets,
-    one_of,
-    severity_of_cost,
-    share,
-)
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import share_per_step
@@ -44,32 +27,36 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class PageableCopyMetrics(Metrics):
+class PageableCopyMetrics(f.Metrics):
     """Numbers of `pageable-copy`."""
 
-    bytes: Annotated[Count, "bytes copied"]
-    num_copies: Annotated[Count, "the number of copies"]
+    bytes: Annotated[f.Count, "bytes copied"]
+    num_copies: Annotated[f.Count, "the number of copies"]
     host_blocked_ns: Annotated[
-        Ns | None, "the durations of their API calls; null if the capture has none"
+        f.Ns | None, "the durations of their API calls; null if the capture has none"
     ]
     exposed_copy_ns: Annotated[
-        Ns,
+        f.Ns,
         "the part of the impact in which these copies ran, which `exposed-copy`"
         " counts as well; the rest is idle time",
     ]
-    direction: Annotated[str, one_of("h2d", "d2h"), "`h2d` or `d2h`, whichever carried more bytes"]
-    gb_per_s: Annotated[Number | None, "the rate of pageable copies in that direction"]
+    direction: Annotated[
+        str, f.one_of("h2d", "d2h"), "`h2d` or `d2h`, whichever carried more bytes"
+    ]
+    gb_per_s: Annotated[f.Number | None, "the rate of pageable copies in that direction"]
     pinned_gb_per_s: Annotated[
-        Number | None,
+        f.Number | None,
         f"the rate of copies of more than {MAX_STAGED_BYTES // 1024} KiB from or to pinned memory;"
         " null if there were none",
     ]
     coverage: Annotated[
-        Fraction, "the share of such copies for which the report has the kind of memory"
+        f.Fraction, "the share of such copies for which the report has the kind of memory"
     ]
 
 
-FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy", needs=Sight.OPERATIONS)}
+FINDINGS = {
+    ID: f.FindingKind(PageableCopyMetrics, part_of="exposed-copy", needs=f.Sight.OPERATIONS)
+}
 
 
 class PageableCopyResult(RankResult, frozen=True):
@@ -84,7 +71,7 @@ class PageableCopyResult(RankResult, frozen=True):
     share_per_step: float | None
     is_pytorch: bool  # whether the program is known to be PyTorch
     is_unknown: bool  # whether there are large copies, but none whose kinds of memory are known
-    evidence: tuple[Evidence, ...]  # the copies that took longest, longest first
+    evidence: tuple[f.Evidence, ...]  # the copies that took longest, longest first
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
 
@@ -133,11 +120,11 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     )
 
 
-def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
+def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time that pageable copies kept the GPU from its work."""
     if result.is_unknown:
         return [
-            NotApplicable(
+            f.NotApplicable(
                 ID,
                 "the report does not show which kinds of memory were copied from and to",
                 result.how_to_collect(Part.COPY_MEMORY),
@@ -145,8 +132,8 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             )
         ]
     metrics = result.metrics
-    fraction = share(result.cost_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(result.cost_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None or not metrics.num_copies:
         return []
     copies = counted(metrics.num_copies, "copy")
@@ -159,7 +146,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         f" from its work for {duration(result.cost_ns)}{too}"
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -169,7 +156,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             _ADVICE if result.is_pytorch else _CUDA_ADVICE,
-            Saving.of_step(result.cost_ns, result.share_per_step),
+            f.Saving.of_step(result.cost_ns, result.share_per_step),
         )
     ]
 
@@ -216,17 +203,17 @@ def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) ->
     return intervals.merge(exposed, intervals.intersect(inside, idle))
 
 
-def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, chosen: Int64) -> tuple[f.Evidence, ...]:
     copies = rank.operations.copies
     length = copies.end_ns[chosen] - copies.start_ns[chosen]
     return tuple(
-        Evidence(
+        f.Evidence(
             int(copies.start_ns[index]),
             int(copies.end_ns[index]),
             f"{copy_label(int(copies.kind[index]))} copy,"
             f" {int(copies.bytes[index]) / 1e6:.1f} MB, pageable",
         )
-        for index in chosen[intervals.largest(length, MAX_EVIDENCE)].tolist()
+        for index in chosen[intervals.largest(length, f.MAX_EVIDENCE)].tolist()
     )
 
 
@@ -262,6 +249,6 @@ _CUDA_ADVICE = (
 )
 PAGE = {
     "min_kib": str(MAX_STAGED_BYTES // 1024),
-    "advice": bullets(_ADVICE),
-    "cuda_advice": bullets(_CUDA_ADVICE),
+    "advice": f.bullets(_ADVICE),
+    "cuda_advice": f.bullets(_CUDA_ADVICE),
 }

@@ -6,23 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Number,
-    Sight,
-    bullets,
-    one_of,
-    severity_of_cost,
-    share,
-)
+from traceprof import findings as f
 from traceprof.ranks.bubbles import bubbles_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.ranks.pipelines import pipelines
@@ -49,58 +33,58 @@ MIN_WHOLE = 0.9
 """The share of a bubble from which on it is part of another finding's time."""
 
 
-class PipelineBubbleMetrics(Metrics):
+class PipelineBubbleMetrics(f.Metrics):
     """Numbers of `pipeline-bubble`."""
 
     bubble_ns: Annotated[
-        Ns,
+        f.Ns,
         "how long the stage waits for other stages: the impact, and the sum of"
         " the next four numbers",
     ]
     warm_up_ns: Annotated[
-        Ns,
+        f.Ns,
         "fill and drain: the bubble that the same order of passes leaves when all stages are equal",
     ]
-    imbalance_ns: Annotated[Ns, "added by stages and micro-batches of unequal length"]
-    transfer_ns: Annotated[Ns, "added by the time that messages take"]
+    imbalance_ns: Annotated[f.Ns, "added by stages and micro-batches of unequal length"]
+    transfer_ns: Annotated[f.Ns, "added by the time that messages take"]
     late_ns: Annotated[
-        Ns, "the rest: launches, data or sends that came late, here or on another stage"
+        f.Ns, "the rest: launches, data or sends that came late, here or on another stage"
     ]
     communicating_ns: Annotated[
-        Ns, "the part of `bubble_ns` in which a send or a receive was running; the rest was idle"
+        f.Ns, "the part of `bubble_ns` in which a send or a receive was running; the rest was idle"
     ]
-    stage: Annotated[Count, "the index of the rank in its pipeline, from 0"]
-    num_stages: Annotated[Count, "the number of stages of the pipeline"]
+    stage: Annotated[f.Count, "the index of the rank in its pipeline, from 0"]
+    num_stages: Annotated[f.Count, "the number of stages of the pipeline"]
     num_micro_batches: Annotated[
-        Count | None, "the number of micro-batches of a step; null if it cannot be determined"
+        f.Count | None, "the number of micro-batches of a step; null if it cannot be determined"
     ]
     num_chunks: Annotated[
-        Count | None,
+        f.Count | None,
         "the number of parts of the model on each stage (virtual stages); null if unknown",
     ]
     schedule: Annotated[
         str | None,
-        one_of("gpipe", "1f1b", "interleaved", "zero-bubble", None),
+        f.one_of("gpipe", "1f1b", "interleaved", "zero-bubble", None),
         "the schedule, by the order of forwards and backwards; null if it is"
         " another one or unknown",
     ]
     ideal_fraction: Annotated[
-        Number | None,
+        f.Number | None,
         "the bubble of equal stages without transfer, as a share of their"
         " compute time: (stages - 1) / (micro-batches x chunks); null if"
         " unknown, and for zero-bubble",
     ]
-    forward_ns: Annotated[Ns | None, "the median forward pass of the stage; null if unknown"]
-    backward_ns: Annotated[Ns | None, "its median backward pass; null if unknown"]
+    forward_ns: Annotated[f.Ns | None, "the median forward pass of the stage; null if unknown"]
+    backward_ns: Annotated[f.Ns | None, "its median backward pass; null if unknown"]
     longest_stage: Annotated[
-        Count | None,
+        f.Count | None,
         "the stage whose passes take longest in a step, from 0; null where stages are as good as"
         " equal",
     ]
-    longest_rank: Annotated[Count | None, "the rank of that stage"]
-    actual_fraction: Annotated[Number, "`bubble_ns` as a share of the time of the stage's passes"]
+    longest_rank: Annotated[f.Count | None, "the rank of that stage"]
+    actual_fraction: Annotated[f.Number, "`bubble_ns` as a share of the time of the stage's passes"]
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of the stages that were recorded, of those that are known to be there: 1 if"
         " none exchanges messages with a rank that was not recorded",
     ]
@@ -110,26 +94,26 @@ _MIN_LONGER = 0.05  # by which a stage must be longer than the others to be name
 _MIN_PART = 0.1  # of the bubble, from which on a part is worth advice, and a replay
 
 
-def _imbalance(group: Sequence[Finding]) -> float:
+def _imbalance(group: Sequence[f.Finding]) -> float:
     """Return the share of the bubbles of all stages that unequal stages make."""
     whole, part = (
         sum(int(finding.metrics[name] or 0) for finding in group)
         for name in ("bubble_ns", "imbalance_ns")
     )
-    return share(part, whole)
+    return f.share(part, whole)
 
 
-def _removing(group: Sequence[Finding], _: object) -> tuple[str, ...]:
+def _removing(group: Sequence[f.Finding], _: object) -> tuple[str, ...]:
     return ("equal-stages",) if _imbalance(group) >= _MIN_PART else ()
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         PipelineBubbleMetrics,
         removed_by=_removing,
         removed_share=_imbalance,
         changes_kernels=True,
-        needs=Sight.COMMUNICATION,
+        needs=f.Sight.COMMUNICATION,
     )
 }
 
@@ -177,7 +161,7 @@ _WORDS = {
 PARTS = tuple(_WORDS)
 """The parts of a bubble, by the names of their metrics."""
 PAGE = {
-    "advice": bullets(line for lines_ in _ADVICE.values() for line in lines_),
+    "advice": f.bullets(line for lines_ in _ADVICE.values() for line in lines_),
     "min_part": percent(_MIN_PART),
 }
 
@@ -190,7 +174,7 @@ class PipelineBubbleResult(Record, frozen=True):
     # of each pipeline, the numbers of each stage's finding
     metrics: tuple[tuple[PipelineBubbleMetrics, ...], ...]
     windows_ns: tuple[int, ...]  # by rank's index, the length of what is judged
-    missing: tuple[NotApplicable, ...]  # why some pipelines have no bubbles
+    missing: tuple[f.NotApplicable, ...]  # why some pipelines have no bubbles
 
 
 def without_pipelines(ranks: RankComparison) -> PipelineBubbleResult:
@@ -211,11 +195,11 @@ def _run(measured: MeasuredRun) -> PipelineBubbleResult:
     arrivals = [packed.unpacked for packed in measured.arrivals]
     runs = [measured.run.run_numbers[rank.report] for rank in passes]
     by_pipeline: list[PipelineBubbles] = []
-    missing: list[NotApplicable] = []
+    missing: list[f.NotApplicable] = []
     for pipeline in pipelines(ranks, passes, arrivals, runs):
         bubbles = bubbles_of(pipeline, ranks, passes, arrivals)
         if bubbles is None:
-            missing.append(NotApplicable(ID, _UNORDERED, HOW_TO_COLLECT))
+            missing.append(f.NotApplicable(ID, _UNORDERED, HOW_TO_COLLECT))
             continue
         by_pipeline.append(bubbles)
     longest = longest_stages([result.stages for result in by_pipeline])
@@ -245,7 +229,7 @@ def _metrics(
             backward_ns=_median_pass(stage, BACKWARD),
             longest_stage=longest,
             longest_rank=None if longest is None else ranks[pipeline.stages[longest].member],
-            actual_fraction=share(stage.bubble_ns, int((stage.end_ns - stage.start_ns).sum())),
+            actual_fraction=f.share(stage.bubble_ns, int((stage.end_ns - stage.start_ns).sum())),
             coverage=num / (num + pipeline.num_missing),
         )
         for place, stage in enumerate(pipeline.stages)
@@ -282,9 +266,9 @@ def _taken_ns(stage: StageGaps) -> int:
     return int((stage.end_ns - stage.start_ns)[chosen].sum())
 
 
-def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
+def findings(result: PipelineBubbleResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the bubble of each stage by its share of the window."""
-    claims: list[Finding | NotApplicable] = [*result.missing]
+    claims: list[f.Finding | f.NotApplicable] = [*result.missing]
     for pipeline, metrics in zip(result.pipelines, result.metrics, strict=True):
         for stage, numbers in zip(pipeline.stages, metrics, strict=True):
             window_ns = result.windows_ns[stage.member]
@@ -292,12 +276,12 @@ def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
             # the rank's own.
             passes_ns = int((stage.end_ns - stage.start_ns).sum())
             impact = min(numbers.bubble_ns, max(window_ns - passes_ns, 0))
-            fraction = share(impact, window_ns)
-            severity = severity_of_cost(fraction)
+            fraction = f.share(impact, window_ns)
+            severity = f.severity_of_cost(fraction)
             if severity is None:
                 continue
             claims.append(
-                Finding(
+                f.Finding(
                     ID,
                     severity,
                     result.ranks.ranks[stage.member],
@@ -364,7 +348,7 @@ def _in_both(metrics: PipelineBubbleMetrics) -> str:
     """Say how much of a bubble stands in which other finding, where it is in two."""
     if _part_of(metrics) is not None:
         return ""
-    communicating = percent(share(metrics.communicating_ns, metrics.bubble_ns))
+    communicating = percent(f.share(metrics.communicating_ns, metrics.bubble_ns))
     return f"; {communicating} of it is exposed-communication, too, the rest gpu-idle"
 
 
@@ -391,9 +375,9 @@ def _part_of(metrics: PipelineBubbleMetrics) -> str | None:
     return None
 
 
-def _evidence(ranks: RankComparison, stage: StageGaps) -> tuple[Evidence, ...]:
+def _evidence(ranks: RankComparison, stage: StageGaps) -> tuple[f.Evidence, ...]:
     lengths = stage.parts_ns.sum(axis=1)
-    longest = np.argsort(-lengths, kind="stable")[:MAX_EVIDENCE]
+    longest = np.argsort(-lengths, kind="stable")[: f.MAX_EVIDENCE]
     longest = longest[lengths[longest] > 0]
     report = ranks.reports[stage.member]
     start, end = (
@@ -401,7 +385,7 @@ def _evidence(ranks: RankComparison, stage: StageGaps) -> tuple[Evidence, ...]:
         for times in (stage.gap_start_ns, stage.gap_end_ns)
     )
     return tuple(
-        Evidence(
+        f.Evidence(
             low,
             high,
             f"{duration(int(lengths[gap]))}, most of it by"

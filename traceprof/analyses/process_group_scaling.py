@@ -7,23 +7,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.communication.latency import SMALL_BYTES
 from traceprof.communication.messages import asynchronous_calls
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Number,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
@@ -128,36 +115,38 @@ MIN_OPERATIONS = 50
 MIN_GROWTH = 1.2
 
 
-class ProcessGroupScalingMetrics(Metrics):
+class ProcessGroupScalingMetrics(f.Metrics):
     """Numbers of `process-group-scaling`."""
 
-    num_groups: Annotated[Count, "the largest number of groups at once"]
-    us_per_operation: Annotated[Number, "the median duration with that many groups, in µs"]
+    num_groups: Annotated[f.Count, "the largest number of groups at once"]
+    us_per_operation: Annotated[f.Number, "the median duration with that many groups, in µs"]
     growth: Annotated[
-        Number,
+        f.Number,
         "how many times as long operations take with the most groups as with"
         " the fewest: a ratio of sums of medians, one for each kind of"
         " operation, weighted by the number of operations",
     ]
-    least_groups: Annotated[Count, "the smallest number of groups at once"]
-    us_per_operation_at_least: Annotated[Number, "the median duration with that many groups, in µs"]
-    num_operations: Annotated[Count, "the number of small operations"]
-    operations_per_group: Annotated[Count, "the median number of small operations in a group"]
+    least_groups: Annotated[f.Count, "the smallest number of groups at once"]
+    us_per_operation_at_least: Annotated[
+        f.Number, "the median duration with that many groups, in µs"
+    ]
+    num_operations: Annotated[f.Count, "the number of small operations"]
+    operations_per_group: Annotated[f.Count, "the median number of small operations in a group"]
     num_processes: Annotated[
-        Count,
+        f.Count,
         "the number of ranks on the machine that communicated at the same time"
         " as the rank that loses most",
     ]
     num_threads: Annotated[
-        Count | None, "the number of threads seen in their processes; null if unknown"
+        f.Count | None, "the number of threads seen in their processes; null if unknown"
     ]
     num_cores: Annotated[
-        Count | None, "the number of logical processors of the machine; null if unknown"
+        f.Count | None, "the number of logical processors of the machine; null if unknown"
     ]
-    coverage: Annotated[Fraction, "the share of small operations that could be compared"]
+    coverage: Annotated[f.Fraction, "the share of small operations that could be compared"]
 
 
-FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics, part_of="exposed-communication")}
+FINDINGS = {ID: f.FindingKind(ProcessGroupScalingMetrics, part_of="exposed-communication")}
 
 
 class Level(NamedTuple):
@@ -179,7 +168,7 @@ class Loss(Record, frozen=True):
     small_ns: int  # the time in all its small operations that nothing hides
     num_processes: int  # ranks of the machine that communicated when this one did
     num_threads: int | None  # the threads of their processes; None if unknown for one of them
-    longest: tuple[Evidence, ...]  # its longest operations with more than the fewest groups
+    longest: tuple[f.Evidence, ...]  # its longest operations with more than the fewest groups
 
 
 class HostScaling(Record, frozen=True):
@@ -221,7 +210,7 @@ def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
     return tuple(_measure(run, results) for results in hosts.values())
 
 
-def findings(result: tuple[HostScaling, ...]) -> list[Finding | NotApplicable]:
+def findings(result: tuple[HostScaling, ...]) -> list[f.Finding | f.NotApplicable]:
     """Judge each machine."""
     judged = [_judge(machine) for machine in result]
     return [claim for claim in judged if claim is not None]
@@ -250,7 +239,7 @@ def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]
         num_compared=int((least_ns > 0).sum()),
         operations_per_group=int(median_of(per_group[per_group > 0])) if len(small) else 0,
         levels=levels,
-        losses=tuple(sorted(losses, key=lambda loss: -share(loss.impact_ns, loss.window_ns))),
+        losses=tuple(sorted(losses, key=lambda loss: -f.share(loss.impact_ns, loss.window_ns))),
     )
 
 
@@ -295,17 +284,17 @@ def _loss(
     extra = intervals.total(typical_ns[chosen]) - intervals.total(least_ns[chosen])
     exposed_ns = _exposed_ns(operations, chosen, result, start)
     duration_ns = operations.end_ns[chosen] - operations.start_ns[chosen]
-    longest = chosen[intervals.largest(duration_ns, MAX_EVIDENCE)]
+    longest = chosen[intervals.largest(duration_ns, f.MAX_EVIDENCE)]
     threads = [results[member][0].num_threads for member in _beside(operations, index)]
     return Loss(
         rank=result.rank,
-        impact_ns=round(exposed_ns * share(extra, intervals.total(typical_ns[chosen]))),
+        impact_ns=round(exposed_ns * f.share(extra, intervals.total(typical_ns[chosen]))),
         window_ns=result.window_ns,
         small_ns=_exposed_ns(operations, small[operations.rank[small] == index], result, start),
         num_processes=len(threads),
         num_threads=None if None in threads else sum(thread or 0 for thread in threads),
         longest=tuple(
-            Evidence(
+            f.Evidence(
                 int(operations.start_ns[operation]) - start,
                 int(operations.end_ns[operation]) - start,
                 _name(operations, operation, int(at_once[operation])),
@@ -345,13 +334,13 @@ def _name(operations: MachineOperations, index: int, at_once: int) -> str:
     return f"{signature.operation}{size} on group {group}, {counted(at_once, 'group')} at once"
 
 
-def _judge(host: HostScaling) -> Finding | NotApplicable | None:
+def _judge(host: HostScaling) -> f.Finding | f.NotApplicable | None:
     growth = host.growth
     if growth is None:
         return _no_comparison(host)
     worst = host.losses[0]
-    fraction = share(worst.impact_ns, worst.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(worst.impact_ns, worst.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None or growth < MIN_GROWTH:
         return None
     # The signature with most of the time, with the most groups.
@@ -370,9 +359,9 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         num_processes=worst.num_processes,
         num_threads=worst.num_threads,
         num_cores=host.num_cores,
-        coverage=share(host.num_compared, host.num_operations),
+        coverage=f.share(host.num_compared, host.num_operations),
     )
-    return Finding(
+    return f.Finding(
         ID,
         severity,
         worst.rank,
@@ -397,14 +386,14 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
     return f" ({processes}{threads} on {cores})"
 
 
-def _no_comparison(host: HostScaling) -> NotApplicable | None:
+def _no_comparison(host: HostScaling) -> f.NotApplicable | None:
     """Return that fewer groups are missing to compare with, if small operations cost enough."""
     several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
-    worst = max(host.losses, key=lambda loss: share(loss.small_ns, loss.window_ns))
-    if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:
+    worst = max(host.losses, key=lambda loss: f.share(loss.small_ns, loss.window_ns))
+    if not several or f.severity_of_cost(f.share(worst.small_ns, worst.window_ns)) is None:
         return None
     most = max(several, key=lambda level: level.num_operations * level.median_ns)
-    return NotApplicable(
+    return f.NotApplicable(
         ID,
         f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"
         f" groups communicate at once{_crowd(host, worst)}, and too few ran with fewer groups to"
@@ -448,5 +437,5 @@ PAGE = {
     "small": size_text(SMALL_BYTES),
     "min_operations": str(MIN_OPERATIONS),
     "min_growth": str(MIN_GROWTH),
-    "advice": bullets(_advice(OPERATIONS)),
+    "advice": f.bullets(_advice(OPERATIONS)),
 }

@@ -8,25 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle, uneven_kernels
 from traceprof.analyses.steps.step_means import steady_spans
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Severity,
-    Sight,
-    severity_of_cost,
-    share,
-)
 from traceprof.ranks.lateness import (
     MORE_WORK,
     OUTSIDE,
@@ -250,24 +235,25 @@ ID = "straggler"
 READS: tuple[str, ...] = ("arrivals", "placed", "stalls", "gpu-idle")
 
 
-class StragglerMetrics(Metrics):
+class StragglerMetrics(f.Metrics):
     """Numbers of `straggler`."""
 
     rank: Annotated[
-        Count,
+        f.Count,
         "the rank at the root. A rank that was late because it waited for"
         " another one is not the root",
     ]
     lateness_ns: Annotated[
-        Ns,
+        f.Ns,
         "how long after the second latest rank it came, at the median: the gain"
         " from fixing it alone",
     ]
     share_last: Annotated[
-        Fraction, "the share of the operations in which it, or the rank that it holds up, came last"
+        f.Fraction,
+        "the share of the operations in which it, or the rank that it holds up, came last",
     ]
     clock_uncertainty_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the uncertainty of its clock against the others'; null if they cannot be compared",
     ]
     cause: Annotated[
@@ -279,19 +265,19 @@ class StragglerMetrics(Metrics):
         " backward, optimizer), communication, or time outside the ranges,"
         " about which the trace shows nothing more",
     ]
-    num_operations: Annotated[Count, "the number of operations that it shared with others"]
+    num_operations: Annotated[f.Count, "the number of operations that it shared with others"]
     host: Annotated[str, "the name of its machine"]
     coverage: Annotated[
-        Fraction, "the share of these operations that could be compared across ranks"
+        f.Fraction, "the share of these operations that could be compared across ranks"
     ]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         StragglerMetrics,
         removed_by=("no-straggler",),
         changes_kernels=True,
-        needs=Sight.COMMUNICATION,
+        needs=f.Sight.COMMUNICATION,
     )
 }
 
@@ -403,25 +389,25 @@ def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | 
         host=ranks.machines[member],
         coverage=late.coverage,
     )
-    return Straggler(member, late, metrics, tuple(alike[:MAX_EVIDENCE]))
+    return Straggler(member, late, metrics, tuple(alike[: f.MAX_EVIDENCE]))
 
 
-def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
+def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the stragglers by what the others' waiting costs."""
-    claims: list[Finding | NotApplicable] = []
+    claims: list[f.Finding | f.NotApplicable] = []
     ranks = result.ranks
     for straggler in result.stragglers:
         metrics = straggler.metrics
         impact = min(straggler.lateness.total_ns, ranks.window_ns)
-        fraction = share(impact, ranks.window_ns)
-        severity = severity_of_cost(fraction)
+        fraction = f.share(impact, ranks.window_ns)
+        severity = f.severity_of_cost(fraction)
         if severity is None:
             continue
         via = straggler.worst[0].via
         why = ": ".join(filter(None, (BECAUSE[metrics.cause], straggler.details)))
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims.append(
-            Finding(
+            f.Finding(
                 ID,
                 severity,
                 metrics.rank,
@@ -432,7 +418,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 fraction,
                 metrics.by_name(),
                 tuple(
-                    Evidence(
+                    f.Evidence(
                         cause.start_ns,
                         cause.end_ns,
                         f"{duration(cause.late_ns)} late: {BECAUSE[cause.what]}",
@@ -440,13 +426,13 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                     for cause in straggler.worst
                 ),
                 ADVICE[metrics.cause],
-                Saving.of_step(impact, straggler.share_per_step),
+                f.Saving.of_step(impact, straggler.share_per_step),
             )
         )
     return claims or _not_resolvable(ranks)
 
 
-def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
+def _not_resolvable(ranks: RankComparison) -> list[f.Finding | f.NotApplicable]:
     """Return where the clocks leave open whether a rank is late enough for a finding."""
     unsure: dict[str, int | None] = {}
     for waits in ranks.waits:
@@ -456,7 +442,7 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
         beneath = judged & ~waits.is_resolved
         if not ranks.window_ns or beneath.sum() * 2 < judged.sum():
             continue
-        if severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / ranks.window_ns) is None:
+        if f.severity_of_cost(int(np.maximum(latest[beneath], 0).sum()) / ranks.window_ns) is None:
             continue
         for column in range(len(waits.group.members)):
             host = ranks.machines[waits.group.members[column]]
@@ -472,7 +458,7 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
         else "cannot be compared"
     )
     return [
-        NotApplicable(
+        f.NotApplicable(
             ID,
             f"not resolvable: the clocks of {', '.join(sorted(unsure))} {how_well}",
             "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"
@@ -488,7 +474,7 @@ _MIN_RANKS = 3  # of two ranks, one or the other is last
 _CAUSES = ("host-stall", "uneven-kernels")
 
 
-def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
+def rotation(measured: MeasuredRun, findings: Iterable[f.Finding]) -> str | None:
     """Say that ranks take turns at being late, with what it costs; None if that is not so."""
     ranks, claims = measured.ranks, [*findings]
     if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in claims):
@@ -497,8 +483,8 @@ def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
     cost = waited_for(ranks.waits, arrivals)
     whole_ns = int(cost.sum())
     waited_ns = min(whole_ns, ranks.window_ns)  # groups may wait at the same time
-    severity = severity_of_cost(share(waited_ns, ranks.window_ns))
-    if severity is None or severity is Severity.INFO:
+    severity = f.severity_of_cost(f.share(waited_ns, ranks.window_ns))
+    if severity is None or severity is f.Severity.INFO:
         return None
     worst = int(cost.argmax())
     known = [
@@ -508,7 +494,7 @@ def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
     ]
     return (
         f"no constant straggler: the rank that comes last changes. The others waited"
-        f" {duration(waited_ns)} in all, {percent(share(waited_ns, ranks.window_ns))} of the"
-        f" training, at most {percent(share(int(cost[worst]), whole_ns))} of it for one rank"
+        f" {duration(waited_ns)} in all, {percent(f.share(waited_ns, ranks.window_ns))} of the"
+        f" training, at most {percent(f.share(int(cost[worst]), whole_ns))} of it for one rank"
         f" ({ranks.ranks[worst]})" + (f"; see {' and '.join(known)}" if known else "")
     )

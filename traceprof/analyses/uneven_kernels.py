@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof.analyses.kernels import unevenness as limits
 from traceprof.analyses.kernels.matched_kernels import shared_steps
 from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Positive,
-    Sight,
-    bullets,
-    one_of,
-    severity_of_cost,
-    share,
-)
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
 from traceprof.structs import Record
@@ -100,7 +84,7 @@ def advice(cause: str, how_to_sample: str | None) -> tuple[str, ...]:
 
 def page_advice() -> str:
     """Return the advice of the page in Markdown, by what makes kernels uneven."""
-    return "\n".join(f"\n*{cause}*\n\n{bullets(lines)}" for cause, lines in ADVICE.items())
+    return "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in ADVICE.items())
 
 
 ID = "uneven-kernels"
@@ -113,17 +97,17 @@ MIN_MORE_WORK = 0.02
 """The share by which thread blocks or bytes must be more than the others' to be a reason."""
 
 
-class UnevenKernelsMetrics(Metrics):
+class UnevenKernelsMetrics(f.Metrics):
     """Numbers of `uneven-kernels`."""
 
     excess_ns: Annotated[
-        Ns,
+        f.Ns,
         "how much longer the slowest rank of each part of a step took than the"
         " mean of the ranks at the same places, summed over the steady steps",
     ]
-    rank: Annotated[Count, "the slowest rank; where it changes, the one that costs most"]
+    rank: Annotated[f.Count, "the slowest rank; where it changes, the one that costs most"]
     num_kernels: Annotated[
-        Count,
+        f.Count,
         "the number of kernels of `category` that were compared, on the slowest rank of each part",
     ]
     is_constant: Annotated[
@@ -133,65 +117,67 @@ class UnevenKernelsMetrics(Metrics):
         " where too few steps show it",
     ]
     category: Annotated[
-        str, one_of(*map(str, Category)), "the category of kernels that makes up most of the excess"
+        str,
+        f.one_of(*map(str, Category)),
+        "the category of kernels that makes up most of the excess",
     ]
-    category_fraction: Annotated[Fraction, "the share of the excess that it makes up"]
+    category_fraction: Annotated[f.Fraction, "the share of the excess that it makes up"]
     slower: Annotated[
-        Positive,
+        f.Positive,
         "the time of the rank's kernels, as a multiple of the others' mean at these places",
     ]
     share_longest: Annotated[
-        Fraction, "the share of the parts of steps in which it was the slowest"
+        f.Fraction, "the share of the parts of steps in which it was the slowest"
     ]
     others_wait_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "how long the other ranks waited in collectives with nothing to compute"
         " (their median): for this rank if it is always the same one, otherwise"
         " for the last one; null where no clock or matched operation shows it",
     ]
     compute_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "what the rank computes in a step, all kernels added, or only the kernel that is uneven",
     ]
-    least_ns: Annotated[Ns | None, "the same of its peers, the least; null without peers"]
-    most_ns: Annotated[Ns | None, "the same of its peers, the most"]
+    least_ns: Annotated[f.Ns | None, "the same of its peers, the least; null without peers"]
+    most_ns: Annotated[f.Ns | None, "the same of its peers, the most"]
     num_peers: Annotated[
-        Count,
+        f.Count,
         "the number of the other ranks that should do the same: they reduce gradients together, or"
         " run the same kernels equally often, and are of one pipeline stage",
     ]
     num_in_group: Annotated[
-        Count, "the number of ranks that should do the same, with those that were not recorded"
+        f.Count, "the number of ranks that should do the same, with those that were not recorded"
     ]
-    stage: Annotated[Count | None, "the pipeline stage of the rank, from 0; null without any"]
+    stage: Annotated[f.Count | None, "the pipeline stage of the rank, from 0; null without any"]
     clock: Annotated[
-        Positive | None,
+        f.Positive | None,
         "the mean clock of its GPU while it computed, as a multiple of the others' mean; null where"
         " clocks were not sampled",
     ]
     work: Annotated[
-        Positive | None,
+        f.Positive | None,
         "the number of thread blocks of the slowest rank's kernels (of kernels,"
         " where whole ranks are compared and grids are unknown), as a"
         " multiple of the others' mean: 1 where all do the same work; null if"
         " unknown",
     ]
     all_to_all: Annotated[
-        Positive | None,
+        f.Positive | None,
         "the bytes that the slowest rank sends in the all-to-all after a part,"
         " as a multiple of the ranks' mean: experts send their results back;"
         " null if unknown",
     ]
-    coverage: Annotated[Fraction, "the share of the ranks' compute that was compared"]
+    coverage: Annotated[f.Fraction, "the share of the ranks' compute that was compared"]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         UnevenKernelsMetrics,
         removed_by=("equal-kernels",),
         part_of="straggler",
         changes_kernels=True,
-        needs=Sight.OPERATIONS,
+        needs=f.Sight.OPERATIONS,
     )
 }
 
@@ -202,7 +188,7 @@ class UnevenRank(Record, frozen=True):
     metrics: UnevenKernelsMetrics
     step_ns: float  # the excess in the mean step
     window_ns: int  # the length of what is judged, on the rank
-    evidence: tuple[Evidence, ...]  # the steps in which the rank was furthest beyond the others
+    evidence: tuple[f.Evidence, ...]  # the steps in which the rank was furthest beyond the others
     by_work: bool  # whether whole ranks were compared, and not kernel by kernel
     kernel: str | None = None  # the only kernel that is uneven
 
@@ -318,7 +304,7 @@ def _compute(work: RunWork, member: int) -> dict[str, Any]:
     }
 
 
-def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
+def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the excess by its share of the training, as far as others waited for it."""
     uneven = result.uneven
     if result.num_ranks < 2:
@@ -326,7 +312,7 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
     is_compared = any(row.peers is not None for row in result.work.ranks)
     if uneven is None and not is_compared:
         return [
-            NotApplicable(
+            f.NotApplicable(
                 ID,
                 "no kernel is at the same place of a step on two ranks, so none can be compared",
                 "give reports of several ranks of one run, with steps marked",
@@ -334,18 +320,18 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
         ]
     if not result.ranks:
         return [] if uneven is None or uneven.is_judged else [_too_few(len(uneven.numbers))]
-    claims: list[Finding | NotApplicable] = []
+    claims: list[f.Finding | f.NotApplicable] = []
     for rank in result.ranks:
         metrics = rank.metrics
         impact = min(metrics.excess_ns, rank.window_ns)
         if metrics.others_wait_ns is not None:
             impact = min(impact, metrics.others_wait_ns)
-        fraction = share(impact, rank.window_ns)
-        severity = severity_of_cost(fraction)
+        fraction = f.share(impact, rank.window_ns)
+        severity = f.severity_of_cost(fraction)
         if severity is None:
             continue
         claims.append(
-            Finding(
+            f.Finding(
                 ID,
                 severity,
                 metrics.rank,
@@ -423,15 +409,15 @@ def _clock(placed: Sequence[PlacedKernels], member: int, peers: Iterable[int]) -
     return None if own is None or not others else own / float(np.mean(others))
 
 
-def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[Evidence, ...]:
+def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[f.Evidence, ...]:
     placed = measured.placed[member]
     own = shared_steps(measured.placed, measured.ranks.clocks).of_rank[member]
     known = np.flatnonzero(own >= 0)
     beyond = by_step_ns[own[known]]
-    worst = known[np.argsort(-beyond, kind="stable")[:MAX_EVIDENCE]]
-    beyond = np.sort(-beyond, kind="stable")[:MAX_EVIDENCE]
+    worst = known[np.argsort(-beyond, kind="stable")[: f.MAX_EVIDENCE]]
+    beyond = np.sort(-beyond, kind="stable")[: f.MAX_EVIDENCE]
     return tuple(
-        Evidence(
+        f.Evidence(
             int(placed.start_ns[step]),
             int(placed.end_ns[step]),
             f"step {placed.number[step]}: its kernels took {duration(round(-ns))} beyond the mean",
@@ -444,9 +430,9 @@ def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _too_few(num_steps: int) -> NotApplicable:
+def _too_few(num_steps: int) -> f.NotApplicable:
     steps = "no steps" if num_steps < 2 else f"{num_steps} steps"
-    return NotApplicable(
+    return f.NotApplicable(
         ID,
         f"{steps} with few kernels at the same place on several ranks: noise cannot be estimated",
         f"record at least {limits.MIN_STEPS} steps",

@@ -6,25 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, size_text
@@ -38,22 +24,22 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class UnifiedMemoryMetrics(Metrics):
+class UnifiedMemoryMetrics(f.Metrics):
     """Numbers of `unified-memory`."""
 
-    moving_ns: Annotated[Ns, "the time in which kernels ran while pages that they need moved"]
-    kernel_ns: Annotated[Ns, "the time in which these kernels ran"]
-    num_kernels: Annotated[Count, "the number of these kernels"]
-    num_moves: Annotated[Count, "the number of moves to the GPU while they ran"]
-    bytes: Annotated[Count, "the bytes of these moves"]
+    moving_ns: Annotated[f.Ns, "the time in which kernels ran while pages that they need moved"]
+    kernel_ns: Annotated[f.Ns, "the time in which these kernels ran"]
+    num_kernels: Annotated[f.Count, "the number of these kernels"]
+    num_moves: Annotated[f.Count, "the number of moves to the GPU while they ran"]
+    bytes: Annotated[f.Count, "the bytes of these moves"]
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of the moves of pages to the GPU before the program's first call that"
         " prefetches: the cause of later ones is not known",
     ]
 
 
-FINDINGS = {ID: FindingKind(UnifiedMemoryMetrics, changes_kernels=True)}
+FINDINGS = {ID: f.FindingKind(UnifiedMemoryMetrics, changes_kernels=True)}
 
 
 class UnifiedMemoryResult(RankResult, frozen=True):
@@ -64,7 +50,7 @@ class UnifiedMemoryResult(RankResult, frozen=True):
     # the share of `kernel_ns` that the mean steady step holds; None without steps
     share_per_step: float | None
     advice: tuple[str, ...]  # what to do, for the kind of program
-    evidence: tuple[Evidence, ...]  # the kernels that waited longest
+    evidence: tuple[f.Evidence, ...]  # the kernels that waited longest
 
 
 def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
@@ -78,7 +64,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     start = copies.start_ns[moves]
     texts = {
         int(kernel[place]): f": pages moved for {duration(int(waited[place]))} of it"
-        for place in intervals.largest(waited, MAX_EVIDENCE)
+        for place in intervals.largest(waited, f.MAX_EVIDENCE)
     }
     beside = moves[intervals.covered_within(waits, start, copies.ends(moves)) > 0]
     return UnifiedMemoryResult(
@@ -90,7 +76,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
             num_kernels=len(kernel),
             num_moves=len(beside),
             bytes=intervals.total(copies.bytes[beside]),
-            coverage=share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
+            coverage=f.share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
         ),
         share_per_step=share_per_step(rank, window, ran),
         advice=_ADVICE,
@@ -98,11 +84,11 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     )
 
 
-def findings(result: UnifiedMemoryResult) -> list[Finding | NotApplicable]:
+def findings(result: UnifiedMemoryResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time in which kernels waited for pages."""
     metrics = result.metrics
-    fraction = share(metrics.moving_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(metrics.moving_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return []
     title = (
@@ -112,7 +98,7 @@ def findings(result: UnifiedMemoryResult) -> list[Finding | NotApplicable]:
         f" {duration(metrics.kernel_ns)}"
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -122,8 +108,8 @@ def findings(result: UnifiedMemoryResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             result.advice,
-            Saving.of_step(metrics.kernel_ns, result.share_per_step)
-            or Saving.at_most(metrics.kernel_ns),
+            f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
+            or f.Saving.at_most(metrics.kernel_ns),
         )
     ]
 
@@ -154,4 +140,4 @@ _ADVICE = (
         " cudaMemAdvise, with ReadMostly for what is only read, else PreferredLocation"
     ),
 )
-PAGE = {"advice": bullets(_ADVICE)}
+PAGE = {"advice": f.bullets(_ADVICE)}

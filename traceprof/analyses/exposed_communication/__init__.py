@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import structs
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.reasons import (
     MIN_SHARE,
@@ -28,21 +29,6 @@ from traceprof.analyses.exposed_communication.reasons import (
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.messages import num_inside
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Number,
-    Positive,
-    Sight,
-    severity_of_cost,
-    share,
-)
 from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.grouping import distinct_values
@@ -62,70 +48,70 @@ REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of 
 READS: tuple[str, ...] = ("arrivals", "overlap-slowdown")
 
 
-class ExposedCommunicationMetrics(Metrics):
+class ExposedCommunicationMetrics(f.Metrics):
     """Numbers of `exposed-communication`: of each `Reason`, `{reason}_ns`."""
 
     exposed_ns: Annotated[
-        Ns,
+        f.Ns,
         "the length of exposed communication, and the impact: the time that"
         " perfect overlap would save",
     ]
-    fraction: Annotated[Fraction, "the share of communication time that is exposed"]
+    fraction: Annotated[f.Fraction, "the share of communication time that is exposed"]
     overlap_efficiency: Annotated[
-        Fraction | None,
+        f.Fraction | None,
         "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
         " that can overlap does",
     ]
     waiting_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part of `exposed_ns` before the last rank joined the operation;"
         " null where ranks are missing or clocks are too coarse, and then the"
         " other parts include it",
     ]
     late_launch_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part that compute could have hidden if the host had launched the operation earlier",
     ]
     queued_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part that compute could have hidden if the operation had not been"
         " ready but queued behind other communication",
     ]
     same_stream_ns: Annotated[
-        Ns | None, "the part in operations on the same stream as the compute that comes next"
+        f.Ns | None, "the part in operations on the same stream as the compute that comes next"
     ]
     needed_at_once_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part in operations that compute waited for, with no other work to do meanwhile",
     ]
     late_input_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part in operations that began as soon as they could, which compute could have hidden,"
         " had their input come earlier",
     ]
     transfer_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part in such operations that is longer than all compute they could have run beside",
     ]
     unknown_ns: Annotated[
-        Ns,
+        f.Ns,
         "the part that nothing explains. Where the clocks of GPU and host"
         " disagree, and on ranks without a GPU, everything but `waiting_ns` is"
         " unknown, and the parts in between are null",
     ]
     busbw_gb_per_s: Annotated[
-        Number | None,
+        f.Number | None,
         "the bus bandwidth of the operations with most exposed time, waiting left out; null where"
         " ranks or sizes are missing",
     ]
     peak_gb_per_s: Annotated[
-        Positive | None, "what their link can carry in one direction; null where it is not known"
+        f.Positive | None, "what their link can carry in one direction; null where it is not known"
     ]
     per_step_ns: Annotated[
-        Ns | None, "exposed time in the mean steady step; null where no step was found"
+        f.Ns | None, "exposed time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of GPU operations whose kind is known; a CUDA graph traced as a whole may"
         " hide communication",
     ]
@@ -138,12 +124,12 @@ def _removing(_: object, results: Sequence[ExposedCommunicationResult]) -> tuple
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         ExposedCommunicationMetrics,
         part="exposed communication",
         removed_by=_removing,
         changes_kernels=True,
-        needs=Sight.COMMUNICATION,
+        needs=f.Sight.COMMUNICATION,
     )
 }
 
@@ -156,7 +142,7 @@ class ExposedCommunicationResult(RankResult, frozen=True):
     compute_ns: int  # when it computed
     metrics: ExposedCommunicationMetrics  # the numbers of its finding
     num_operations: int  # communication operations that are inside the window at all
-    longest: tuple[Evidence, ...]  # the longest stretches, longest first
+    longest: tuple[f.Evidence, ...]  # the longest stretches, longest first
     # what is exposed of each operation, and why; None without a GPU
     operations: ExposedOperations | None
     # names of the operations that begin in the window, without a GPU
@@ -192,7 +178,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
     exposed_ns, possible_ns = exposed.measure_ns, min(compute_ns, communication_ns)
     metrics = ExposedCommunicationMetrics(
         exposed_ns=exposed_ns,
-        fraction=share(exposed_ns, communication_ns),
+        fraction=f.share(exposed_ns, communication_ns),
         overlap_efficiency=(communication_ns - exposed_ns) / possible_ns if possible_ns else None,
         **_reasons(operations, exposed_ns),  # type: ignore[arg-type]
         busbw_gb_per_s=None,
@@ -241,14 +227,14 @@ def refined(
     return replace(result, operations=operations, metrics=metrics, rate=rate if matters else None)
 
 
-def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
+def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the measurements."""
     unjudged = _why_unjudged(result)
     if unjudged is not None:
-        return [NotApplicable(ID, *unjudged, result.rank)]
+        return [f.NotApplicable(ID, *unjudged, result.rank)]
     exposed_ns = result.metrics.exposed_ns
-    fraction = share(exposed_ns, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(exposed_ns, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return []
     operations, has_compute = result.operations, result.compute_ns > 0
@@ -259,7 +245,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
         else f"{duration(exposed_ns)} of communication, and no compute that could hide it"
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -307,10 +293,10 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
     return frozenset(call.operation for call in calls if call is not None)
 
 
-def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:
+def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[f.Evidence, ...]:
     return tuple(
-        Evidence(start, end, rank.name_at(start) or "communication")
-        for start, end in exposed.longest(MAX_EVIDENCE)
+        f.Evidence(start, end, rank.name_at(start) or "communication")
+        for start, end in exposed.longest(f.MAX_EVIDENCE)
     )
 
 

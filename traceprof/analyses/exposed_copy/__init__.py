@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.exposed_copy.advice import CopyCause, advice, by_cause, page_advice
 from traceprof.analyses.exposed_copy.attribution import copy_owners, is_memory_known
@@ -11,20 +12,6 @@ from traceprof.analyses.exposed_copy.gradient_copies import MIN_COPIES, MIN_STEP
 from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_ns
 from traceprof.analyses.shape.results import RankResult
 from traceprof.errors import one_line
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Sight,
-    bullets,
-    severity_of_cost,
-    share,
-)
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.kinds import MemoryKind
@@ -41,57 +28,57 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
 
 
-class ExposedCopyMetrics(Metrics):
+class ExposedCopyMetrics(f.Metrics):
     """Numbers of `exposed-copy`."""
 
     exposed_ns: Annotated[
-        Ns,
+        f.Ns,
         "how long copies or memory sets ran while neither compute nor"
         " communication did: the impact",
     ]
-    fraction: Annotated[Fraction, "the exposed share of the time in which copies ran"]
-    h2d_ns: Annotated[Ns, "the exposed part in copies from the host to the GPU"]
-    d2h_ns: Annotated[Ns, "the exposed part in copies from the GPU to the host"]
-    d2d_ns: Annotated[Ns, "the exposed part in all other copies, most of them within the GPU"]
-    memset_ns: Annotated[Ns, "the exposed part in memory sets. These four sum to `exposed_ns`"]
+    fraction: Annotated[f.Fraction, "the exposed share of the time in which copies ran"]
+    h2d_ns: Annotated[f.Ns, "the exposed part in copies from the host to the GPU"]
+    d2h_ns: Annotated[f.Ns, "the exposed part in copies from the GPU to the host"]
+    d2d_ns: Annotated[f.Ns, "the exposed part in all other copies, most of them within the GPU"]
+    memset_ns: Annotated[f.Ns, "the exposed part in memory sets. These four sum to `exposed_ns`"]
     pageable_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the exposed part in copies from or to pageable host memory; null if"
         " no copy has a known kind of memory",
     ]
     same_stream_ns: Annotated[
-        Ns,
+        f.Ns,
         "the exposed part in copies on the same stream as the compute that"
         " follows: they cannot overlap with it there",
     ]
     gradient_ns: Annotated[
-        Ns,
+        f.Ns,
         "the exposed part in copies of gradients out of the buckets in which they were reduced: at"
         f" least {MIN_COPIES} consecutive copies within the GPU on the compute stream, of the same"
         " sizes in every step, after its last AllReduce and before the optimizer",
     ]
     hideable_ns: Annotated[
-        Ns,
+        f.Ns,
         "the most that overlap could hide: the time in which compute or"
         " communication runs without a copy, or all exposed time if that is"
         " less",
     ]
-    bytes: Annotated[Count, "bytes of all copies that are exposed at least in part"]
-    num_copies: Annotated[Count, "the number of copies and memory sets that are exposed"]
+    bytes: Annotated[f.Count, "bytes of all copies that are exposed at least in part"]
+    num_copies: Annotated[f.Count, "the number of copies and memory sets that are exposed"]
     per_step_ns: Annotated[
-        Ns | None, "exposed time in the mean steady step; null where no step was found"
+        f.Ns | None, "exposed time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
-        Fraction, "the share of the exposed time in copies with a known kind of host memory"
+        f.Fraction, "the share of the exposed time in copies with a known kind of host memory"
     ]
 
 
 FINDINGS = {
-    ID: FindingKind(
+    ID: f.FindingKind(
         ExposedCopyMetrics,
         part="exposed copies",
         removed_by=("copies-hidden",),
-        needs=Sight.OPERATIONS,
+        needs=f.Sight.OPERATIONS,
     )
 }
 
@@ -131,7 +118,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     exposed = intervals.subtract(exposed, rank.compute)
     metrics = ExposedCopyMetrics(
         exposed_ns=total_ns,
-        fraction=share(total_ns, copy_ns),
+        fraction=f.share(total_ns, copy_ns),
         **{f"{direction}_ns": ns for direction, ns in by_direction.items()},
         pageable_ns=None
         if is_unknown
@@ -142,7 +129,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         bytes=sum(part.bytes for part in parts),
         num_copies=sum(part.num_copies for part in parts),
         per_step_ns=covered_per_step(rank, window, exposed),
-        coverage=share(known_ns, total_ns),
+        coverage=f.share(known_ns, total_ns),
     )
     return ExposedCopyResult(
         rank=rank.rank,
@@ -155,12 +142,12 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     )
 
 
-def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
+def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time in which copies kept the GPU from its work."""
     metrics = result.metrics
     exposed = metrics.exposed_ns
-    fraction = share(exposed, result.window_ns)
-    severity = severity_of_cost(fraction)
+    fraction = f.share(exposed, result.window_ns)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
@@ -170,7 +157,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
     )
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -178,7 +165,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
             exposed,
             fraction,
             metrics.by_name(),
-            tuple(evidence[:MAX_EVIDENCE]),
+            tuple(evidence[: f.MAX_EVIDENCE]),
             advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
             place=longest.place,
         )
@@ -203,5 +190,5 @@ def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart
 PAGE = {
     "min_copies": str(MIN_COPIES),
     "min_steps": str(MIN_STEPS),
-    "advice": bullets(page_advice()),
+    "advice": f.bullets(page_advice()),
 }

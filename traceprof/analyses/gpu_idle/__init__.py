@@ -8,25 +8,11 @@ import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, because, page_advice, unknown_advice
 from traceprof.analyses.shape.results import RankResult
 from traceprof.errors import one_line
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Severity,
-    one_of,
-    severity_of_cost,
-    share,
-)
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import may_copy_from_pageable
@@ -93,102 +79,102 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ("arrivals",)
 
 
-class GpuIdleMetrics(Metrics):
+class GpuIdleMetrics(f.Metrics):
     """Numbers of `gpu-idle`: of each cause, `{cause}_ns`."""
 
-    idle_ns: Annotated[Ns, "the sum of the twelve causes, exactly, and the impact"]
+    idle_ns: Annotated[f.Ns, "the sum of the twelve causes, exactly, and the impact"]
     launch_bound_ns: Annotated[
-        Ns,
+        f.Ns,
         "the thread that launched the next operation was launching: it was in CUDA calls, or its"
         f" calls and range ends were less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
         " faster than the host can launch; or the launch came before the gap, but too late",
     ]
     turnaround_ns: Annotated[
-        Ns,
+        f.Ns,
         "the next operation had been launched before the gap began: the first"
         f" {MAX_TURNAROUND_NS // 1000} µs of such a gap are the GPU's own time between operations,"
         " less what a launch that came too late adds",
     ]
     queued_ns: Annotated[
-        Ns,
+        f.Ns,
         "the next operation had been launched, its stream was free, and it did not start for over"
         f" {MAX_TURNAROUND_NS // 1000} µs: it waited for something else than the host, such as an"
         " event of another device or rank, a copy, or a function on the host",
     ]
     sync_ns: Annotated[
-        Ns,
+        f.Ns,
         "idle time that would not exist if the host had not waited for the GPU"
         " (synchronize calls, blocking copies): launching after such a wait,"
         " until the host has caught up the time that the wait took",
     ]
     data_loading_ns: Annotated[
-        Ns,
+        f.Ns,
         "the thread was in a range that names data loading; or it slept, and"
         " the gap ends with a copy from the host at a step's boundary or by a"
         " thread that only copies",
     ]
-    mpi_ns: Annotated[Ns, "the thread was in MPI, Gloo or UCX calls"]
+    mpi_ns: Annotated[f.Ns, "the thread was in MPI, Gloo or UCX calls"]
     mpi_wait_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part of `mpi_ns` in MPI calls before the last of the ranks that"
         " they wait for had arrived; null where no call was matched on all"
         " ranks that take part",
     ]
     mpi_transfer_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part of `mpi_ns` in the rest of such calls: MPI's own work; null"
         " where `mpi_wait_ns` is null",
     ]
     setup_ns: Annotated[
-        Ns,
+        f.Ns,
         "the thread created contexts, streams, events, graphs or communicators, captured graphs,"
         " loaded modules and functions, compiled, registered memory, or was in a range of warm-up",
     ]
-    allocation_ns: Annotated[Ns, "the thread allocated or freed memory"]
+    allocation_ns: Annotated[f.Ns, "the thread allocated or freed memory"]
     stalled_ns: Annotated[
-        Ns,
+        f.Ns,
         "the thread was in a call, an operator or a gap between these beyond its usual time, over"
         f" {stalls.MIN_FACTOR} times as long: it was most likely off its core, or waited for a"
         " lock",
     ]
-    waiting_ns: Annotated[Ns, "the thread was asleep otherwise"]
+    waiting_ns: Annotated[f.Ns, "the thread was asleep otherwise"]
     host_code_ns: Annotated[
-        Ns,
+        f.Ns,
         "the thread ran something other than CUDA calls (operators, Python"
         " functions, garbage collection, a checkpoint), or it was on a CPU",
     ]
     unknown_ns: Annotated[
-        Ns,
+        f.Ns,
         "the cause cannot be determined: the launch is not known, or nothing is known about the"
         " thread",
     ]
     lost_ns: Annotated[
-        Ns,
+        f.Ns,
         "no part of `idle_ns`: the time in which nothing is recorded, and an operation that the"
         " recording lacks may have run",
     ]
     others_ns: Annotated[
-        Ns | None,
+        f.Ns | None,
         "the part in which the GPU worked for other ranks of the report, whatever the cause; null"
         " where none runs on the same GPU",
     ]
     per_step_ns: Annotated[
-        Ns | None, "idle time in the mean steady step; null where no step was found"
+        f.Ns | None, "idle time in the mean steady step; null where no step was found"
     ]
     step_cause: Annotated[
         str | None,
-        one_of(*(cause.value for cause in IdleCause)),
+        f.one_of(*(cause.value for cause in IdleCause)),
         "what makes most of `per_step_ns`, where that is no considerable part of `idle_ns`; else"
         " null",
     ]
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "the share of the idle time before operations with a known launch, or before pages of"
         " unified memory that the host accesses",
     ]
 
 
-FINDINGS = {ID: FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
+FINDINGS = {ID: f.FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
 _MAX_NAME = 64
 _HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
@@ -221,7 +207,7 @@ class GpuIdleResult(RankResult, frozen=True):
     # ranges, calls and functions of the host, for the causes that matter
     details: Mapping[IdleCause, tuple[IdleDetail, ...]]
     # the longest gaps, those first that are mostly of the largest cause
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[f.Evidence, ...]
     why_unknown: UnknownCause | None  # the reason why not all causes can be known, else None
     is_pytorch: bool  # whether the program is known to be PyTorch
     is_of_profiler: bool  # whether torch.profiler recorded it
@@ -318,15 +304,15 @@ def refined(result: GpuIdleResult, ranks: RankComparison) -> GpuIdleResult:
     return replace(result, metrics=metrics)
 
 
-def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
+def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the idle time by its share of the window, and advise on its largest causes."""
     window_ns, idle_ns = result.window.length_ns, result.metrics.idle_ns
-    fraction = share(idle_ns, window_ns)
-    if severity_of_cost(fraction) is None:
+    fraction = f.share(idle_ns, window_ns)
+    if f.severity_of_cost(fraction) is None:
         return []
     if idle_ns == window_ns:
         return [
-            NotApplicable(
+            f.NotApplicable(
                 ID,
                 "no GPU operation ran in the time judged",
                 "choose a window in which the rank works",
@@ -335,11 +321,11 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
         ]
     # On the host nothing can be done about the GPU's own time, nor about that of other ranks.
     gone_ns = result.metrics.turnaround_ns + (result.metrics.others_ns or 0)
-    curable = share(max(idle_ns - gone_ns, 0), window_ns)
+    curable = f.share(max(idle_ns - gone_ns, 0), window_ns)
     return [
-        Finding(
+        f.Finding(
             ID,
-            severity_of_cost(curable) or Severity.INFO,
+            f.severity_of_cost(curable) or f.Severity.INFO,
             result.rank,
             _title(result),
             idle_ns,
@@ -353,12 +339,12 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     ]
 
 
-def _beside_others(metrics: GpuIdleMetrics) -> Saving | None:
+def _beside_others(metrics: GpuIdleMetrics) -> f.Saving | None:
     """Return the bound where other ranks run on the GPU: what it works for them is not lost."""
     if metrics.others_ns is None:
         return None
     share_per_step = None if metrics.per_step_ns is None else metrics.per_step_ns / metrics.idle_ns
-    return Saving.of_step(metrics.idle_ns - metrics.others_ns, share_per_step)
+    return f.Saving.of_step(metrics.idle_ns - metrics.others_ns, share_per_step)
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -405,14 +391,14 @@ def _that_matter(
 
 def _evidence(
     rank: Rank, idle: intervals.Intervals, causes: IdleCauses, main: IdleCause
-) -> tuple[Evidence, ...]:
+) -> tuple[f.Evidence, ...]:
     """Return the longest gaps, those first that are mostly of the cause that the title names."""
     length = idle.length_ns
     of_main = intervals.covered_within(causes.of(main), idle.start_ns, idle.end_ns)
     # The shortest of these is worth more than the longest of the others.
     worth = length + np.where(2 * of_main >= length, int(length.max(initial=0)), 0)
     evidence = []
-    for gap in intervals.largest(worth, MAX_EVIDENCE).tolist():
+    for gap in intervals.largest(worth, f.MAX_EVIDENCE).tolist():
         start, end = int(idle.start_ns[gap]), int(idle.end_ns[gap])
         where = Window(start, end)
         by_cause = causes.within(where)
@@ -422,7 +408,7 @@ def _evidence(
         rows = details(rank, where, largest)
         what = f"{CAUSES[largest]}: {rows[0].name}" if rows else CAUSES[largest]
         label = f"{what}, {_between(rank, start, end)}".rstrip(", ")
-        evidence.append(Evidence(start, end, label))
+        evidence.append(f.Evidence(start, end, label))
     return tuple(evidence)
 
 

@@ -8,22 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    Ns,
-    Number,
-    Positive,
-    Saving,
-    Sight,
-    one_of,
-    severity_of_cost,
-)
+from traceprof import findings as f
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -34,23 +19,23 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-class LinkMetrics(Metrics, kw_only=True):
+class LinkMetrics(f.Metrics, kw_only=True):
     """Numbers of `link-saturated` and `link-underused`."""
 
-    link: Annotated[str, one_of("nvlink", "pcie", "network"), "the link"]
+    link: Annotated[str, f.one_of("nvlink", "pcie", "network"), "the link"]
     direction: Annotated[
         str,
-        one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
+        f.one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
         "the direction: `h2d` or `d2h` for copies; `tx` or `rx` for counters"
         " (the GPU, or the NIC `nic`, sends or receives)",
     ]
     peer: Annotated[int | None, "null: these links are shared by all peers"]
-    gb_per_s: Annotated[Number, "the measured rate (1 GB = 1e9 bytes)"]
-    peak_gb_per_s: Annotated[Positive, "the peak rate in one direction"]
-    utilization: Annotated[Number, "the measured rate as a share of the peak"]
+    gb_per_s: Annotated[f.Number, "the measured rate (1 GB = 1e9 bytes)"]
+    peak_gb_per_s: Annotated[f.Positive, "the peak rate in one direction"]
+    utilization: Annotated[f.Number, "the measured rate as a share of the peak"]
     source: Annotated[
         str,
-        one_of("copies", "gpu-metrics", "nic-metrics"),
+        f.one_of("copies", "gpu-metrics", "nic-metrics"),
         "`copies` (bytes and times of memory copies), `gpu-metrics` (percent of the peak, sampled;"
         " of PCIe with the packets' headers) or `nic-metrics` (rates, sampled)",
     ]
@@ -61,15 +46,15 @@ class LinkMetrics(Metrics, kw_only=True):
         " user gives takes its place",
     ]
     exposed_ns: Annotated[
-        Ns, "how long the copies or the communication had the GPU to themselves: the impact"
+        f.Ns, "how long the copies or the communication had the GPU to themselves: the impact"
     ]
     nic: Annotated[str | None, "the name of the NIC, for `network`"] = None
-    bytes: Annotated[Count | None, "bytes of the copies"] = None
-    busy_ns: Annotated[Ns | None, "the time in which at least one of the copies ran"] = None
-    num_copies: Annotated[Count | None, "the number of copies"] = None
-    num_samples: Annotated[Count | None, "the number of samples of the counter"] = None
+    bytes: Annotated[f.Count | None, "bytes of the copies"] = None
+    busy_ns: Annotated[f.Ns | None, "the time in which at least one of the copies ran"] = None
+    num_copies: Annotated[f.Count | None, "the number of copies"] = None
+    num_samples: Annotated[f.Count | None, "the number of samples of the counter"] = None
     coverage: Annotated[
-        Fraction,
+        f.Fraction,
         "for copies, the share of those in this direction that could be judged;"
         " for counters, the share of the exposed time covered by whole samples."
         " Below five samples nothing is claimed",
@@ -77,7 +62,7 @@ class LinkMetrics(Metrics, kw_only=True):
 
 
 FINDINGS = dict.fromkeys(
-    ("link-saturated", "link-underused"), FindingKind(LinkMetrics, needs=Sight.OPERATIONS)
+    ("link-saturated", "link-underused"), f.FindingKind(LinkMetrics, needs=f.Sight.OPERATIONS)
 )
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
@@ -93,12 +78,12 @@ class Load(Record, frozen=True):
 
     metrics: LinkMetrics  # the numbers of its findings
     what: str  # what was waited for: `copies` or `communication`
-    evidence: tuple[Evidence, ...]  # the longest stretches of it
+    evidence: tuple[f.Evidence, ...]  # the longest stretches of it
     # the share of the wait that the mean steady step holds; None without steps
     share_per_step: float | None
 
 
-def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
+def saturated(rank: int, load: Load, window_ns: int) -> f.Finding | None:
     """Return a finding if the link is at its limit while work waits for it."""
     metrics = load.metrics
     if metrics.utilization < SATURATED:
@@ -111,7 +96,7 @@ def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
     return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[metrics.link])
 
 
-def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
+def underused(rank: int, load: Load, window_ns: int) -> f.Finding | None:
     """Return a finding if the link is far below its peak while work waits for it."""
     metrics = load.metrics
     if metrics.utilization >= UNDERUSED:
@@ -125,7 +110,7 @@ def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
     return _finding("link-underused", rank, load, window_ns, title, advice)
 
 
-def distinct(findings: Sequence[Finding]) -> list[Finding]:
+def distinct(findings: Sequence[f.Finding]) -> list[f.Finding]:
     """Return the findings without those of copies that counters make of the same link, too.
 
     Counters see all traffic over PCIe: `rx` includes copies from the host (`h2d`).
@@ -150,24 +135,24 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
+def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[f.Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
     return tuple(
-        Evidence(start, end, rank.name_at(start) or fallback)
-        for start, end in exposed.longest(MAX_EVIDENCE)
+        f.Evidence(start, end, rank.name_at(start) or fallback)
+        for start, end in exposed.longest(f.MAX_EVIDENCE)
     )
 
 
 def _finding(
     finding: str, rank: int, load: Load, window_ns: int, title: str, advice: tuple[str, ...]
-) -> Finding | None:
+) -> f.Finding | None:
     fraction = load.metrics.exposed_ns / window_ns if window_ns else 0.0
-    severity = severity_of_cost(fraction)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return None
     if load.metrics.is_peak_assumed:
         advice = (*advice, ASSUMED_ADVICE)
-    return Finding(
+    return f.Finding(
         finding,
         severity,
         rank,
@@ -177,7 +162,7 @@ def _finding(
         load.metrics.by_name(),
         load.evidence,
         advice,
-        Saving.of_step(load.metrics.exposed_ns, load.share_per_step),
+        f.Saving.of_step(load.metrics.exposed_ns, load.share_per_step),
     )
 
 

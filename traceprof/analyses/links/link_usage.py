@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec import Struct
 
+from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import Count, NotApplicable, Positive, one_of, severity_of_cost, share
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
-    from traceprof.findings import Finding
     from traceprof.hardware import Peaks
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
@@ -71,9 +70,9 @@ def is_to_host(copies: Copies) -> Mask:
     return mask
 
 
-Link = Annotated[str, one_of("nvlink", "pcie", "network")]
-Direction = Annotated[str, one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx")]
-Source = Annotated[str, one_of("copies", "gpu-metrics", "nic-metrics")]
+Link = Annotated[str, f.one_of("nvlink", "pcie", "network")]
+Direction = Annotated[str, f.one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx")]
+Source = Annotated[str, f.one_of("copies", "gpu-metrics", "nic-metrics")]
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
@@ -92,11 +91,11 @@ class LinkUse(Struct, frozen=True):
     direction: Annotated[Direction, "Direction: `tx` and `rx` for counters, the others for copies."]
     peer: Annotated[int | None, "Ordinal of the other device, for p2p."]
     bytes: Annotated[
-        Count, "Bytes of the copies that start in the window, or by the samples in the window."
+        f.Count, "Bytes of the copies that start in the window, or by the samples in the window."
     ]
-    busy_ns: Annotated[Count, "Time covered by these copies, or by the samples that saw traffic."]
-    num_copies: Annotated[Count | None, "Number of copies; null for counters."] = None
-    peak_gb_per_s: Annotated[Positive | None, "Peak rate in this direction; null if unknown."] = (
+    busy_ns: Annotated[f.Count, "Time covered by these copies, or by the samples that saw traffic."]
+    num_copies: Annotated[f.Count | None, "Number of copies; null for counters."] = None
+    peak_gb_per_s: Annotated[f.Positive | None, "Peak rate in this direction; null if unknown."] = (
         None
     )
     is_peak_assumed: Annotated[bool, "True if the peak was derived from the GPU's name alone."] = (
@@ -147,7 +146,7 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     loads, big_loads, unknown_ns = [], [], 0
     for direction, chosen in over_host.items():
         exposed = exposed_copies(rank, chosen, window)
-        if severity_of_cost(share(exposed.measure_ns, window.length_ns)) is None:
+        if f.severity_of_cost(f.share(exposed.measure_ns, window.length_ns)) is None:
             continue  # nobody waits, so that a slow link costs nothing
         if _is_over_c2c(rank) or peaks.pcie is None:
             unknown_ns += 0 if _is_over_c2c(rank) else exposed.measure_ns
@@ -192,9 +191,9 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
     return "pcie" if direction in _OVER_HOST and not _is_over_c2c(rank) else None
 
 
-def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
+def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the rates against the peaks, where work waits for the link."""
-    claims: list[Finding | NotApplicable | None] = []
+    claims: list[f.Finding | f.NotApplicable | None] = []
     claims += [
         link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads
     ]
@@ -204,7 +203,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
     if result.unknown_peak_ns:
         gpu = result.gpu or "a GPU that the export does not name"
         claims += [
-            NotApplicable(
+            f.NotApplicable(
                 id_,
                 f"the peak over PCIe of {gpu} is unknown, so its copies cannot be judged",
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from traceprof import findings as f
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Number,
-    Saving,
-    Sight,
-    bullets,
-    one_of,
-    severity_of_cost,
-)
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
@@ -34,42 +18,42 @@ if TYPE_CHECKING:
 MIN_RATIO = 1.25
 
 
-class PeerCopyThroughHostMetrics(Metrics):
+class PeerCopyThroughHostMetrics(f.Metrics):
     """Numbers of `peer-copy-through-host`."""
 
-    bytes: Annotated[Count, "bytes sent, each counted once"]
-    gb_per_s: Annotated[Number, "`bytes` divided by `busy_ns`"]
-    num_copies: Annotated[Count, "the number of copies"]
-    busy_ns: Annotated[Ns, "the time in which either leg ran"]
+    bytes: Annotated[f.Count, "bytes sent, each counted once"]
+    gb_per_s: Annotated[f.Number, "`bytes` divided by `busy_ns`"]
+    num_copies: Annotated[f.Count, "the number of copies"]
+    busy_ns: Annotated[f.Ns, "the time in which either leg ran"]
     exposed_ns: Annotated[
-        Ns,
+        f.Ns,
         "how long the receiving GPU computes nothing between the start of a"
         " copy's first leg and the end of its second: the impact",
     ]
-    coverage: Annotated[Fraction, "the share of the copies with both legs in the report"]
+    coverage: Annotated[f.Fraction, "the share of the copies with both legs in the report"]
 
 
-class NcclP2pSlowerThanCopyMetrics(Metrics):
+class NcclP2pSlowerThanCopyMetrics(f.Metrics):
     """Numbers of `nccl-p2p-slower-than-copy`."""
 
-    nccl_gb_per_s: Annotated[Number, "the rate of NCCL"]
-    copy_gb_per_s: Annotated[Number, "the rate of the copy engine"]
+    nccl_gb_per_s: Annotated[f.Number, "the rate of NCCL"]
+    copy_gb_per_s: Annotated[f.Number, "the rate of the copy engine"]
     ratio: Annotated[
-        Number, f"the second rate divided by the first; at least {MIN_RATIO} for a finding"
+        f.Number, f"the second rate divided by the first; at least {MIN_RATIO} for a finding"
     ]
     peer: Annotated[int, "the other device's ordinal"]
-    direction: Annotated[str, one_of("send", "recv"), "`send` or `recv`"]
-    nccl_bytes: Annotated[Count, "bytes that NCCL carried"]
-    num_operations: Annotated[Count, "the number of NCCL kernels that carried them"]
-    num_copies: Annotated[Count, "the number of copies that they are compared with"]
-    exposed_ns: Annotated[Ns, "the part of the kernels' time that no compute hides: the impact"]
-    coverage: Annotated[Fraction, "the share of NCCL's point-to-point kernels that were compared"]
+    direction: Annotated[str, f.one_of("send", "recv"), "`send` or `recv`"]
+    nccl_bytes: Annotated[f.Count, "bytes that NCCL carried"]
+    num_operations: Annotated[f.Count, "the number of NCCL kernels that carried them"]
+    num_copies: Annotated[f.Count, "the number of copies that they are compared with"]
+    exposed_ns: Annotated[f.Ns, "the part of the kernels' time that no compute hides: the impact"]
+    coverage: Annotated[f.Fraction, "the share of NCCL's point-to-point kernels that were compared"]
 
 
 FINDINGS = {
-    "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics, needs=Sight.OPERATIONS),
-    "nccl-p2p-slower-than-copy": FindingKind(
-        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication", needs=Sight.COMMUNICATION
+    "peer-copy-through-host": f.FindingKind(PeerCopyThroughHostMetrics, needs=f.Sight.OPERATIONS),
+    "nccl-p2p-slower-than-copy": f.FindingKind(
+        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication", needs=f.Sight.COMMUNICATION
     ),
 }
 
@@ -84,7 +68,7 @@ class StagedCopies(Record, frozen=True):
     # the numbers of the finding. Where the receiver is not known, `exposed_ns` is the time in
     # which the sender computes nothing
     metrics: PeerCopyThroughHostMetrics
-    evidence: tuple[Evidence, ...]  # the longest stretches of `exposed_ns`
+    evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
     # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
 
@@ -95,7 +79,7 @@ class PeerComparison(Record, frozen=True):
     # the numbers of the finding, of kernels and copies of at least 1 MiB. `nccl_gb_per_s` is of
     # the fastest tenth: a kernel that waits is no measure of the path
     metrics: NcclP2pSlowerThanCopyMetrics
-    evidence: tuple[Evidence, ...]  # the longest stretches of `exposed_ns`
+    evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
     # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
 
@@ -114,14 +98,17 @@ class PeerTransfersResult(RankResult, frozen=True):
     how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
-def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
+def longest(covered: Intervals, label: str) -> tuple[f.Evidence, ...]:
     """Return the longest intervals as evidence, longest first."""
-    return tuple(Evidence(start, end, label) for start, end in covered.longest(MAX_EVIDENCE))
+    return tuple(f.Evidence(start, end, label) for start, end in covered.longest(f.MAX_EVIDENCE))
 
 
-def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
+def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the transfers of a rank."""
-    judged: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
+    judged: list[f.Finding | f.NotApplicable | None] = [
+        _through_host(result),
+        _without_memory(result),
+    ]
     worst = [_slower(result, comparison) for comparison in result.comparisons]
     claims = [claim for claim in worst if claim is not None]
     judged += sorted(claims, key=lambda claim: -claim.impact_ns)[:1]
@@ -130,13 +117,13 @@ def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
     return [claim for claim in judged if claim is not None]
 
 
-def _through_host(result: PeerTransfersResult) -> Finding | None:
+def _through_host(result: PeerTransfersResult) -> f.Finding | None:
     staged = result.staged
     if staged is None:
         return None
     metrics = staged.metrics
     fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
-    severity = severity_of_cost(fraction)
+    severity = f.severity_of_cost(fraction)
     if severity is None:
         return None
     title = (
@@ -144,7 +131,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
         f" {duration(metrics.exposed_ns)}"
     )
-    return Finding(
+    return f.Finding(
         "peer-copy-through-host",
         severity,
         result.rank,
@@ -154,14 +141,14 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         metrics.by_name(),
         staged.evidence,
         _HOST_ADVICE,
-        Saving.of_step(metrics.exposed_ns, staged.share_per_step),
+        f.Saving.of_step(metrics.exposed_ns, staged.share_per_step),
     )
 
 
-def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
+def _without_memory(result: PeerTransfersResult) -> f.NotApplicable | None:
     if result.memory_is_known:
         return None
-    return NotApplicable(
+    return f.NotApplicable(
         "peer-copy-through-host",
         "the export does not show the kinds of memory of copies",
         result.how_to_collect(Part.COPY_MEMORY),
@@ -169,10 +156,10 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
     )
 
 
-def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> Finding | None:
+def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> f.Finding | None:
     metrics = comparison.metrics
     fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
-    severity = severity_of_cost(fraction)
+    severity = f.severity_of_cost(fraction)
     if severity is None or metrics.ratio < MIN_RATIO:
         return None
     way = "to" if metrics.direction == "send" else "from"
@@ -181,7 +168,7 @@ def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> Finding 
         f" {metrics.copy_gb_per_s:.1f} GB/s; {duration(metrics.exposed_ns)} of NCCL's transfers is"
         " not hidden"
     )
-    return Finding(
+    return f.Finding(
         "nccl-p2p-slower-than-copy",
         severity,
         result.rank,
@@ -191,11 +178,11 @@ def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> Finding 
         metrics.by_name(),
         comparison.evidence,
         _SLOWER_ADVICE,
-        Saving.of_step(metrics.exposed_ns, comparison.share_per_step),
+        f.Saving.of_step(metrics.exposed_ns, comparison.share_per_step),
     )
 
 
-def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
+def _not_compared(result: PeerTransfersResult) -> f.NotApplicable | None:
     if not result.num_send_recv:
         return None
     if not result.num_peer_copies:
@@ -210,7 +197,7 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
         how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
-    return NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)
+    return f.NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)
 
 
 _HOST_ADVICE = (
@@ -249,4 +236,4 @@ _SLOWER_ADVICE = (
         " ranks or CUDA_VISIBLE_DEVICES"
     ),
 )
-PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}
+PAGE = {"host_advice": f.bullets(_HOST_ADVICE), "slower_advice": f.bullets(_SLOWER_ADVICE)}

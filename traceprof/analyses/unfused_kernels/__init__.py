@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.unfused_kernels.chains import (
@@ -17,22 +18,6 @@ from traceprof.analyses.unfused_kernels.chains import (
     chains_of,
     longer_by_bytes,
     roles_of,
-)
-from traceprof.findings import (
-    MAX_EVIDENCE,
-    Count,
-    Evidence,
-    Finding,
-    FindingKind,
-    Fraction,
-    Metrics,
-    NotApplicable,
-    Ns,
-    Saving,
-    Sight,
-    bullets,
-    severity_of_cost,
-    share,
 )
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
@@ -130,32 +115,34 @@ _MAX_NAMED = 3  # kernels of a chain
 _LIMITED_BY = "the time of kernels that only read and write memory, and of launching them"
 
 
-class UnfusedKernelsMetrics(Metrics):
+class UnfusedKernelsMetrics(f.Metrics):
     """Numbers of `unfused-kernels`."""
 
-    kernel_ns: Annotated[Ns, "the time in which kernels of such chains ran"]
-    optimizer_ns: Annotated[Ns, "the part of `kernel_ns` in chains of an optimizer"]
-    fraction: Annotated[Fraction, "`kernel_ns` as a share of the time in which any kernel computed"]
-    num_kernels: Annotated[Count, "the number of kernels in chains"]
-    num_chains: Annotated[Count, "the number of chains"]
-    longest_chain: Annotated[Count, "the number of kernels in the longest chain"]
+    kernel_ns: Annotated[f.Ns, "the time in which kernels of such chains ran"]
+    optimizer_ns: Annotated[f.Ns, "the part of `kernel_ns` in chains of an optimizer"]
+    fraction: Annotated[
+        f.Fraction, "`kernel_ns` as a share of the time in which any kernel computed"
+    ]
+    num_kernels: Annotated[f.Count, "the number of kernels in chains"]
+    num_chains: Annotated[f.Count, "the number of chains"]
+    longest_chain: Annotated[f.Count, "the number of kernels in the longest chain"]
     attention_ns: Annotated[
-        Ns,
+        f.Ns,
         "the time of attention that is not one kernel: a softmax, the matrix"
         " multiplications before and after it, and everything in between; some"
         " of it is also in `kernel_ns`",
     ]
-    layout_ns: Annotated[Ns, "the part of `kernel_ns` in kernels that only change layouts"]
+    layout_ns: Annotated[f.Ns, "the part of `kernel_ns` in kernels that only change layouts"]
     idle_ns: Annotated[
-        Ns,
+        f.Ns,
         "the time between the kernels of a chain in which the GPU did nothing;"
         " not part of the impact",
     ]
-    coverage: Annotated[Fraction, "the share of compute time in kernels with known names"]
+    coverage: Annotated[f.Fraction, "the share of compute time in kernels with known names"]
 
 
-FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs=Sight.NAMES)}
-PAGE = {"advice": bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
+FINDINGS = {ID: f.FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs=f.Sight.NAMES)}
+PAGE = {"advice": f.bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
 
 
 class UnfusedKernelsResult(RankResult, frozen=True):
@@ -171,7 +158,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     is_pytorch: bool  # whether the program is known to use PyTorch
     has_fused_optimizer: bool  # whether its optimizer is fused already
     # the longest row of attention, and the longest chain of each pattern that costs most
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[f.Evidence, ...]
 
 
 def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
@@ -220,7 +207,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
         optimizer_ns=measure(chains.kernel[of_optimizer]),
-        fraction=share(kernel_ns, compute_ns),
+        fraction=f.share(kernel_ns, compute_ns),
         num_kernels=len(chains.kernel),
         num_chains=len(chains.first),
         longest_chain=int(chains.count.max(initial=0)),
@@ -243,16 +230,16 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         is_pytorch=rank.program.is_pytorch,
         has_fused_optimizer=rank.program.has_fused_optimizer,
         evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, chains, name, names))[
-            :MAX_EVIDENCE
+            : f.MAX_EVIDENCE
         ],
     )
 
 
-def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
+def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the most that fused kernels could save."""
     metrics = result.metrics
-    impact = share(result.saved_ns, result.window_ns)
-    severity = severity_of_cost(impact)
+    impact = f.share(result.saved_ns, result.window_ns)
+    severity = f.severity_of_cost(impact)
     if severity is None or not (result.is_pytorch or metrics.attention_ns):
         return []  # other programs get no advice on chains
     texts = []
@@ -264,12 +251,12 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
             f"{percent(metrics.fraction)} of the compute time goes to chains of kernels that only"
             f" read and write memory: {duration(metrics.kernel_ns)} in {where}"
         )
-    by_attention = share(metrics.attention_ns, result.saved_ns)
+    by_attention = f.share(metrics.attention_ns, result.saved_ns)
     if metrics.attention_ns:
         text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
         texts.insert(0 if by_attention >= 0.5 else 1, text)
     return [
-        Finding(
+        f.Finding(
             ID,
             severity,
             result.rank,
@@ -282,11 +269,11 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
                 has_chains=result.is_pytorch and metrics.num_chains > 0,
                 by_attention=by_attention,
                 is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
-                by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns)
+                by_optimizer=f.share(result.saved_by_optimizer_ns, result.saved_ns)
                 * (not result.has_fused_optimizer),
-                by_layout=share(metrics.layout_ns, metrics.kernel_ns),
+                by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
             ),
-            saving=Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
+            saving=f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
         )
     ]
 
@@ -341,7 +328,7 @@ def _times(rank: Rank, kernel: Int64) -> tuple[Int64, Int64]:
     return kernels.start_ns.take(kernel), kernels.ends(kernel)
 
 
-def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]:
+def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[f.Evidence]:
     """Show the longest row of attention."""
     if len(first) == 0:
         return []
@@ -351,19 +338,19 @@ def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]
     here = slice(int(first[longest]), int(first[longest]) + count)
     times = "" if len(first) == 1 else f", {len(first)} rows in all"
     text = f"attention in {count} kernels: multiplication, softmax, multiplication{times}"
-    return [Evidence(int(start[here][0]), int(end[here].max()), text)]
+    return [f.Evidence(int(start[here][0]), int(end[here].max()), text)]
 
 
 def _evidence(
     rank: Rank, chains: Chains, name: Int64, names: Sequence[str]
-) -> tuple[Evidence, ...]:
+) -> tuple[f.Evidence, ...]:
     """Show the chain that takes longest of each pattern, the costliest patterns first."""
     start, end = _times(rank, chains.kernel)
     patterns, which, num = np.unique(chains.pattern, return_inverse=True, return_counts=True)
     saved = np.zeros(len(patterns), np.int64)
     np.add.at(saved, which, chains.saved_ns)
     evidence = []
-    for pattern in intervals.largest(saved, MAX_EVIDENCE).tolist():
+    for pattern in intervals.largest(saved, f.MAX_EVIDENCE).tolist():
         of_pattern = np.flatnonzero(which == pattern)
         chain = int(of_pattern[np.argmax(chains.total_ns[of_pattern])])
         first, count = int(chains.first[chain]), int(chains.count[chain])
@@ -374,5 +361,5 @@ def _evidence(
         times = "" if num[pattern] == 1 else f", {num[pattern]} times"
         gain = duration(int(saved[pattern]))
         text = f"{count} kernels in a row{times}: at most {gain} to gain ({shown})"
-        evidence.append(Evidence(int(start[first]), int(end[first:last].max()), text))
+        evidence.append(f.Evidence(int(start[first]), int(end[first:last].max()), text))
     return tuple(evidence)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
+from traceprof import findings as f
 from traceprof.analyses.registry import FINDINGS
-from traceprof.findings import Count, Finding, Fraction, NotApplicable, TimePart, share
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,10 +32,10 @@ _WITHOUT_GPU = "findings about it need GPU operations, and none were recorded of
 class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
     """Attribution of 3 % or more of a rank's time in which it did not compute."""
 
-    rank: Count
-    part: TimePart
-    part_ns: Count
-    fraction: Annotated[Fraction, "Share of the time that findings judge."]
+    rank: f.Count
+    part: f.TimePart
+    part_ns: f.Count
+    fraction: Annotated[f.Fraction, "Share of the time that findings judge."]
     finding: Annotated[str | None, "Id of the finding that accounts for it; null if none does."]
     sentence: Annotated[
         str | None, "If no finding accounts for it: what it was, and why there is nothing to do."
@@ -44,8 +44,8 @@ class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
 
 def attributions(
     results: Sequence[BreakdownResult],
-    findings: Sequence[Finding],
-    missing: Sequence[NotApplicable],
+    findings: Sequence[f.Finding],
+    missing: Sequence[f.NotApplicable],
     without_gpu: Collection[int] = (),
     asked: Collection[str] | None = None,
 ) -> list[Attribution]:
@@ -61,7 +61,7 @@ def attributions(
     for result in results:
         of_rank, otherwise = [], _WITHOUT_GPU if result.rank in without_gpu else _BELOW_A_FINDING
         for part, part_ns in _parts(result.judged).items():
-            fraction = share(part_ns, result.judged.window_ns)
+            fraction = f.share(part_ns, result.judged.window_ns)
             id_ = finding_of[part]
             if fraction < MIN_ATTRIBUTED or (asked is not None and id_ not in asked):
                 continue
@@ -74,7 +74,7 @@ def attributions(
     return attributed
 
 
-def _parts(measures: Measures) -> dict[TimePart, int]:
+def _parts(measures: Measures) -> dict[f.TimePart, int]:
     return {
         "exposed communication": measures.exposed_communication_ns,
         "exposed copies": measures.exposed_copy_ns,
