@@ -41,6 +41,7 @@ from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_segments
 from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
+from traceprof.replay.graph.weights import Reading
 from traceprof.replay.results import Answer, WhatIf
 from traceprof.replay.whatif import answers_to, whatif
 from traceprof.reports.terminal import plain, renderable
@@ -66,7 +67,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
         if asked.baseline is None:
             assert asked.refused
             return
-        graph = run_graph(analysis, [Variant(), Variant(None, keeps_unexplained=False)])
+        graph = run_graph(analysis, [Variant(), Variant(None, Reading(keeps_unexplained=False))])
         steps, _ = replayed_steps(graph)
         assert np.array_equal(steps[:, 0], measured_steps(graph))
         misfit = known(asked.baseline.misfit)

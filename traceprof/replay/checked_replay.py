@@ -35,6 +35,7 @@ from traceprof.replay.graph.run_graph import (
     steady_shares,
 )
 from traceprof.replay.graph.stream_waits import MAX_LOST_RECORDS
+from traceprof.replay.graph.weights import Reading
 from traceprof.replay.results import Baseline, Refusal
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
@@ -473,7 +474,11 @@ def checked_replay(
     try:
         graph = run_graph(
             analysis,
-            [*variants, Variant(is_held_out=True), Variant(has_gpu_time=False)],
+            [
+                *variants,
+                Variant(None, Reading(is_held_out=True)),
+                Variant(None, Reading(has_gpu_time=False)),
+            ],
             sample,
             keeps_processes=keeps_processes,
             map_items=map_items,

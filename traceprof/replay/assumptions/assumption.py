@@ -20,6 +20,7 @@ from traceprof.replay.assumptions.one_process import (
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
+from traceprof.replay.graph.weights import AS_RECORDED, Reading
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
@@ -211,44 +212,13 @@ class Variant(Record, frozen=True):
     """A way to weigh a run."""
 
     assumption: Assumption | None = None  # None for the run as measured
-    keeps_unexplained: bool = True  # whether delays without a known reason stay
-    has_gpu_time: bool = True  # whether the GPU takes any time
-    # whether streams wait for everything that they may have waited for
-    has_possible_waits: bool = True
-    # whether an operation that waits for communication waits for everything before that on its
-    # stream
-    has_whole_streams: bool = False
-    # the share of the time for launching that is not taken: 0 as it was recorded
-    quick_host: float = 0.0
-    has_hidden_waits: bool = False  # whether silences of threads that may be waits for the GPU are
-    # whether what frees the host of its waits frees it of these, too, and of the calls that wait
-    frees_hidden_waits: bool = False
-    is_held_out: bool = False  # whether delays are those of the other half of the steps
-
-    def on_quick_host(self, process: Process, measured: Durations) -> Durations:
-        """Return what was measured of a process, but for this share of the time for launching."""
-        return without_launch_time(process, measured, self.quick_host)
+    reading: Reading = AS_RECORDED
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return the durations of a process's actions under the assumption."""
+        if self.reading.quick_host:
+            measured = without_launch_time(process, measured, self.reading.quick_host)
         return measured if self.assumption is None else self.assumption.change(process, measured)
-
-    def durations(self, assumed: Durations) -> Durations:
-        """Return the durations with this variant's choices for unknowns."""
-        chosen = replace(
-            assumed,
-            possible_waits=self.has_possible_waits,
-            waits_for_whole_stream=self.has_whole_streams,
-            hidden_waits=self.has_hidden_waits,
-            frees_hidden_waits=self.frees_hidden_waits,
-            held_out=self.is_held_out,
-        )
-        if not self.keeps_unexplained:
-            chosen = replace(chosen, unexplained=0.0)
-        if not self.has_gpu_time:
-            nothing = chosen.length_ns * 0
-            chosen = replace(chosen, length_ns=nothing, transfer=nothing, latency=0.0)
-        return chosen
 
 
 class Way(IntEnum):
@@ -272,17 +242,18 @@ def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Varia
     """Return the ways to weigh a run, with its unknowns resolved each way; see `Way`."""
     # A wait that is hidden is one of those that go, where nothing else changes.
     stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
-    return [
-        Variant(assumption),
-        Variant(assumption, has_hidden_waits=stays),
-        Variant(assumption, has_hidden_waits=True, frees_hidden_waits=True),
-        Variant(assumption, keeps_unexplained=False),
-        Variant(assumption, has_whole_streams=True),
-        Variant(assumption, has_possible_waits=False),
-        Variant(assumption, quick_host=of_profiler),
-        Variant(assumption, quick_host=of_profiler, has_hidden_waits=True, frees_hidden_waits=True),
-        Variant(assumption, quick_host=float(assumption is None or assumption.limits_gpu)),
-    ]
+    readings = (
+        AS_RECORDED,
+        Reading(has_hidden_waits=stays),
+        Reading(has_hidden_waits=True, frees_hidden_waits=True),
+        Reading(keeps_unexplained=False),
+        Reading(has_whole_streams=True),
+        Reading(has_possible_waits=False),
+        Reading(quick_host=of_profiler),
+        Reading(quick_host=of_profiler, has_hidden_waits=True, frees_hidden_waits=True),
+        Reading(quick_host=float(assumption is None or assumption.limits_gpu)),
+    )
+    return [Variant(assumption, reading) for reading in readings]
 
 
 def ways_of(assumption: Assumption) -> list[Way]:

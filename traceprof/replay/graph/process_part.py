@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Difference, Edges
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import Durations, Weighing
+    from traceprof.replay.graph.weights import Durations, Reading, Weighing
     from traceprof.run.opening import Rank
 
 LOADING = (
@@ -390,31 +390,28 @@ def weighed(
     `matched`: by group of ranks, the operations that are matched with others'; `remaining`: the
     steps of the process.
     """
-    sets: list[Durations] = []
     measured = as_measured(process)
+    sets: list[Durations] = []
+    of_assumption: dict[tuple[int, float], Durations] = {}
     full = Weigher(process, measured).of(edges)
     factors = [measured.transfer[operations] for operations in matched]
     others: list[Difference] = []
     scales: list[list[Difference]] = [[] for _ in matched]
-    assumed, assumption, share = measured, None, 0.0
-    hosts = {share: measured}
-    known: dict[tuple[object, ...], Difference] = {}
+    known: dict[tuple[int, Reading], Difference] = {}
     for variant in variants:
-        if variant.assumption is not assumption or variant.quick_host != share:
-            assumption, share = variant.assumption, variant.quick_host
-            if share not in hosts:
-                hosts[share] = variant.on_quick_host(process, measured)
-            assumed = variant.assumed(process, hosts[share])
-        durations = variant.durations(assumed)
+        reading, assumption = variant.reading, (id(variant.assumption), variant.reading.quick_host)
+        if assumption not in of_assumption:
+            of_assumption[assumption] = variant.assumed(process, measured)
+        durations = of_assumption[assumption]
         sets.append(durations)
-        key = durations.of_edges
+        key = id(durations), reading
         if key not in known:
-            change = difference(full, Weigher(process, durations).of(edges))
+            change = difference(full, Weigher(process, durations, reading).of(edges))
             known[key] = or_known(change, others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
-            of_variant = difference(factor, durations.transfer[operations])
-            scale.append(or_known(of_variant, scale))
+            of_variant = durations.transfer[operations] * reading.has_gpu_time
+            scale.append(or_known(difference(factor, of_variant), scale))
     return (
         WeightSets(full, tuple(others)),
         [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
@@ -110,20 +110,8 @@ class Durations(Record, frozen=True):
     # bool[calls], which hold the host for no operation; None for none
     skips_host_wait: Mask | None = None
     stalls: bool = True  # whether a full queue holds the host
-    latency: float = 1.0  # factor on the GPU's own delays
-    unexplained: float = 1.0  # factor on delays without a known reason
-    # whether streams wait for all that they may have waited for, without event records
-    possible_waits: bool = True
-    hidden_waits: bool = False  # whether silences that may be waits for the GPU are
-    # whether hidden waits, and the calls that wait, go with the host's recorded waits; else these
-    # calls take as long as without a wait
-    frees_hidden_waits: bool = False
     # bool[calls], those of threads for which no other waits any more; None for none
     is_loading: Mask | None = None
-    held_out: bool = False  # whether delays are those of the other half of the steps
-    # whether operations that wait for independent communication also wait for all before it on its
-    # stream
-    waits_for_whole_stream: bool = False
     # whether communication of unknown communicators counts as independent
     independent_if_unknown: bool = False
     # bool[operations], without a launch and the GPU's delays; None for none
@@ -132,13 +120,27 @@ class Durations(Record, frozen=True):
     # None for nothing
     removed_slowdown_ns: Float64 | None = None
 
-    @property
-    def of_edges(self) -> tuple[object, ...]:
-        """A key of all that edge weights depend on, arrays by their identity."""
-        values = astuple(self)
-        at = self.__struct_fields__.index("transfer")
-        values = values[:at] + values[at + 1 :]
-        return tuple(id(value) if isinstance(value, np.ndarray) else value for value in values)
+
+class Reading(Record, frozen=True):
+    """One reading of what is not known of a run."""
+
+    keeps_unexplained: bool = True  # whether delays without a known reason stay
+    has_gpu_time: bool = True  # whether the GPU takes any time
+    # whether streams wait for all that they may have waited for, without event records
+    has_possible_waits: bool = True
+    # whether operations that wait for independent communication also wait for all before it on its
+    # stream
+    has_whole_streams: bool = False
+    # the share of the time for launching that is not taken, since the recorder caused it
+    quick_host: float = 0.0
+    has_hidden_waits: bool = False  # whether silences that may be waits for the GPU are
+    # whether hidden waits, and the calls that wait, go with the host's recorded waits; else these
+    # calls take as long as without a wait
+    frees_hidden_waits: bool = False
+    is_held_out: bool = False  # whether delays are those of the other half of the steps
+
+
+AS_RECORDED = Reading()
 
 
 class Weighing(Protocol):
@@ -146,20 +148,14 @@ class Weighing(Protocol):
 
     @property
     def assumption(self) -> object | None:
-        """The assumption; ways to weigh the same one follow each other."""
+        """The assumption; None for the run as it is."""
 
     @property
-    def quick_host(self) -> float:
-        """Share of launch time removed because the recorder caused it; 0 as recorded."""
-
-    def on_quick_host(self, process: Process, measured: Durations) -> Durations:
-        """Return the measured durations less this share of launch time."""
+    def reading(self) -> Reading:
+        """The reading of what is not known."""
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return the durations of a process's actions under the assumption; the same if nothing."""
-
-    def durations(self, assumed: Durations) -> Durations:
-        """Return them with this variant's reading of what is not known."""
 
 
 def as_measured(process: Process) -> Durations:
@@ -177,19 +173,22 @@ def as_measured(process: Process) -> Durations:
 class Weigher:
     """Weighs the edges of one process for one set of durations."""
 
-    def __init__(self, process: Process, durations: Durations) -> None:
+    def __init__(
+        self, process: Process, durations: Durations, reading: Reading = AS_RECORDED
+    ) -> None:
         """Prepare the data that edges share."""
-        self._process, self._durations = process, durations
+        self._process, self._durations, self._reading = process, durations, reading
+        self._length_ns = durations.length_ns * reading.has_gpu_time
         calls, work = process.calls, process.work
         before, inside = durations.saved_before_call_ns, durations.saved_in_call_ns
         self._saved_at_start = np.cumsum(before) + np.cumsum(inside) - inside
         self._saved_at_end = self._saved_at_start + inside
         first = process.first_call
         self._segment_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
-        latencies = held_out_latencies(process) if durations.held_out else process.latencies
-        scale = np.float64(durations.latency)
+        latencies = held_out_latencies(process) if reading.is_held_out else process.latencies
+        scale = np.float64(reading.has_gpu_time)
         self._after_wait = latencies.after_wait_ns
-        late = latencies.unexplained_ns * durations.unexplained
+        late = latencies.unexplained_ns * np.float64(reading.keeps_unexplained)
         late = late + latencies.crowded_ns * scale
         self._late = late
         self._after_previous = self._unless_gone(latencies.after_previous_ns * scale) + late
@@ -236,15 +235,15 @@ class Weigher:
 
     def _silent(self, edges: Edges) -> Float64:
         gap = self._between_calls(edges)
-        if not self._durations.hidden_waits:
+        if not self._reading.has_hidden_waits:
             return gap
         return np.maximum(gap - self._process.hidden_waits.waited_ns, 0)
 
     def _hidden(self, edges: Edges) -> Float64:
         durations = self._durations
         frees = not (durations.waits_for_gpu and durations.waits_for_kernels)
-        is_freed = durations.frees_hidden_waits and frees
-        if not durations.hidden_waits or is_freed:
+        is_freed = self._reading.frees_hidden_waits and frees
+        if not self._reading.has_hidden_waits or is_freed:
             return np.full(len(edges.at), UNCONSTRAINED)
         return self._silent(edges)
 
@@ -258,7 +257,7 @@ class Weigher:
     def _waited(self, edges: Edges) -> Float64:
         durations, waits = self._durations, self._process.host_waits
         is_stall = edges.kind is EdgeKind.FULL_QUEUE
-        tails = held_out_tails(self._process) if durations.held_out else waits.tail_ns
+        tails = held_out_tails(self._process) if self._reading.is_held_out else waits.tail_ns
         tails = tails[edges.at].astype(np.float64)
         if is_stall:
             return tails if durations.stalls else np.full(len(tails), UNCONSTRAINED)
@@ -299,12 +298,13 @@ class Weigher:
     def _waited_for_event(self, edges: Edges) -> Float64:
         process, at = self._process, edges.at
         after = self._after_wait[at].astype(np.float64)
-        after *= self._durations.latency
+        after *= self._reading.has_gpu_time
         after = self._unless_gone(after, process.stream_waits.consumer[at])
         is_sure = process.stream_waits.is_sure[at]
         # What is only possible is no part of what was seen to hold the operation.
         after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
-        after = after if self._durations.possible_waits else np.where(is_sure, after, UNCONSTRAINED)
+        if not self._reading.has_possible_waits:
+            after = np.where(is_sure, after, UNCONSTRAINED)
         call, waits = process.work.call, process.stream_waits
         is_there = self._is_there(call[waits.consumer[at]], call[waits.producer[at]])
         return np.where(is_there, UNCONSTRAINED, after)
@@ -329,7 +329,7 @@ class Weigher:
         return np.full(len(edges.at), UNCONSTRAINED) if is_apart else self._apart(edges)
 
     def _stream_over(self, edges: Edges) -> Float64:
-        is_whole = self._durations.waits_for_whole_stream
+        is_whole = self._reading.has_whole_streams
         return self._apart(edges) if is_whole else np.full(len(edges.at), UNCONSTRAINED)
 
     def _handed_over(self, edges: Edges) -> Float64:
@@ -378,7 +378,7 @@ class Weigher:
             if self._durations.skips_host_wait is not None:  # nobody calls to wait
                 freed = waits.call[self._durations.skips_host_wait[waits.call]]
                 own_of_call[freed] = np.maximum(own_of_call[freed] - OWN_WAIT_NS, 0.0)
-        if self._durations.frees_hidden_waits:
+        if self._reading.frees_hidden_waits:
             is_removed = self._is_skipped(np.arange(len(waits.call)))
             own_of_call[waits.call[is_removed]] = 0.0
             own_of_call[waits.call[~is_removed]] = waits.own_ns[~is_removed]
@@ -390,13 +390,13 @@ class Weigher:
     def held_by_launch(self, rows: Int64) -> int:
         """Return the index of the operation of a segment whose own launch delayed it last."""
         done = np.cumsum(self._steps()[rows])  # a segment has an operation
-        return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
+        return int(np.argmax(self._launch[rows] + self._length_ns[rows] - done))
 
     def _steps(self) -> Float64:
         """Return each operation's time in its segment, with its delay unless it is the first."""
-        steps = self._after_previous + self._durations.length_ns
+        steps = self._after_previous + self._length_ns
         first = self._process.first_operation
-        steps[first] = self._durations.length_ns[first]
+        steps[first] = self._length_ns[first]
         return steps
 
     def _worked(self, edges: Edges) -> Float64:
@@ -413,7 +413,7 @@ class Weigher:
         done = np.cumsum(self._steps())
         last = np.append(first[1:], len(done)) - 1
         until_end = np.repeat(done[last], np.diff(np.append(first, len(done)))) - done
-        latest = self._launch + self._durations.length_ns + until_end
+        latest = self._launch + self._length_ns + until_end
         return np.maximum.reduceat(latest, first)[self._process.segment_of_operation[edges.at]]
 
     _WAYS: ClassVar[dict[EdgeKind, Callable[[Weigher, Edges], Float64]]] = {
