@@ -55,6 +55,21 @@ def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
     assert RANGES[kind] in found.title
 
 
+def test_one_place_has_several_numbers(tmp_path: Path) -> None:
+    """Ten steps, in which the host is in one of `load layer 0` to `load layer 4` each."""
+    events = []
+    for number in range(10):
+        begin = 1000 + 10_000 * number
+        events += [
+            annotation(f"ProfilerStep#{number}", begin - 10, begin + 9_900),
+            annotation(f"load layer {number % 5}", begin + 1_000, begin + 9_000),
+            call(begin, begin + 5, number=number + 1),
+            kernel(begin + 10, begin + 500, number=number + 1),
+        ]
+    found = finding(write(tmp_path / "trace.json", events), "gpu-idle")
+    assert found.place == "load layer #"
+
+
 def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None:
     fused = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()"
     found = idle_in(RANGES[PlaceKind.OPTIMIZER], tmp_path, fused)

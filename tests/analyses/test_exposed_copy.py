@@ -2,6 +2,8 @@
 
 import json
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +322,16 @@ def test_parameters_kept_in_host_memory_are_told_first_also_without_other_work(
 def test_a_batch_before_the_first_kernel_is_no_upload(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10).memcpy(10, 20).kernel(20, 200, GEMM)
     assert "stream of the compute after it" in only(builder, tmp_path).title
+
+
+def test_pages_move_while_unified_memory_is_set(tmp_path: Path) -> None:
+    builder = TraceBuilder().memset(0, 100, bytes=400_000).kernel(100, 200, GEMM)
+    path = builder.write(tmp_path)
+    assert "100 ns of setting memory" in findings_of(path)[0].title
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET memKind = 4")
+        database.commit()
+    assert "100 ns of unified memory" in findings_of(path)[0].title
 
 
 def test_hidden_copies_make_no_finding(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult, removing
-from traceprof.analyses.verdict.three_lines import short_action, three_lines
+from traceprof.analyses.verdict.three_lines import _place, short_action, three_lines
 from traceprof.analyses.verdict.yields import cause_of
 from traceprof.analysis import analyze_reports
 from traceprof.findings import Finding, Severity
@@ -157,6 +157,7 @@ def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
             builder.raw("SAMPLING_CALLCHAINS", **chain)
     finding = one(judged(tmp_path, builder))
     assert f"the host ran code of its own ({name})" in finding.title
+    assert _place(finding) == f" ({name})"
 
 
 def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:

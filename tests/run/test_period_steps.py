@@ -100,7 +100,7 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
             " from one advect to the next (2 kernels), in 2 phases of the program."
         )
         assert about_periods(rank.periods.phases[:1], (3, 18)) == (
-            "No range marks steps; a period is a layer of one pass of the model, layers 3 to 18:"
+            "No range marks steps; a period is a layer of the model, layers 3 to 18:"
             " from one sweep to the next (3 kernels)."
         )
 

@@ -230,8 +230,8 @@ def _evidence(
 
 _CUDA = (
     (
-        "Launch several blocks for each multiprocessor, each with a part of the work: a grid of"
-        " (n + threads - 1) / threads blocks; cudaOccupancyMaxPotentialBlockSize proposes both"
+        "Launch several blocks for each multiprocessor, each with a part of the work;"
+        " cudaOccupancyMaxPotentialBlockSize proposes the grid and the threads of a block"
     ),
     (
         "A sum, or another result of all elements: each block reduces its part, and atomicAdd or a"

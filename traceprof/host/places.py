@@ -27,7 +27,7 @@ from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int32, Int64
     from traceprof.run.rank import Rank
@@ -292,16 +292,20 @@ class Places(Record, frozen=True):
         if not len(at) or (at < 0).all():
             return None
         chosen = at >= 0
-        kinds: dict[str, int] = {}
         totals = np.bincount(at[chosen], weight[chosen], minlength=len(self.names)).tolist()
-        for name, total in zip(self.names, totals, strict=True):
-            if total:
-                kinds[unnumbered(name)] = kinds.get(unnumbered(name), 0) + int(total)
-        largest = max(kinds, key=lambda name: kinds[name])
-        if 2 * kinds[largest] <= int(weight.sum()):
-            return None
-        same = [name for name in self.names if unnumbered(name) == largest]
-        return same[0] if len(same) == 1 else largest
+        spent = {name: int(total) for name, total in zip(self.names, totals, strict=True) if total}
+        return over_half(spent, int(weight.sum()))
+
+
+def over_half(spent: Mapping[str, int], total: int) -> str | None:
+    """Name with over half of a total; with `#` for its numbers where several share it."""
+    kinds: dict[str, list[str]] = {}
+    for name in spent:
+        kinds.setdefault(unnumbered(name), []).append(name)
+    largest = max(kinds, key=lambda kind: sum(spent[name] for name in kinds[kind]), default=None)
+    if largest is None or 2 * sum(spent[name] for name in kinds[largest]) <= total:
+        return None
+    return kinds[largest][0] if len(kinds[largest]) == 1 else largest
 
 
 def places_of_calls(rank: Rank, call: Int64) -> Int32:

@@ -463,8 +463,8 @@ def about_periods(phases: Sequence[Period], layers: tuple[int, int] | None = Non
         return f"No range marks steps; an iteration is {from_to(phases)}."
     first, last = layers
     return (
-        f"No range marks steps; a period is a layer of one pass of the model, layers {first} to"
-        f" {last}: {from_to(phases)}."
+        f"No range marks steps; a period is a layer of the model, layers {first} to {last}:"
+        f" {from_to(phases)}."
     )
 
 

@@ -179,6 +179,17 @@ def test_of_two_ranks_the_one_that_computes_longer_is_named_before_the_one_that_
     ]
 
 
+def test_a_cause_that_gains_nothing_hides_no_symptom() -> None:
+    headline = analyze_reports([SAMPLE_FOLDER / "host-stall.sqlite"]).headline
+    assert headline is not None
+    step_ns = headline.step_ns
+    idle = made("gpu-idle", Saving.at_most(step_ns // 2), step_ns // 2)
+    for gain, named in ((0, "gpu-idle"), (step_ns // 3, "host-sync")):
+        waits = made("host-sync", Saving.at_most(gain), step_ns // 3)
+        said = replace(headline, worst=(waits, idle)).causes
+        assert [one.id for one in said] == [named]
+
+
 @pytest.mark.parametrize("name", ["host-stall", "exposed-waiting", "warm-up"])
 def test_a_filter_changes_no_verdict(name: str) -> None:
     """What is skipped is not listed; `only` measures too little for a verdict on the run."""

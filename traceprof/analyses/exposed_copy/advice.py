@@ -89,7 +89,10 @@ _PREFETCH = (
     " only"
 )
 UNIFIED = CopyCause(
-    "of unified memory", "the driver moves pages when they are first accessed", _PREFETCH, _PREFETCH
+    "of unified memory",
+    "they are pages, which the driver moves when they are first accessed",
+    _PREFETCH,
+    _PREFETCH,
 )
 UNKNOWN_HOST = CopyCause(
     "between host and GPU, of a kind of memory that is not in the report",
@@ -110,9 +113,10 @@ OTHER_STREAM_D2D = CopyCause(
 )
 MEMSETS = CopyCause(
     "of setting memory",
-    "not needed if a kernel writes all of the memory",
+    "they are not needed where a kernel writes all of the memory",
     "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
     " overwritten",
+    "let the kernel that fills the memory write all of it",
 )
 CAUSES = (
     GRADIENTS,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MEMSET = DIRECTIONS.index("memset")
 _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)
+_UNIFIED = (MemoryKind.MANAGED, MemoryKind.MANAGED_STATIC)
 
 
 class CopyOwners(Record, frozen=True):
@@ -90,6 +91,10 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
         size[mask] = np.maximum(group.bytes[copy[mask]], 0)
         stream[mask] = group.packed_stream.at(copy[mask])
     memory[~is_memset] = _host_memory(rank, copy[~is_memset])
+    set_memory = memsets.destination_memory[copy[is_memset]]
+    memory[is_memset] = np.where(
+        is_in(set_memory, _UNIFIED), MemoryKind.MANAGED, MemoryKind.UNKNOWN
+    )
     return CopyOwners(
         copy, direction, start, end, exposed, size, memory, _same_stream(rank, end, stream)
     )

@@ -19,7 +19,7 @@ from traceprof.host.host_waits import may_copy_from_pageable
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
-from traceprof.host.places import places
+from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import allocations
 from traceprof.kernel_names import readable
 from traceprof.run.rank import Window
@@ -372,9 +372,7 @@ def _place(rank: Rank, window: Window, cause: IdleCause) -> str | None:
     causes = idle_causes(rank)
     idle = intervals.clip(causes.of(cause), window.start_ns, window.end_ns)
     threads = distinct_values(np.append(causes.threads.thread, causes.threads.stand_in)).tolist()
-    spent = places(rank).within(threads, idle)
-    name = max(spent, key=lambda name: spent[name], default=None)
-    return name if name is not None and 2 * spent[name] > idle.measure_ns else None
+    return over_half(places(rank).within(threads, idle), idle.measure_ns)
 
 
 def _per_step_ns(rank: Rank, window: Window) -> int | None:

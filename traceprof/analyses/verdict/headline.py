@@ -145,14 +145,15 @@ class Headline(Record, frozen=True):
     def causes(self) -> tuple[Finding, ...]:
         """What to act on first: at most three findings, each worth 1 % of a step or more.
 
-        A finding that one before it explains is the same action.
+        A finding that a named one explains is the same action.
         """
         symptom_of = symptoms({finding.id: [finding] for finding in self.worst}, self.step_ns)
         named: list[Finding] = []
         taken_in: set[str] = set()
         for finding in self.worst:
-            if finding.id not in taken_in and self._matters(finding):
-                named.append(finding)
+            if finding.id in taken_in or not self._matters(finding):
+                continue
+            named.append(finding)
             symptom = symptom_of.get(finding.id)
             while symptom is not None:
                 taken_in.add(symptom)

@@ -326,8 +326,9 @@ def _place(finding: Finding) -> str:
     """Return the name in its title's parentheses, else the range around most of a finding."""
     of_step = finding.metrics.get("step_cause") is not None  # the title says it after the others
     clause = finding.title.rpartition("; but ")[2] if of_step else finding.title.partition(";")[0]
-    named = re.search(r"\(([^()]*(?:\(\d+\))?[^()]*)\)", clause)
-    name = re.split(r", |#", named[1])[-1].strip() if named is not None else ""
+    named = re.search(r"\(((?:[^()]|\([^()]*\))*)\)", clause)
+    name = re.split(r", (?![^(]*\))", named[1])[-1].strip() if named is not None else ""
+    name = re.sub(r"#[A-Za-z_]\w*\.\S*\Z", "", name)  # Optimizer.step#Adam.step
     if not name or len(name) > _MAX_PLACE or name[0].isdigit():
         name = "" if of_step else one_line(finding.place or "", _MAX_PLACE)
     return f" ({_within(name, _MAX_PLACE_WORDS)})" if name else ""
@@ -348,7 +349,7 @@ def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
 _COUNTED = re.compile(
     r"^\d.*?\): ((?:they|each module's) [^;]*; )?|^(?:The|They|No|Set-up) [^:;]*[:;] "
 )
-_NO_ACTION = ("torch.profiler itself",)
+_NO_ACTION = ("torch.profiler itself", "they ")
 
 
 def _within(text: str, max_words: int) -> str:

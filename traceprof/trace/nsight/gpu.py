@@ -528,6 +528,7 @@ def _base(rows: Rows) -> tuple[Column, Column, Column, Column]:
 
 
 def _copies_of(rows: Rows, kinds: Kinds) -> Copies:
+    written = "memKind" if "memKind" in rows.columns else "dstKind"
     return Copies(
         *_base(rows),
         bytes=_column(rows, BYTES).values,
@@ -535,5 +536,5 @@ def _copies_of(rows: Rows, kinds: Kinds) -> Copies:
         source_device=_column(rows, "srcDeviceId").values,
         destination_device=_column(rows, "dstDeviceId").values,
         source_memory=translated(_column(rows, "srcKind"), kinds.memory),
-        destination_memory=translated(_column(rows, "dstKind"), kinds.memory),
+        destination_memory=translated(_column(rows, written), kinds.memory),
     )

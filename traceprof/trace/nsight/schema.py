@@ -41,7 +41,9 @@ MEMCPY = Table(
     ("srcDeviceId", "dstDeviceId", "srcKind", "dstKind"),
     "--trace=cuda",
 )
-MEMSET = Table("CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), (), "--trace=cuda")
+MEMSET = Table(
+    "CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), ("memKind",), "--trace=cuda"
+)
 # One row per launched graph under `--cuda-graph-trace=graph`: the kernels inside are not recorded.
 GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION, (), "--cuda-graph-trace=node")
 # Runtime and driver API calls; the ones that launch GPU work share its correlationId.
