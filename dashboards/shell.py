@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dash_ag_grid
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html, page_container
+from dash.fingerprint import build_fingerprint
+from dash_ag_grid import AgGrid
 
 from dashboards.address import TIMELINE
 from dashboards.view import device_text, time_range
@@ -207,10 +211,15 @@ def run_in_browser(app: Dash, main: str) -> None:
     """Register the functions of `assets/shell.js`, which work without the server.
 
     Dash looks its functions up when it starts, and modules load asynchronously: so Dash is started
-    once the one at the address `main` is loaded.
+    once the one at the address `main` is loaded. Of its scripts, AG Grid's is left to that module.
     """
+    script = Path(dash_ag_grid.__file__).with_name("dash_ag_grid.min.js")
+    AgGrid._js_dist[0]["dynamic"] = True  # noqa: SLF001  (served, but no page begins with it)
+    modified = int(script.stat().st_mtime)
+    name = build_fingerprint(script.name, dash_ag_grid.__version__, modified)  # type: ignore[no-untyped-call]
+    grid = f"/_dash-component-suites/dash_ag_grid/{name}"
     start = app.renderer
-    app.renderer = f'import("{main}").then(() => {{ {start} }});'
+    app.renderer = f'import("{main}").then((our) => {{ our.loadGridLate("{grid}"); {start} }});'
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "save"),
         Output(part_id("table", MATCH), "exportDataAsCsv"),

@@ -4,5 +4,10 @@ interface Window {
     no_update: unknown;
     set_props(id: string, props: Record<string, unknown>): void;
   };
-  React: { createElement(tag: string, props: object, ...children: unknown[]): unknown };
+  React: {
+    createElement(tag: unknown, props: object, ...children: unknown[]): unknown;
+    lazy(load: () => Promise<{ default: unknown }>): unknown;
+    Suspense: unknown;
+  };
+  dash_ag_grid: { AgGrid: unknown };
 }

@@ -1,12 +1,14 @@
 // @ts-check
-// All our browser code; Dash starts once this is loaded (dashboards/shell.py). The
-// globals are where Dash and dash-ag-grid look for functions by name. The overview has no chart and no
-// timeline: from there, what draws them is loaded as soon as a page has one.
+// All our browser code; Dash starts once this is loaded (dashboards/shell.py). The globals are where
+// Dash and dash-ag-grid look for functions by name. What draws tables, charts and timelines is loaded
+// as soon as a page has one.
 import { watchFiles } from "./files.js";
 import { unfoldLinked } from "./navigation.js";
 import { listenForNotes } from "./notes.js";
 import * as shell from "./shell.js";
-import { Place, saved } from "./tables.js";
+import { Place, loadGridLate, saved } from "./tables.js";
+
+export { loadGridLate };
 
 const page = /** @type {any} */ (window);
 Object.assign((page.dash_clientside ??= {}), { shell });
@@ -19,15 +21,13 @@ const DRAWN = [
   ["#timeline", async () => (await import("./timeline/mount.js")).mountTimelines()],
   ["#compare-timelines", async () => (await import("./compare/mount.js")).mountComparison()],
 ];
-const isOverview = location.pathname === "/";
 for (const [selector, load] of DRAWN) {
   const observer = new MutationObserver(() => {
     if (!document.querySelector(selector)) return;
     observer.disconnect();
     load();
   });
-  if (isOverview) observer.observe(document.body, { childList: true, subtree: true });
-  else load();
+  observer.observe(document.body, { childList: true, subtree: true });
 }
 watchFiles();
 listenForNotes();

@@ -1,6 +1,6 @@
 // @ts-check
 /// <reference path="./globals.d.ts" />
-// Tables in the browser.
+// Tables in the browser. AG Grid, most of what a page weighs, is loaded by the first of them.
 import { go } from "./navigation.js";
 
 // Spreadsheets read text with such a beginning as a formula, and names in traces are arbitrary.
@@ -27,4 +27,26 @@ export function Place({ value, data }) {
     go(data.href);
   };
   return window.React.createElement("a", { href: data.href, onClick: follow }, value);
+}
+
+/**
+ * Give Dash a component in AG Grid's place that loads it, from `url`, where it is first drawn.
+ * @param {string} url
+ */
+export function loadGridLate(url) {
+  const { createElement, lazy, Suspense } = window.React;
+  const Loaded = lazy(() => new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.addEventListener("load", () => {
+      const library = window.dash_ag_grid;
+      window.dash_ag_grid = { ...library, AgGrid }; // what Dash has drawn stays the same component
+      resolve({ default: library.AgGrid });
+    });
+    script.addEventListener("error", reject);
+    script.src = url;
+    document.head.append(script);
+  }));
+  const AgGrid = (/** @type {object} */ props) =>
+    createElement(Suspense, { fallback: null }, createElement(Loaded, props));
+  window.dash_ag_grid = { AgGrid };
 }

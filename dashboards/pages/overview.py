@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from dash import dcc, html
 
 from dashboards import address as addresses
+from dashboards.pages import ranks as ranks_page
 from dashboards.view import View, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_card
-from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.reports.time_text import outside_the_training, slow_steps_lines
@@ -105,7 +105,6 @@ def _notes(view: View) -> Component | None:
 _BREAKDOWN = "Where the time went"
 MAX_ROWS = 8
 """Ranks that have a row of their own at once."""
-_HIDDEN = "comm. hidden (%)"
 _MAX_OUTLIERS = 3
 _MAX_MACHINES = 2  # of many ranks, that are not folded
 _MIN_AWAY = 0.02  # of the window, and three times the ranks' middle deviation
@@ -128,8 +127,7 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
         outside = []
     if len(results) <= MAX_ROWS:
         return ui.card(_BREAKDOWN, _legend(), _scrolled(_table(view, results)), *outside)
-    worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
-    every = ui.folded(f"All {len(worst)} ranks, those that lose most first", _grid(view, worst))
+    every = dcc.Link(f"All {len(results)} ranks", href=view.address.to(ranks_page.PATH).href())
     return ui.card(
         _BREAKDOWN, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
     )
@@ -219,32 +217,6 @@ def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]
     return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]
 
 
-def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
-    kind = breakdown.judged_kind(results)
-    several = len(view.analysis.run.traces) > 1
-    columns = (
-        Column("rank", "rank", IDENTIFIER, 60, leads=True),
-        Column("gpu", "GPU", None, 150, may_be_cut=True),
-        Column("report", "report", None, 150, is_hidden=not several, may_be_cut=True),
-        Column("window_ns", f"{kind} (ms)", 3, 90),
-        *(Column(fraction_of(measure), f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
-        Column("hidden_fraction", _HIDDEN, 1, 80),
-    )
-    rows = [
-        {
-            "rank": rank.rank,
-            "href": view.rank_address(rank.rank).href(),
-            "gpu": device_text(rank.device, rank.gpu),
-            "report": view.report_name(rank.report),
-            "window_ns": judged.window_ns,
-            **fractions(judged),
-            "hidden_fraction": judged.hidden_fraction,
-        }
-        for rank, judged in ((view.rank(result.rank), result.judged) for result in results)
-    ]
-    return table("breakdown", columns, rows, "breakdown.csv")
-
-
 # -- a row for each rank --------------------------------------------------------------------------
 
 
@@ -253,7 +225,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     kind = breakdown.judged_kind(results)
     head = ui.heads(
         *("rank", "GPU", *(["report"] if several else []), ""),
-        *(f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN),
+        *(f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), "comm. hidden (%)"),
     )
     rows = [_rank_row(view, result, several=several) for result in results]
     return html.Table([head, html.Tbody(rows)], className="breakdown")

@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import brotli
 import dash
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash._callback_context import context_value
@@ -314,30 +315,35 @@ _TEXTS = {
     *("application/json", "application/source-map"),
 }
 _MIN_BYTES = 1000
-_LEVEL = 9  # all of the first page take 80 ms, once
+# By the encodings that browsers ask for, the best first; all of the first page take 0.1 s, once.
+_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "br": partial(brotli.compress, quality=7),
+    "gzip": partial(gzip.compress, compresslevel=9, mtime=0),
+}
 
 
 def compress(server: Flask, programs: tuple[str, ...]) -> None:
     """Compress replies: those below these paths once, others for each request."""
-    known: dict[tuple[str, str | None], bytes] = {}
+    known: dict[tuple[str, str, str | None], bytes] = {}
 
     def compress_program(response: Response) -> Response:
-        accepts = request.accept_encodings["gzip"] > 0
         if not request.path.startswith(programs) or response.mimetype not in _TEXTS:
             return response
         response.vary.add("Accept-Encoding")
-        if not accepts or response.status_code != 200 or response.headers.get("Content-Encoding"):
+        accepted = (name for name in _ENCODINGS if request.accept_encodings[name] > 0)
+        encoding = next(accepted, None)
+        if not encoding or response.status_code != 200 or response.headers.get("Content-Encoding"):
             return response
-        key = request.path, response.get_etag()[0]
+        key = encoding, request.path, response.get_etag()[0]
         if key not in known:
             response.direct_passthrough = False
             data = response.get_data()
-            known[key] = gzip.compress(data, _LEVEL, mtime=0) if len(data) >= _MIN_BYTES else b""
+            known[key] = _ENCODINGS[encoding](data) if len(data) >= _MIN_BYTES else b""
         if known[key]:
             response.close()  # the file
             response.direct_passthrough = False
             response.set_data(known[key])
-            response.headers["Content-Encoding"] = "gzip"
+            response.headers["Content-Encoding"] = encoding
         return response
 
     server.config.update(_OF_REQUESTS)

@@ -20,7 +20,7 @@ from playwright.sync_api import Page, expect
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import Serve, box_of, drag, query, serving
+from tests.support.dashboard import Serve, box_of, drag, loaded, query, serving
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses.verdict.run_result import partial_result
@@ -187,15 +187,18 @@ def test_evidence_is_drawn_once_its_card_unfolds(page: Page, sample_url: str) ->
 
 
 def test_the_overview_loads_nothing_that_draws_other_pages(own_page: Page, sample_url: str) -> None:
+    first = loaded(own_page, sample_url)
+    assert 20 < len(first) <= 50
+    assert sum(first.values()) < 800_000
+    drawn_elsewhere = ("/charts/", "timeline/timeline", "dash_ag_grid")
+    assert [url for url in first if any(part in url for part in drawn_elsewhere)] == []
     asked: list[str] = []
     own_page.on("request", lambda request: asked.append(request.url))
-    shown(own_page, sample_url)
-    own_page.wait_for_load_state("networkidle")
-    assert len(asked) <= 50
-    assert [url for url in asked if "/charts/" in url or "timeline/timeline" in url] == []
     own_page.get_by_role("link", name="Steps", exact=True).click()
     expect(own_page.locator("#steps-bars canvas").first).to_be_visible()
+    grid(own_page, "steps")
     assert [url for url in asked if "timeline/timeline" in url] == []
+    assert len([url for url in asked if "dash_ag_grid.v" in url]) == 1
 
 
 def test_steps(page: Page, sample_url: str) -> None:

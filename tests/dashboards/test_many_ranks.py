@@ -12,7 +12,7 @@ from dashboards.address import TIMELINE, Address
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from dashboards.widgets import components
 from sample_traces.simulator import simulate_ddp, simulate_run
-from tests.support.dashboard import Timeline, attributes_of, serving
+from tests.support.dashboard import Timeline, attributes_of, loaded, serving
 from traceprof.analysis import analyze
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
@@ -42,6 +42,13 @@ def test_no_page_of_many_ranks_is_over_two_screens_high(page: Page, url: str) ->
         heights[module.PATH] = page.evaluate("document.documentElement.scrollHeight")
     assert {path: height for path, height in heights.items() if height > 2 * HEIGHT} == {}
     assert min(heights.values()) > HEIGHT  # each is drawn
+
+
+@pytest.mark.long
+def test_the_first_page_of_many_ranks_is_light(own_page: Page, url: str) -> None:
+    first = loaded(own_page, url)
+    assert 20 < len(first) <= 50
+    assert sum(first.values()) < 800_000
 
 
 @pytest.mark.long

@@ -275,3 +275,28 @@ class Timeline:
             [x, y],
         )
         return red, green, blue
+
+
+def loaded(page: Page, url: str) -> dict[str, int]:
+    """Go to a page, and return the bytes that came for each address that it asked for."""
+    asked: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    network = page.context.new_cdp_session(page)
+    network.on(
+        "Network.requestWillBeSent",
+        lambda sent: asked.update({sent["requestId"]: sent["request"]["url"]}),
+    )
+    network.on(
+        "Network.loadingFinished",
+        lambda done: sizes.update({done["requestId"]: int(done["encodedDataLength"])}),
+    )
+    network.send("Network.enable")
+    page.goto(url)
+    page.wait_for_selector("#page h1, #timeline")
+    page.wait_for_load_state("networkidle")
+    network.detach()
+    return {
+        f"{address} ({request})": sizes.get(request, 0)
+        for request, address in asked.items()
+        if not address.startswith(("data:", "blob:"))
+    }

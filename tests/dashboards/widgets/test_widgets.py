@@ -278,19 +278,14 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
 
 
-def test_the_breakdown_of_many_ranks_is_a_table_of_those_in_sight(
+def test_the_breakdown_of_many_ranks_leads_to_their_table(
     analysis: Analysis, many: list[BreakdownResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank = analysis.run.ranks[0]
-    monkeypatch.setattr(View, "rank", lambda *_: rank)
     monkeypatch.setattr(View, "machines", dict.fromkeys(range(NUM), "node"))
-    card = breakdown_card(View(analysis, Address("/")), many)
-    (grid,) = named(card, "AgGrid")
-    assert len(grid.rowData) == NUM
-    assert all(row["href"].startswith("/timeline?rank=0") for row in grid.rowData)
-    (column, *_) = grid.columnDefs
-    assert (column["field"], column["cellRenderer"]) == ("rank", "Place")
-    assert grid.rowData[0]["window_ns"] == many[0].judged.window_ns
+    card = breakdown_card(View(analysis, Address("/", rank=(0, 3))), many)
+    assert named(card, "AgGrid") == []
+    link = named(card, "Link")[-1]
+    assert (text(link), link.href) == ("All 64 ranks", "/ranks?rank=0,3")
 
 
 def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
