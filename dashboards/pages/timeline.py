@@ -40,6 +40,9 @@ COLORS = {
     events.COUNTER: charts.SELECTED,
     events.OPERATORS: charts.GREY,
     events.STALLS: charts.STALLED,
+    events.PLACE: charts.NVTX,
+    events.PYTHON: charts.GREY,
+    events.STACK: charts.GREY,
 }
 
 

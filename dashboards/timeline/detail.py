@@ -146,16 +146,10 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     elif source == ev.CALL:
         links = [("launched", ev.OPERATION, operation) for operation in _launched(timeline, index)]
         facts = _call_facts(timeline, index, len(links))
-    elif source == ev.RANGE:
-        facts = _range_facts(timeline, index)
-    elif source == ev.MARK:
-        facts = _mark_facts(timeline, index)
-    elif source == ev.OPERATOR:
-        facts = _operator_facts(timeline, index)
-    elif source == ev.STALL:
-        facts = iter([("what", "the thread was held up beyond the usual time of what it did")])
-    elif source == ev.STEP:
-        facts = _step_facts(timeline, index)
+    elif source in _FACTS:
+        facts = _FACTS[source](timeline, index)
+    elif source in _WHAT:
+        facts = iter([("what", _WHAT[source])])
     described = _brief(timeline, source, index)
     if described is not None and timeline.clock.clocks is not None:
         own = timeline.clock.own(int(described["start"]))
@@ -364,6 +358,12 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
             yield "inside", " > ".join(around)
 
 
+def _python_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    rank = timeline.rank
+    functions: HostCode = rank.trace.python_functions(rank.process)  # type: ignore[assignment]
+    yield "thread", str(rank.trace.thread_number(_value(functions.packed_thread, index)))
+
+
 def _operator_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     rank = timeline.rank
     operators: HostCode = rank.trace.operators(rank.process)  # type: ignore[assignment]  # it is one
@@ -410,3 +410,17 @@ def _step_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         part = getattr(measures, measure)
         share = f" · {percent(part / measures.window_ns)}" if measures.window_ns else ""
         yield name, f"{duration(part)}{share}"
+
+
+_FACTS = {
+    ev.RANGE: _range_facts,
+    ev.MARK: _mark_facts,
+    ev.OPERATOR: _operator_facts,
+    ev.PYTHON: _python_facts,
+    ev.STEP: _step_facts,
+}
+_WHAT = {
+    ev.STALL: "the thread was held up beyond the usual time of what it did",
+    ev.PLACE: "the GPU ran what was launched in it, one operation behind the other",
+    ev.STACK: "samples of the thread found it in this function",
+}

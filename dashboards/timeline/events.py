@@ -20,6 +20,7 @@ from traceprof.host.places import places, places_of_calls
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.trace.columns import pack
+from traceprof.trace.model.host import ThreadSpans
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.ranges import Texts
 from traceprof.units import size_text
@@ -45,10 +46,11 @@ GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 
 OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
 OPERATOR, STALL = "operator", "stall"
-"""The sources of events: see `dashboards.timeline.events`."""
+PLACE, PYTHON, STACK = "place", "python", "stack"
+"""The sources of events; the last three are the content of their rows, too."""
 
-SOURCES = (STEP, OPERATION, CALL, RANGE, MARK, OPERATOR, STALL)
-"""Of events, in the order in which their rows stand on the screen; samples are no events."""
+SOURCES = (STEP, OPERATION, PLACE, CALL, RANGE, MARK, OPERATOR, PYTHON, STACK, STALL)
+"""Of events, in the order in which their rows stand on the screen; samples of counters are none."""
 
 _LABEL_CHARACTERS = 100
 
@@ -430,11 +432,18 @@ def host_events(
     if marks is not None:
         names = range_names or NameTable(marks.names)
         events[MARK] = _events(names, pack(marks.name), marks.time_ns, clock, MARKS, None)
-    if operators is not None:
-        names, lengths = NameTable(operators.names), operators.packed_length.at
-        events[OPERATOR] = _events(
-            names, operators.packed_name, operators.starts, clock, OPERATORS, lengths
-        )
+    functions = rank.trace.python_functions(rank.process)
+    for source, kind, code in ((OPERATOR, OPERATORS, operators), (PYTHON, PYTHON, functions)):
+        if code is not None:
+            names, lengths = NameTable(code.names), code.packed_length.at
+            events[source] = _events(names, code.packed_name, code.starts, clock, kind, lengths)
+    for source, read in ((PLACE, place_spans), (STACK, stack_spans)):
+        spans = rank.cache.get(read, rank)
+        if len(spans):
+            length, names = spans.end_ns - spans.start_ns, NameTable(spans.names)
+            events[source] = _events(
+                names, pack(spans.name), spans.start_ns, clock, source, length.__getitem__
+            )
     if stalls is not None and len(stalls.start_ns):
         start = stalls.start_ns
         events[STALL] = _events(
@@ -447,6 +456,65 @@ def host_events(
             is_ordered=bool((np.diff(start) >= 0).all()),
         )
     return events
+
+
+def place_spans(rank: Rank) -> ThreadSpans:
+    """Return the places in the program whose work a GPU did, on the stream with most compute.
+
+    Operations of one place that follow each other are one span.
+    """
+    kernels, _, _, graphs = rank.operations.groups
+    computes, all_graphs = np.flatnonzero(~rank.is_communication_kernel), np.arange(len(graphs))
+    start, length, stream, call = np.concatenate(
+        [
+            (
+                group.starts.at(rows),
+                group.packed_length.at(rows),
+                group.packed_stream.at(rows),
+                rank.launched_by[number][rows],
+            )
+            for group, rows, number in ((kernels, computes, 0), (graphs, all_graphs, 3))
+        ],
+        axis=1,
+    )
+    busiest = max(
+        np.unique(stream).tolist(), key=lambda one: length[stream == one].sum(), default=0
+    )
+    rows = np.flatnonzero(stream == busiest)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    place = places_of_calls(rank, call[rows]).astype(np.int64)
+    starts_anew = np.zeros(len(rows), np.bool_)
+    end = start[rows] + length[rows]
+    return _merged(start[rows], end, stream[rows], place, (*places(rank).names,), starts_anew)
+
+
+def stack_spans(rank: Rank) -> ThreadSpans:
+    """Return the functions in which the threads of a rank were sampled.
+
+    A sample stands for the time until the thread's next one, at most for 1.5 usual distances.
+    """
+    samples = rank.trace.samples(rank.process)
+    order = np.lexsort((samples.time_ns, samples.thread))
+    start, thread = samples.time_ns[order], samples.thread[order]
+    gap, is_same = np.diff(start), np.diff(thread) == 0
+    most = int(1.5 * np.median(gap[is_same])) if is_same.any() else 0
+    is_near = is_same & (gap <= most)
+    end = start + np.append(np.where(is_near, gap, most), np.full(len(start[:1]), most))
+    starts_anew = np.append(np.zeros(len(start[:1]), np.bool_), ~is_near)
+    return _merged(start, end, thread, samples.function[order], samples.names, starts_anew)
+
+
+def _merged(
+    start: Int64, end: Int64, thread: Int64, name: Int64, names: tuple[str, ...], starts_anew: Mask
+) -> ThreadSpans:
+    """Return spans of one name that follow each other as one, without those of no name (-1)."""
+    first = np.flatnonzero(starts_anew | (np.diff(name, prepend=-2) != 0))
+    last = np.append(first[1:], len(start))[: len(first)] - 1
+    is_named = name[first] >= 0
+    first, last = first[is_named], last[is_named]
+    order = np.argsort(start[first], kind="stable")
+    first, last = first[order], last[order]
+    return ThreadSpans(start[first], end[last], thread[first], name[first], names)
 
 
 def _named(ids: Int64, names: Mapping[int, str], unknown: str) -> list[str]:

@@ -40,6 +40,9 @@ KINDS = {
     "step": ev.STEPS,
     "operator": ev.OPERATORS,
     "stall": ev.STALLS,
+    "place": ev.PLACE,
+    "python": ev.PYTHON,
+    "sampled": ev.STACK,
 }
 """Kinds of rows, by the words that choose them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +20,14 @@ from traceprof.trace.grouping import groups
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dashboards.clock import RankClock
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
-    from traceprof.trace.model.host import ApiCalls, HostCode
+    from traceprof.trace.model.host import ApiCalls, HostCode, ThreadSpans
     from traceprof.trace.model.ranges import Marks, RangeTable
 
 
@@ -38,7 +38,7 @@ class Track:
     group: str  # to which it belongs, such as a thread or the GPU
     label: str  # its name in the group; empty if it continues the row above
     # of its events: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
-    # `COUNTER`, `OPERATORS` or `STALLS`
+    # `COUNTER`, `OPERATORS`, `PLACE`, `PYTHON`, `STACK` or `STALLS`
     kind: str
     source: str  # of its events
     index: Int32  # int32[n], the events in order of their start, as the source counts them
@@ -180,7 +180,13 @@ def with_host(
     stalled = [_stall_track(stalls, clock)] if stalls is not None and ev.STALL in events else []
     busiest, others = _threads(rank, clock, rank.calls, ranges, rank.trace.marks(rank.process))
     folded = (replace(other, is_folded=True) for other in others)
-    tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *stalled, *busiest, *folded)
+    placed = []
+    if ev.PLACE in events and timeline.tracks:
+        spans = rank.cache.get(ev.place_spans, rank)
+        group = timeline.tracks[-1].group
+        placed = [_span_track(group, "place in the program", ev.PLACE, spans, clock, None)]
+    counters = _counter_tracks(rank, clock)
+    tracks = (*timeline.tracks, *placed, *counters, *stalled, *busiest, *folded)
     return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
 
 
@@ -200,16 +206,40 @@ def _threads(
     ranges: RangeTable | None,
     marks: Marks | None,
 ) -> tuple[list[Track], list[Track]]:
-    calls_of = _by_thread(calls.thread) if calls is not None else {}
-    ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
-    marks_of = _by_thread(marks.thread) if marks is not None else {}
-    operators = rank.trace.operators(rank.process)
-    operators_of = _by_thread(operators.packed_thread.values) if operators is not None else {}
-    nothing = np.empty(0, np.int32)
+    """Return the rows of the busiest threads, and those of the others."""
+    rows = _rows_by_thread(rank, clock, calls, ranges, marks)
 
     def busyness(thread: int) -> tuple[int, int, int]:
-        num_calls = len(calls_of.get(thread, nothing))
-        return -num_calls, -len(ranges_of.get(thread, nothing)), thread
+        num_calls, num_ranges = (
+            len(rows[source][0].get(thread, ())) if source in rows else 0
+            for source in (ev.CALL, ev.RANGE)
+        )
+        return -num_calls, -num_ranges, thread
+
+    def tracks(threads: Sequence[int]) -> Iterator[Track]:
+        for thread in threads:
+            for by_thread, drawn in rows.values():
+                if thread in by_thread:
+                    yield from drawn(_thread_label(rank, thread), by_thread[thread])
+
+    threads = sorted(set().union(*(by_thread for by_thread, _ in rows.values())), key=busyness)
+    busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
+    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
+    return list(tracks(busiest)), list(tracks(others))
+
+
+def _rows_by_thread(
+    rank: Rank,
+    clock: RankClock,
+    calls: ApiCalls | None,
+    ranges: RangeTable | None,
+    marks: Marks | None,
+) -> dict[str, tuple[dict[int, Int32], Callable[[str, Int32], Iterable[Track]]]]:
+    """Return, by source, the events of each thread, and what makes rows of them in a group."""
+    is_of_torch = rank.trace.origin == "torch.profiler"
+    named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
+    is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
+    api = "HIP API" if is_hip else "CUDA API"
 
     def latest() -> int:
         """Return the end of the last operation or call."""
@@ -218,28 +248,38 @@ def _threads(
             ends.append(int(calls.packed_length.add_to(calls.starts.values).max()))
         return max(ends, default=0)
 
-    def tracks(threads: Sequence[int]) -> Iterator[Track]:
-        for thread in threads:
-            group = _thread_label(rank, thread)
-            if marks is not None and thread in marks_of:
-                time = clock.to_run(marks.time_ns[marks_of[thread]])
-                row = Row.of(time, time)
-                yield Track(group, marked, ev.MARKS, ev.MARK, marks_of[thread], row)
-            if ranges is not None and thread in ranges_of:
-                yield from _range_tracks(group, named, ranges, ranges_of[thread], latest, clock)
-            if calls is not None and thread in calls_of:
-                yield from _call_tracks(group, api, calls, calls_of[thread], clock)
-            if operators is not None and thread in operators_of:
-                yield from _operator_tracks(group, operators, operators_of[thread], clock)
-
-    is_of_torch = rank.trace.origin == "torch.profiler"
-    named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
-    is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
-    api = "HIP API" if is_hip else "CUDA API"
-    threads = sorted({*calls_of, *ranges_of, *marks_of, *operators_of}, key=busyness)
-    busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
-    busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
-    return list(tracks(busiest)), list(tracks(others))
+    rows: dict[str, tuple[dict[int, Int32], Callable[[str, Int32], Iterable[Track]]]] = {}
+    if marks is not None:
+        time = clock.to_run(marks.time_ns)
+        rows[ev.MARK] = (
+            _by_thread(marks.thread),
+            lambda group, index: [
+                Track(group, marked, ev.MARKS, ev.MARK, index, Row.of(time[index], time[index]))
+            ],
+        )
+    if ranges is not None:
+        rows[ev.RANGE] = (
+            _by_thread(ranges.thread),
+            lambda group, index: _range_tracks(group, named, ranges, index, latest, clock),
+        )
+    if calls is not None:
+        rows[ev.CALL] = (
+            _by_thread(calls.thread),
+            lambda group, index: _call_tracks(group, api, calls, index, clock),
+        )
+    sampled = rank.cache.get(ev.stack_spans, rank)
+    rows[ev.STACK] = (
+        _by_thread(sampled.thread),
+        lambda group, index: [_span_track(group, "sampled", ev.STACK, sampled, clock, index)],
+    )
+    for label, kind, source, code in (
+        ("operators", ev.OPERATORS, ev.OPERATOR, rank.trace.operators(rank.process)),
+        ("Python", ev.PYTHON, ev.PYTHON, rank.trace.python_functions(rank.process)),
+    ):
+        if code is not None:
+            drawn = partial(_code_tracks, label, kind, source, code, clock)
+            rows[source] = _by_thread(code.packed_thread.values), drawn
+    return rows
 
 
 def _call_tracks(
@@ -285,20 +325,28 @@ def _range_tracks(
             yield from _lanes(group, label, ev.NVTX, ev.RANGE, lane, index[chosen], *times)
 
 
-def _operator_tracks(
-    group: str, operators: HostCode, index: Int32, clock: RankClock
+def _code_tracks(
+    label: str, kind: str, source: str, code: HostCode, clock: RankClock, group: str, index: Int32
 ) -> Iterator[Track]:
-    """Yield the rows of a thread's operators, folded: they say less than what they launch."""
+    """Yield the rows of a thread's operators or functions of Python, folded at first."""
     rows = index.astype(np.int64)
-    start, end = operators.starts.at(rows), operators.ends(rows)
+    start, end = code.starts.at(rows), code.ends(rows)
     order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = tracks.nested(start, end, _MAX_NESTED)
     times = clock.to_run(start), clock.to_run(end)
-    own = f"{group} · operators"
-    for track in _lanes(own, "operators", ev.OPERATORS, ev.OPERATOR, lane, index, *times):
+    for track in _lanes(f"{group} · {label}", label, kind, source, lane, index, *times):
         yield replace(track, is_folded=True)
+
+
+def _span_track(
+    group: str, label: str, kind: str, spans: ThreadSpans, clock: RankClock, index: Int32 | None
+) -> Track:
+    if index is None:
+        index = np.arange(len(spans), dtype=np.int32)
+    row = Row.of(clock.to_run(spans.start_ns[index]), clock.to_run(spans.end_ns[index]))
+    return Track(group, label, kind, kind, index, row)
 
 
 def _stall_track(stalls: RankStalls, clock: RankClock) -> Track:

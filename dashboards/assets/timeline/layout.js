@@ -12,7 +12,7 @@ const HEIGHTS = { rank: 28, panel: 30, group: 22, message: 30, gpu: 24, host: 15
 const ONE_CLOCK = { uncertainty: {}, panels: [] };
 const GAP = 2; // below a track
 const HEAD = 5; // above the first track, where no rank's name stands there
-const HIGH = new Set(["op", "sample"]); // sources of GPU operations and counters
+const HIGH = new Set(["op", "sample", "place"]); // sources of what GPUs and links did
 
 export class TimelineLayout {
   /**

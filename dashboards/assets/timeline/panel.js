@@ -9,9 +9,9 @@ import { exactly, grouped, seconds } from "./time.js";
 /** @import { Actions, Block, EventDetails, Evidence, FindingBrief, Matches, Summary } from "./types.d.ts" */
 
 /** @type {Record<string, string>} */
-const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels" };
+const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels", place: "places" };
 const KINDS = ["compute", "matmul", "attention", "convolution", "normalization", "elementwise",
-  "reduction", "optimizer", "other", "communication", "copy", "host", "nvtx", "marks"];
+  "reduction", "optimizer", "other", "communication", "copy", "host", "nvtx", "marks", "place"];
 const KEYS = [
   ["wheel · W S", "zoom at the pointer"], ["drag · A D ← →", "move in time"],
   ["Shift + drag", "area: what ran there"], ["/ · N P · L", "search, next, previous, list"],
@@ -53,7 +53,7 @@ export class TimelinePanel {
       type: "search", placeholder: "search by name", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
       title: "names and labels, such as AllReduce 67 MB; rank:0,3 · stream:7 · kind:copy (compute, communication,"
-        + " copy, api, range, mark, step) · > 1 ms · < 20 us",
+        + " copy, api, range, mark, step, place, python, sampled) · > 1 ms · < 20 us",
     });
     this.matches = make("span", { class: "note", role: "status" });
     this.said = make("p", { class: "unseen", role: "status" });

@@ -60,6 +60,7 @@ def test_calls_and_ranges_have_shares_of_their_own(tmp_path: Path) -> None:
         names = statistics(rows_of(timeline), 0, 100)["names"]
         assert [(name["source"], name["name"], name["share"]) for name in names] == [
             ("op", "a", 1.0),
+            ("place", "outer", 1.0),
             ("call", "cudaLaunchKernel", 1.0),
             ("range", "outer", 1.0),
         ]

@@ -236,7 +236,8 @@ def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None
 def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 1).nvtx("two\nlines", 0, 9).nvtx("other", 10, 11)
     with timelines(trace, tmp_path) as ranks:
-        assert search(events_of(*ranks), Query("two\nlines"), Place(0))["count"] == 1
+        # The range, and the kernel's place in it.
+        assert search(events_of(*ranks), Query("two\nlines"), Place(0))["count"] == 2
         assert search(events_of(*ranks), Query("lines\nother"), Place(0))["count"] == 0
 
 
@@ -247,7 +248,8 @@ def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.Monke
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)
     with timelines(trace, tmp_path) as ranks:
         event = search(events_of(*ranks), Query("op_id"), Place(0))
-        assert (event["count"], event["num_names"], event["names"]) == (3, 3, [])
+        # The ranges, and the place of the kernel.
+        assert (event["count"], event["num_names"], event["names"]) == (4, 4, [])
 
 
 # -- streams that wait ----------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def test_threads_stand_below_with_their_ranges_and_calls(tmp_path: Path) -> None
         main, other = "thread 1000 · trainer", "thread 3"
         assert [track[:3] for track in drawn(timeline)] == [
             ("GPU 0", "stream 7 · compute", "compute"),
+            ("GPU 0", "place in the program", "place"),
             (main, "NVTX start/end", "nvtx"),
             (main, "NVTX start/end · level 2", "nvtx"),
             (main, "NVTX", "nvtx"),
@@ -87,7 +88,8 @@ def test_threads_stand_below_with_their_ranges_and_calls(tmp_path: Path) -> None
             (other, "NVTX", "nvtx"),
             (other, "CUDA API", "host"),
         ]
-        assert [track[3] for track in drawn(timeline)][1:7] == [
+        assert [track[3] for track in drawn(timeline)][1:8] == [
+            [(20, 50, "async")],
             [(10, 60, "async")], [(30, 80, "async")], [(0, 90, "outer")], [(5, 50, "inner")],
             [(11, 15, "cudaLaunchKernel")], [(12, 14, "cuLaunchKernel")],
         ]  # fmt: skip
@@ -100,15 +102,15 @@ def test_busy_threads_are_open_and_the_others_folded_below(tmp_path: Path) -> No
     trace.kernel(300, 350, tid=4).kernel(400, 450, tid=4).kernel(500, 550, tid=6)
     with timelines(trace, tmp_path) as (timeline,):
         assert [(track.group, track.is_folded) for track in timeline.tracks] == [
-            ("GPU 0", False), ("thread 5", False), ("thread 4", False), ("thread 6", True),
-            ("thread 9", True),
+            ("GPU 0", False), ("GPU 0", False), ("thread 5", False), ("thread 4", False),
+            ("thread 6", True), ("thread 9", True),
         ]  # fmt: skip
 
 
 def test_a_range_that_never_closed_ends_with_the_capture(tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("open", 5, None).kernel(10, 70).nvtx("late", 90, None)
     with timelines(trace, tmp_path) as (timeline,):
-        assert drawn(timeline)[1][3] == [(5, 70, "open"), (90, 90, "late")]
+        assert drawn(timeline)[2][3] == [(5, 70, "open"), (90, 90, "late")]
 
 
 def test_steps_stand_above_all(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
 def test_the_sample_has_what_one_looks_for() -> None:
     analysis = analyze(SAMPLE)
     kinds = {track.kind for track in with_host(read_gpu(analysis.run.ranks[0], ())).tracks}
-    assert kinds == {"nvtx", "host", "compute", "communication", "copy"}
+    assert kinds == {"nvtx", "host", "compute", "communication", "copy", "place"}
     analysis.close()
 
 

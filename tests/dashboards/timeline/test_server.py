@@ -129,7 +129,8 @@ def test_names_are_data(tmp_path: Path) -> None:
             answer(tile)
             assert tile.mimetype == "application/json"
             assert tile.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer(answered[1])["count"] == 4
+        # Two kernels and two ranges, and these as the places of the kernels.
+        assert answer(answered[1])["count"] == 6
 
 
 @pytest.mark.long
