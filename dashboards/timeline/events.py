@@ -7,7 +7,6 @@ for each event here: a rank has millions of them.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
@@ -202,7 +201,6 @@ class EventPart:
     starts: Column | Int64  # when each event began: a column, or int64[n]
     # of the rank: starts are on its report's clock, what is asked for on the run's
     clock: RankClock = OWN
-    is_ordered: bool = True  # whether they stand in the order of their start
     kind: str = COMPUTE  # of the rows in which they stand
     # returns how long some of them took, int64[k]; None for no length
     lengths: Callable[[Int64], Int64] | None = None
@@ -232,10 +230,6 @@ class EventPart:
         """Return when one of them began."""
         return int(self.start_ns(np.array([index]))[0])
 
-    def started_before(self, time_ns: int) -> int:
-        """Return the number of events that began before a time; they must be in order."""
-        return bisect_left(range(len(self)), time_ns, key=self.start)
-
     @cached_property
     def counted(self) -> tuple[Int64, Int64]:
         """The numbers of the names that there are, and how many events each has, int64[k] each."""
@@ -247,12 +241,10 @@ class EventPart:
         """Further texts by which the events can be searched; None if there are none."""
         return None if self.labels is None else self.labels()
 
-    def places(self, wanted: Int64, begin: int = 0, end: int | None = None) -> Int64:
-        """Return the events from `begin` up to `end` with one of these names, ascending."""
+    def places(self, wanted: Int64) -> Int64:
+        """Return the events with one of these names, ascending."""
         chosen = self.ids[np.isin(self.number, wanted)]
-        if begin == 0 and end in {None, len(self)}:
-            return np.flatnonzero(self.key.isin(chosen.tolist()))
-        return begin + np.flatnonzero(np.isin(self.key.at(slice(begin, end)), chosen))
+        return np.flatnonzero(self.key.isin(chosen.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,14 +360,12 @@ def _events(
     clock: RankClock,
     kind: str,
     lengths: Callable[[Int64], Int64] | None,
-    *,
-    is_ordered: bool = True,
     code: Callable[[Int64], tuple[Int32, Sequence[str]]] | None = None,
 ) -> Events:
     """Return events on the run's clock; the keys, in their order, stand for the names."""
     numbers = np.arange(len(names))
     ids = key.distinct if kind == HOST else numbers
-    part = EventPart(key, ids, numbers, starts, clock, is_ordered, kind, lengths=lengths, code=code)
+    part = EventPart(key, ids, numbers, starts, clock, kind, lengths, code=code)
     return Events(names, (part,))
 
 
@@ -408,21 +398,13 @@ def host_events(
     """
     events = {}
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
-    marks, operators = rank.trace.marks(rank.process), rank.trace.operators(rank.process)
+    marks = rank.trace.marks(rank.process)
     if calls is not None:
         ids = calls.packed_name.distinct
         names = NameTable(_named(ids, rank.trace.api_names, "(unnamed call)"))
         lengths = calls.packed_length.at
-        events[CALL] = _events(
-            names,
-            calls.packed_name,
-            calls.starts,
-            clock,
-            HOST,
-            lengths,
-            is_ordered=False,
-            code=partial(_code, rank, None),
-        )
+        place = partial(_code, rank, None)
+        events[CALL] = _events(names, calls.packed_name, calls.starts, clock, HOST, lengths, place)
     if ranges is not None:
         start, end = ranges.start_ns, ranges.end_ns
         names = range_names or NameTable(ranges.names)
@@ -432,8 +414,10 @@ def host_events(
     if marks is not None:
         names = range_names or NameTable(marks.names)
         events[MARK] = _events(names, pack(marks.name), marks.time_ns, clock, MARKS, None)
-    functions = rank.trace.python_functions(rank.process)
-    for source, kind, code in ((OPERATOR, OPERATORS, operators), (PYTHON, PYTHON, functions)):
+    for source, kind, code in (
+        (OPERATOR, OPERATORS, rank.trace.operators(rank.process)),
+        (PYTHON, PYTHON, rank.trace.python_functions(rank.process)),
+    ):
         if code is not None:
             names, lengths = NameTable(code.names), code.packed_length.at
             events[source] = _events(names, code.packed_name, code.starts, clock, kind, lengths)
@@ -453,7 +437,6 @@ def host_events(
             clock,
             STALLS,
             (stalls.end_ns - start).__getitem__,
-            is_ordered=bool((np.diff(start) >= 0).all()),
         )
     return events
 

@@ -6,10 +6,10 @@ It reads the columns of the analysis, so that no rows need to be made for it.
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,12 +98,8 @@ def parsed(written: str) -> Query:
     )
 
 
-MAX_SECONDS = 0.3
-"""Past which the number of a match among all is not counted to its end."""
-
 _MAX_NAMES = 20
 _MAX_COUNTED = 20_000  # PyTorch can number every operation in its range's name
-_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,9 +115,9 @@ class Place:
 _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Matches:
-    """The places in one part at which names may match."""
+    """The events in one part whose names or labels match."""
 
     rank: int  # the rank's number
     source: int  # index into `SOURCES`
@@ -133,74 +129,34 @@ class _Matches:
     # int64[c], the matches, ascending; None if all events of these names match
     chosen: Int64 | None = None
 
-    def places(self, begin: int = 0, end: int | None = None) -> Int64:
-        """Return the matches between two events of the part, int64[k], ascending."""
-        if self.chosen is None:
-            return self.part.places(self.wanted, begin, end)
-        limits = (begin, len(self.part) if end is None else end)
-        first, stop = np.searchsorted(self.chosen, limits).tolist()
-        return self.chosen[first:stop]
+    @cached_property
+    def places(self) -> Int64:
+        """The matches, int64[m], ascending."""
+        return self.part.places(self.wanted) if self.chosen is None else self.chosen
 
-    def before(self, at: Place) -> int:
-        """Return the number of matches before a place."""
-        if self.part.is_ordered:
-            return len(self.places(0, self._until(at)))
-        return int(self._precedes(self.places(), at).sum())
+    @cached_property
+    def start_ns(self) -> Int64:
+        """When they began, int64[m]."""
+        return self.part.start_ns(self.places)
 
-    def next(self, at: Place) -> Place | None:
-        """Return the first match at a place or after it."""
-        if not self.part.is_ordered:
-            places = self.places()
-            places = places[~self._precedes(places, at)]
-            return self._earliest(places)
-        begin, step = self._until(at), _AT_ONCE
-        while begin < len(self.part):
-            places = self.places(begin, min(begin + step, len(self.part)))
-            if len(places):
-                return self._place(int(places[0]))
-            begin, step = begin + step, 2 * step
-        return None
-
-    def previous(self, at: Place) -> Place | None:
-        """Return the last match before a place."""
-        if not self.part.is_ordered:
-            places = self.places()
-            places = places[self._precedes(places, at)]
-            return self._earliest(places, latest=True)
-        end, step = self._until(at), _AT_ONCE
-        while end > 0:
-            places = self.places(max(end - step, 0), end)
-            if len(places):
-                return self._place(int(places[-1]))
-            end, step = end - step, 2 * step
-        return None
-
-    def _until(self, at: Place) -> int:
+    def precede(self, at: Place) -> Mask:
+        """Return which of them come before a place, bool[m]."""
         here = (self.rank, self.source)
-        if here == (at.rank, at.source):
-            begin = self.part.started_before(at.start_ns)
-            end = self.part.started_before(at.start_ns + 1)
-            return min(max(at.index - self.first, begin), end)
-        return self.part.started_before(at.start_ns + (here < (at.rank, at.source)))
+        if here != (at.rank, at.source):
+            return np.less(self.start_ns, at.start_ns + (here < (at.rank, at.source)))
+        is_first: Mask = (self.start_ns == at.start_ns) & (self.places < at.index - self.first)
+        return is_first | (self.start_ns < at.start_ns)
 
-    def _precedes(self, places: Int64, at: Place) -> Mask:
-        start, here = self.part.start_ns(places), (self.rank, self.source)
-        if here == (at.rank, at.source):
-            is_next = (start == at.start_ns) & (places < at.index - self.first)
-            is_before: Mask = (start < at.start_ns) | is_next
-            return is_before
-        return np.less(start, at.start_ns + (here < (at.rank, at.source)))
-
-    def _earliest(self, places: Int64, *, latest: bool = False) -> Place | None:
-        if len(places) == 0:
+    def next(self, at: Place, *, backwards: bool) -> Place | None:
+        """Return the first match at a place or after it, or the last one before it."""
+        chosen = np.flatnonzero(self.precede(at) == backwards)
+        if len(chosen) == 0:
             return None
-        start = self.part.start_ns(places)
-        if not latest:
-            return self._place(int(places[start.argmin()]))  # of those at once the first
-        return self._place(int(places[len(start) - 1 - start[::-1].argmax()]))
-
-    def _place(self, index: int) -> Place:
-        return Place(self.part.start(index), self.rank, self.source, self.first + index)
+        start = self.start_ns[chosen]
+        # Of those at once the first, or the last.
+        at_first = len(start) - 1 - start[::-1].argmax() if backwards else start.argmin()
+        event = self.first + int(self.places[chosen[at_first]])
+        return Place(int(start[at_first]), self.rank, self.source, event)
 
 
 def search(
@@ -208,21 +164,11 @@ def search(
 ) -> dict[str, Any]:
     """Return the number of matches, and the next one from a place on: `Matches` in types.d.ts.
 
-    After the last match comes the first. The number of the next among all is left open if counting
-    takes long, as are the names if there are very many.
+    After the last match comes the first. Of very many names none is listed.
     """
-    began = time.monotonic()
     parts = list(_matches(ranks, query))
     counts, num_names = _names(parts)
     place = _following(parts, at, backwards=backwards)
-    number: int | None = 1
-    for part in parts if place is not None else ():
-        if time.monotonic() - began > MAX_SECONDS:
-            number = None
-            break
-        assert number is not None  # noqa: S101
-        assert place is not None  # noqa: S101
-        number += part.before(place)
     return {
         "count": sum(int(part.count.sum()) for part in parts),
         "num_names": num_names,
@@ -232,7 +178,7 @@ def search(
         else {
             "id": f"{place.rank}.{ev.SOURCES[place.source]}.{place.index}",
             "start": str(place.start_ns),
-            "number": number,
+            "number": 1 + sum(int(part.precede(place).sum()) for part in parts),
         },
     }
 
@@ -282,11 +228,7 @@ def hits(
     borders = intervals.even_limits(start_ns, end_ns, columns)
     is_hit = np.zeros(len(borders) - 1, np.bool_)
     for match in _matches(ranks, query):
-        first, stop = 0, len(match.part)
-        if match.part.is_ordered:
-            first, stop = map(match.part.started_before, (start_ns, end_ns))
-        begin = match.part.start_ns(match.places(first, stop))
-        begin = begin[(begin >= start_ns) & (begin < end_ns)]
+        begin = match.start_ns[(match.start_ns >= start_ns) & (match.start_ns < end_ns)]
         is_hit[np.searchsorted(borders, begin, side="right") - 1] = True
     numbers: list[int] = np.flatnonzero(is_hit).tolist()
     return numbers
@@ -311,7 +253,7 @@ def listed(
     """
     column = order.removeprefix("-")
     matches = list(_matches(ranks, query))
-    columns = [_column(match, steps_at, column, match.places()) for match in matches]
+    columns = [_column(match, steps_at, column, match.places) for match in matches]
     names = {text(key) for keys, text in columns if text for key in np.unique(keys).tolist()}
     place_of = {text: place for place, text in enumerate(sorted(filter(None, names)))}
     chosen = np.empty((4, 0), np.int64)  # key, start, number of the match, and place in its part
@@ -320,8 +262,7 @@ def listed(
         of_text = (place_of.get(text(key) or "", NULL) for key in distinct.tolist() if text)
         values = np.array([*of_text], np.int64) if text else distinct
         values = np.where(values == NULL, BEYOND_NS, values if order == column else -values)[which]
-        places = match.places()
-        rows = np.stack((values, match.part.start_ns(places), np.full(len(keys), number), places))
+        rows = np.stack((values, match.start_ns, np.full(len(keys), number), match.places))
         chosen = np.concatenate((chosen, rows), axis=1)
         chosen = chosen[:, np.lexsort(chosen[1::-1])[:most]]
     events: list[dict[str, Any]] = [{}] * chosen.shape[1]
@@ -447,7 +388,7 @@ def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
 
 def _following(parts: Sequence[_Matches], at: Place, *, backwards: bool) -> Place | None:
     for start in (at, _LAST if backwards else _FIRST):
-        candidates = [part.previous(start) if backwards else part.next(start) for part in parts]
+        candidates = [part.next(start, backwards=backwards) for part in parts]
         places = [place for place in candidates if place is not None]
         if places:
             return max(places) if backwards else min(places)

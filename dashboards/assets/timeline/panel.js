@@ -281,9 +281,7 @@ export class TimelinePanel {
    */
   showMatches(matches) {
     const { count, next, names, num_names: numNames } = matches;
-    // Of very many, the position of this one is not counted.
-    const which = next?.number ? `${grouped(next.number)} of ` : "";
-    const said = next ? `${which}${grouped(count)}` : "nothing is found";
+    const said = next ? `${grouped(next.number)} of ${grouped(count)}` : "nothing is found";
     const soFar = next ? `${grouped(count)} so far` : "nothing so far";
     this.matches.textContent = matches.is_all ? said : `${soFar}: reading calls and ranges …`;
     const listed = names.map((name) =>

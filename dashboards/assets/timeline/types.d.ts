@@ -144,7 +144,7 @@ export interface Matches {
   count: number;
   num_names: number;
   names: { label: string; count: number }[];
-  next: { id: string; start: string; number: number | null } | null;
+  next: { id: string; start: string; number: number } | null;
   /** Whether calls and ranges are read already. */
   is_all: boolean;
 }
