@@ -197,7 +197,7 @@ WORKERS = {
     ("instrument/nsight_capture.py", "self._close"),
     ("instrument/torch_trace.py", "_compress"),
     ("instrument/watching.py", "self._run"),
-    ("traceprof/execution/cluster.py", "measure_file"),
+    ("traceprof/execution/many_reports.py", "measure_file"),
     ("traceprof/trace/sqlite/read_columns.py", "fetch"),
 }
 """Functions that run in a thread or on another machine: look at what a new one takes."""

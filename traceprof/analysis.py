@@ -20,8 +20,7 @@ from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.recognition import has_changed
 from traceprof.run.summary import FailedReport, all_failed
-from traceprof.trace.folder import report_paths
-from traceprof.trace.open import open_trace
+from traceprof.trace.open import open_trace, report_paths
 from traceprof.units import counted, duration, reports_text
 
 if TYPE_CHECKING:
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
-    from traceprof.trace.folder import AnyPath
     from traceprof.trace.model.trace import Trace
+    from traceprof.trace.open import AnyPath
 
 
 __all__ = [

@@ -144,7 +144,7 @@ def test_a_mistake_in_the_options_ends_it_all(scheduler: str, reports: list[Path
 
 
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster.WORKERS_S", 0.2)
+    monkeypatch.setattr("traceprof.execution.many_reports.WORKERS_S", 0.2)
     with (
         LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=0, processes=True, dashboard_address=":0"
@@ -263,7 +263,7 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 @pytest.mark.parametrize("address", long_after(1, ["tcp://127.0.0.1:1", "nonsense://x", "tcp://"]))
 def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster.CONNECT_S", 0.5)
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 0.5)
     with pytest.raises(UsageError, match=f"cannot use the scheduler {address}"):
         analyze_reports([SAMPLE], scheduler=address)
 
@@ -277,7 +277,7 @@ def test_what_answers_is_no_scheduler(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster.CONNECT_S", 1)
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 1)
     began = time.monotonic()
     with server(answer) as port:
         address = f"tcp://127.0.0.1:{port}"
@@ -355,7 +355,7 @@ def test_tls_with_wrong_settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("traceprof.execution.cluster.CONNECT_S", _LIMIT_S)
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", _LIMIT_S)
 
     def why(address: str, settings: dict[str, object]) -> str:
         with dask.config.set(settings), pytest.raises(UsageError) as raised:
@@ -372,7 +372,7 @@ def test_tls_with_wrong_settings(
     assert "demands encryption" in why("tcp://127.0.0.1:1", demanded)
     with server(random_bytes) as port:
         assert why(f"tls://127.0.0.1:{port}", other).startswith("TLS fails (")
-    monkeypatch.setattr("traceprof.execution.cluster.CONNECT_S", 1)
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 1)
     with server(silent) as port:
         began = time.monotonic()
         assert why(f"tls://127.0.0.1:{port}", other).startswith("the server at ")

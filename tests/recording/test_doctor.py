@@ -34,7 +34,7 @@ from traceprof.recording.nsys import Nsys
 from traceprof.recording.plan import NSYS, TORCH, make_plan
 from traceprof.recording.training import numbers
 from traceprof.run.machines import Cores, Gpu, machine_beside
-from traceprof.trace.folder import reports_in
+from traceprof.trace.open import reports_in
 
 GPUS = (
     Gpu(0, "NVIDIA RTX A6000", "GPU-a", "00000000:01:00.0", 4, 16, 4, 14.0625, 0),

@@ -37,7 +37,7 @@ from tests.support.changes import (
     without_waits,
 )
 from tests.support.planted import all_ranks, few_cores
-from traceprof.run.pipeline_orders import one_forward_one_backward
+from traceprof.ranks.pipelines import one_forward_one_backward
 
 Build = Callable[[np.random.Generator], Setup]
 

@@ -12,7 +12,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.commands import export
 from tests.support.commands import outcome_of as process
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.trace.folder import reports_in
+from traceprof.trace.open import reports_in
 from traceprof.trace.sqlite.database import FileUse
 
 

@@ -48,7 +48,7 @@ def expand(reports: Sequence[str]) -> list[Path]:
     Raises:
         TraceFileError: a pattern matches no file, or a folder contains no report.
     """
-    from traceprof.trace.folder import report_paths
+    from traceprof.trace.open import report_paths
 
     return report_paths(reports)
 

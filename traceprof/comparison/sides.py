@@ -19,7 +19,7 @@ from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.store.runs import is_store, load_json, stored_runs
-from traceprof.trace.folder import reports_in
+from traceprof.trace.open import reports_in
 from traceprof.units import counted
 
 if TYPE_CHECKING:

@@ -1,26 +1,41 @@
-"""Many reports, measured by this process, by several, or by a cluster."""
+"""Many reports, measured by this process, by several, or by a cluster of `distributed`, Dask.
+
+Workers of a cluster open a report by its path: they need the file system that it lies on. Dask's
+own client trusts any server: it reads the first bytes as a length, allocates that much memory and
+waits forever. So the greeting of the server is checked first.
+"""
 
 from __future__ import annotations
 
+import gc
+import logging
 import select
+import socket
+import ssl
+import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.errors import WorkerError
+from msgspec.structs import replace
+
+from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError, one_line
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import num_jobs
 from traceprof.run.summary import FailedReport
+from traceprof.trace.open import check_openable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from traceprof.analyses.measurements.measured import MeasuredReport
+    from distributed import Client, KilledWorker, Security
+
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
@@ -61,8 +76,6 @@ def _measured_anywhere(
     tasks: Sequence[Task], jobs: int | None, scheduler: str | None, progress: Progress | None
 ) -> Iterator[tuple[int, Measured]]:
     if scheduler is not None:
-        from traceprof.execution.cluster import measured_on_cluster  # noqa: PLC0415  (an extra)
-
         yield from measured_on_cluster(tasks, scheduler)
         return
     num_processes = num_jobs(jobs)
@@ -148,4 +161,281 @@ def _killed(task: Task) -> WorkerError:
         f"cannot analyse {task.path}",
         "the process that did it was killed, and so was the next one: perhaps memory ran out",
         "give fewer --jobs, or record less at a time",
+    )
+
+
+CONNECT_S = 10  # a running scheduler answers at once
+WORKERS_S = 30  # a cluster may just be starting
+_PAUSE_S = 0.2
+_GREETING = b"pickle-protocol"  # a word in the first message of a server
+_MAX_GREETING = 1 << 16
+_START_ONE = "start one with `dask scheduler`, and give the address that it prints"
+_SET_TLS = "set distributed.comm.tls in Dask's configuration as the scheduler has it"
+
+
+def connected(scheduler: str) -> Client:
+    """Return a client of a scheduler that has workers.
+
+    Args:
+        scheduler: `tcp://HOST:PORT`; or `tls://HOST:PORT`, with the certificates that Dask's
+            configuration names.
+
+    Raises:
+        UsageError: no scheduler answers at this address, or TLS fails.
+        WorkerError: the scheduler has no workers, or another version of Dask.
+    """
+    from distributed import Client  # noqa: PLC0415  (an extra)
+
+    why, remedy = "", _START_ONE
+    try:
+        security = _security(scheduler)
+        _check_greeting(scheduler, security)
+        client = Client(  # type: ignore[no-untyped-call]
+            scheduler, timeout=CONNECT_S, set_as_default=False, security=security
+        )
+    except ssl.SSLError as error:
+        why, remedy = f"TLS fails ({error.reason or error})", _SET_TLS
+    except OSError:
+        why = "nothing answers at this address"
+    except ImportError as error:
+        raise WorkerError(
+            f"cannot use the scheduler {scheduler}",
+            str(error),
+            "install the same version of distributed everywhere",
+        ) from error
+    except (AssertionError, LookupError, TypeError):  # a worker greets in the same way
+        why = "the server at this address belongs to Dask, but is not a scheduler"
+    except ValueError as error:
+        why = str(error)
+    else:
+        return _with_workers(client, scheduler)
+    # A half-made client closes itself when it is collected, which blocks forever if another one
+    # is being made then.
+    gc.collect()
+    raise UsageError(f"cannot use the scheduler {scheduler}", why, remedy)
+
+
+def _security(scheduler: str) -> Security:
+    """Return the certificates of Dask's configuration.
+
+    Raises:
+        UsageError: the configuration does not allow this address, names no certificates, or names
+            some that cannot be read.
+    """
+    from distributed import Security  # noqa: PLC0415  (an extra)
+
+    try:
+        security: Security = Security()  # type: ignore[no-untyped-call]
+        has_certificates = _context(security) is not None
+    except (OSError, ValueError) as error:  # an SSLError is an OSError, too
+        raise UsageError(
+            f"cannot use the scheduler {scheduler}",
+            f"the certificates that Dask's configuration names cannot be read ({error})",
+            _SET_TLS,
+        ) from error
+    is_encrypted = scheduler.startswith("tls://")
+    if is_encrypted and not has_certificates:
+        raise UsageError(
+            f"cannot use the scheduler {scheduler}",
+            "Dask's configuration names no certificates",
+            "set distributed.comm.tls.ca-file and distributed.comm.tls.client.cert and .key",
+        )
+    if security.require_encryption and not is_encrypted:
+        raise UsageError(
+            f"cannot use the scheduler {scheduler}",
+            "Dask's configuration demands encryption",
+            "give an address that begins with tls://",
+        )
+    return security
+
+
+def _context(security: Security) -> ssl.SSLContext | None:
+    arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call]
+    context: ssl.SSLContext | None = arguments["ssl_context"]
+    return context
+
+
+def _check_greeting(scheduler: str, security: Security) -> None:
+    """Check the server's greeting, reading no more bytes than Dask's own greeting has.
+
+    Raises:
+        OSError: nothing answers in time.
+        ValueError: the address is malformed, or the server's greeting is not Dask's.
+    """
+    from distributed.comm.addressing import parse_address, parse_host_port  # noqa: PLC0415  (an extra)
+
+    scheme, location = parse_address(scheduler)
+    if scheme not in {"tcp", "tls"}:
+        return
+    host, port = parse_host_port(location)
+    deadline = time.monotonic() + CONNECT_S
+    plain = _socket(host, port, deadline)
+    try:
+        plain.settimeout(max(deadline - time.monotonic(), _PAUSE_S))
+        connection = plain
+        if scheme == "tls" and (context := _context(security)) is not None:
+            name = (security.extra_conn_args or {}).get("server_hostname")
+            connection = context.wrap_socket(plain, server_hostname=name)
+        with connection:
+            # The first eight bytes are the length of the rest.
+            length = int.from_bytes(_received(connection, 8, deadline), "little")
+            greeting = b""
+            if length <= _MAX_GREETING:
+                greeting = _received(connection, length, deadline)
+    except TimeoutError:
+        raise ValueError("the server at this address does not answer like Dask") from None
+    finally:
+        plain.close()
+    if _GREETING not in greeting:
+        raise ValueError("the server at this address is not a Dask scheduler")
+
+
+def _socket(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect, again and again until the deadline: a cluster may just be starting."""
+    while True:
+        remaining_s = max(deadline - time.monotonic(), _PAUSE_S)
+        try:
+            return socket.create_connection((host, port), timeout=remaining_s)
+        except OSError:
+            if time.monotonic() + _PAUSE_S > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+
+
+def _received(connection: socket.socket, num_bytes: int, deadline: float) -> bytes:
+    received = b""
+    while len(received) < num_bytes:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        part = connection.recv(num_bytes - len(received))
+        if not part:
+            break
+        received += part
+    return received
+
+
+def _with_workers(client: Client, scheduler: str) -> Client:
+    try:
+        client.wait_for_workers(1, timeout=WORKERS_S)
+    except TimeoutError as error:
+        client.close()  # type: ignore[no-untyped-call]
+        raise WorkerError(
+            f"cannot use the scheduler {scheduler}",
+            "it has no workers",
+            f"start some with `dask worker {scheduler}`",
+        ) from error
+    return client
+
+
+def measured_on_cluster(
+    tasks: Sequence[Task], scheduler: str
+) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
+    """Yield the index and the measurements of each report, in the order in which they finish.
+
+    When a worker dies, the scheduler gives its reports to another one, up to
+    `distributed.scheduler.allowed-failures` times. A death counts against every report that the
+    worker held, so reports that are given up together are tried again one by one.
+
+    Args:
+        tasks: the reports.
+        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT`.
+
+    Raises:
+        MissingExtraError: `distributed` is not installed.
+        UsageError: no scheduler answers at this address, or the options are impossible.
+        WorkerError: the cluster has no workers, the workers have another traceprof, or the
+            scheduler is gone.
+    """
+    try:
+        import distributed  # noqa: F401, PLC0415  (an extra)
+    except ImportError as error:
+        raise MissingExtraError.of(
+            "cannot use a scheduler", "distributed", "distributed"
+        ) from error
+    from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
+
+    # Each error is reported once, by the exceptions below.
+    with silence_logging_cmgr(logging.CRITICAL), connected(scheduler) as client:
+        given_up: list[tuple[int, FailedReport]] = []
+        for index, result in _measured_on_cluster(client, scheduler, tasks, range(len(tasks))):
+            if isinstance(result, FailedReport) and isinstance(result.error, WorkerError):
+                given_up.append((index, result))
+            else:
+                yield index, result
+        if len(given_up) == 1:
+            yield from given_up
+        else:
+            for index, _ in given_up:
+                yield from _measured_on_cluster(client, scheduler, tasks, [index])
+
+
+def _measured_on_cluster(
+    client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
+) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
+    import distributed  # noqa: PLC0415  (an extra)
+
+    futures = {
+        client.submit(
+            measure_file, replace(tasks[index], place=tasks[index].path.absolute()), pure=False
+        ): index
+        for index in indices
+    }
+    try:
+        done = distributed.as_completed(  # type: ignore[no-untyped-call]
+            list(futures), loop=client.loop
+        )
+        for future in done:
+            if future.status == "cancelled":
+                raise _disconnected(scheduler)
+            index = futures[future]
+            try:
+                measured = future.result()
+            except distributed.KilledWorker as failure:  # also if a finished result died with it
+                yield index, FailedReport(tasks[index].path, _died(tasks[index], failure))
+            except distributed.CancelledError as failure:
+                raise _disconnected(scheduler) from failure
+            except ImportError as failure:
+                remedy = "install the same traceprof on all workers"
+                raise WorkerError("cannot analyse on a worker", str(failure), remedy) from failure
+            else:
+                yield index, _seen(tasks[index], measured)
+            del futures[future]  # the workers may forget it
+    finally:
+        client.cancel(list(futures), force=True)  # type: ignore[no-untyped-call]
+
+
+def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
+    if isinstance(measured, MeasuredReport):
+        return measured
+    error = measured.error
+    if isinstance(error, TraceFileError):
+        try:
+            check_openable(task.path)
+        except TraceFileError as same:
+            return FailedReport(task.path, same)
+        return FailedReport(
+            task.path,
+            TraceFileError(
+                f"cannot read {task.path}",
+                f"it is here, but on a worker {error.why}",
+                "put reports where all workers find them at the same path",
+            ),
+        )
+    here, there = one_line(task.path), one_line(task.path.absolute())
+    parts = (part.replace(there, here) for part in (error.what, error.why, error.remedy))
+    return FailedReport(task.path, type(error)(*parts))
+
+
+def _died(task: Task, error: KilledWorker) -> WorkerError:
+    return WorkerError(
+        f"cannot analyse {task.path}",
+        f"the workers that analysed it died, the last one at {error.last_worker.address}",
+        "look at their logs: perhaps memory ran out",
+    )
+
+
+def _disconnected(scheduler: str) -> WorkerError:
+    return WorkerError(
+        f"cannot go on with the scheduler {scheduler}",
+        "the connection is lost",
+        "check that it still runs, and analyse again",
     )

@@ -11,8 +11,7 @@ from traceprof.frames.results import frame
 from traceprof.run import opening
 from traceprof.run.host_clock import aligned
 from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
-from traceprof.trace.folder import report_paths
-from traceprof.trace.open import open_trace
+from traceprof.trace.open import open_trace, report_paths
 from traceprof.units import reports_text
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from traceprof.frames.results import Part
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
-    from traceprof.trace.folder import AnyPath
     from traceprof.trace.model.trace import Trace
+    from traceprof.trace.open import AnyPath
 
 
 class RunFrames:

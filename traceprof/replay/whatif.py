@@ -37,8 +37,8 @@ from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.results import Answer, Asked, Refusal, WhatIf
 from traceprof.run.guard import collected_failures, optional
-from traceprof.trace.folder import report_paths
 from traceprof.trace.grouping import quantiles_of
+from traceprof.trace.open import report_paths
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.results import Baseline, StepPath
-    from traceprof.trace.folder import AnyPath
+    from traceprof.trace.open import AnyPath
 
 _DRAWS, _SEED = 1000, 1
 MAX_WITHOUT_STEPS = 1_000_000

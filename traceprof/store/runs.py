@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.documents.analysis.model import Document
-    from traceprof.trace.folder import AnyPath
+    from traceprof.trace.open import AnyPath
 
     Row = tuple[str | int | float | bytes | None, ...]
 

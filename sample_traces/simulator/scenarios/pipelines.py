@@ -18,7 +18,7 @@ from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.actions import Communicator, KernelWork, Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
 from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
-from traceprof.run.pipeline_orders import ORDERS, Pass
+from traceprof.ranks.pipelines import ORDERS, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, Ho
 from sample_traces.simulator.machine import HOST_TABLES
 from sample_traces.simulator.scenarios.setup import Scenario, Setup
 from sample_traces.simulator.scenarios.training import of_each_rank, optimize, programs
-from traceprof.run.pipeline_orders import Pass, one_forward_one_backward
+from traceprof.ranks.pipelines import Pass, one_forward_one_backward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,6 +22,7 @@ from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
+from traceprof.ranks.pipelines import one_forward_one_backward
 from traceprof.replay.assumptions.assumption import Variant, combined, parse
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
 from traceprof.replay.assumptions.sends import _Orders, blocked_sends
@@ -29,7 +30,6 @@ from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
 from traceprof.replay.results import SendName, StreamOrder
 from traceprof.replay.whatif import answers_to, whatif
-from traceprof.run.pipeline_orders import one_forward_one_backward
 
 Orders = dict[int, list[Send]]
 _SEND = 1

@@ -18,14 +18,13 @@ from tests.support.selection import known, long_after
 from traceprof.errors import MissingExtraError, TraceFormatError
 from traceprof.run.opening import open_report
 from traceprof.trace.columns import Column
-from traceprof.trace.folder import reports_in
 from traceprof.trace.kineto import file as packing
 from traceprof.trace.kineto.events import EventDecoder, Kind, nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.trace import Trace
-from traceprof.trace.open import open_trace
+from traceprof.trace.open import open_trace, reports_in
 
 EPOCH_US = 1_700_000_000_000_000
 EVENTS = [

@@ -11,13 +11,12 @@ from tests.reference import completeness, kineto
 from tests.support.claims import analyzed, assert_agrees
 from tests.support.traces import OWN_PROFILES, REAL_FOLDER, ranks_of
 from traceprof.analysis import analyze_reports
-from traceprof.trace.folder import reports_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Trace
-from traceprof.trace.open import open_trace
+from traceprof.trace.open import open_trace, reports_in
 
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
 """Real traces that the machine has beside `OWN_PROFILES`."""

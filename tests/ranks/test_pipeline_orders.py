@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.selection import long_after
-from traceprof.run.pipeline_orders import ORDERS, interleaved
+from traceprof.ranks.pipelines import ORDERS, interleaved
 
 
 @pytest.mark.parametrize("num_stages", long_after(2, [2, 4, 8]))
