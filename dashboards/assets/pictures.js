@@ -1,16 +1,9 @@
 // @ts-check
-// Pictures of a page, as it stands: an SVG file that holds the page with its styles and charts, and
-// the same as PNG with at least two pixels for each. A caption says what it shows, and its address.
+// Pictures of a page, as it stands: an SVG drawing of its surfaces, lines, texts and pictures, which any
+// program shows, and the same as PNG with at least two pixels for each. A caption says what it shows,
+// and its address.
 
 const SVG = "http://www.w3.org/2000/svg";
-const XHTML = "http://www.w3.org/1999/xhtml";
-
-/**
- * The text of all styles of the page.
- * @param {Iterable<CSSStyleSheet>} sheets
- */
-export const stylesOf = (sheets) =>
-  [...sheets].flatMap(({ cssRules }) => [...cssRules].map(({ cssText }) => cssText)).join("\n");
 
 /**
  * The file name of a page's picture: "launch-queue.png".
@@ -20,52 +13,189 @@ export const stylesOf = (sheets) =>
 export const fileOf = (title, kind) =>
   `${title.split(" · ")[0]?.toLowerCase().replaceAll(/\W+/g, "-") || "traceprof"}.${kind}`;
 
-/** @param {HTMLElement} page */
-async function copyOf(page) {
-  const copy = /** @type {HTMLElement} */ (page.cloneNode(true));
-  const drawn = page.querySelectorAll("canvas");
-  for (const [index, canvas] of copy.querySelectorAll("canvas").entries()) {
-    const image = document.createElement("img");
-    image.src = drawn[index].toDataURL();
-    image.className = canvas.className;
-    image.setAttribute("style", canvas.getAttribute("style") ?? "");
-    const { width, height } = drawn[index].getBoundingClientRect();
-    Object.assign(image.style, { width: `${width}px`, height: `${height}px` });
-    canvas.replaceWith(image);
+/**
+ * A shape of a drawing; what is not known is left out.
+ * @param {string} name
+ * @param {Record<string, string | number>} [attributes]
+ * @param {(Node | string)[]} children
+ */
+function shape(name, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== "") element.setAttribute(key, typeof value === "number" ? String(+value.toFixed(2)) : value);
   }
-  for (const image of copy.querySelectorAll("img[src^='/']")) { // a picture loads nothing
-    const text = await (await fetch(/** @type {HTMLImageElement} */ (image).src)).text();
-    image.setAttribute("src", `data:image/svg+xml,${encodeURIComponent(text)}`);
-  }
-  copy.querySelector(".caption")?.append(` · ${location.href}`);
-  for (const unseen of copy.querySelectorAll(".unseen, .save, [hidden]")) unseen.remove();
-  return copy;
+  element.append(...children);
+  return element;
 }
 
-/** The page as the text of an SVG file, and its size in pixels. */
+const measure = document.createElement("canvas").getContext("2d");
+
+/**
+ * A text on one line, in a box on the page that its font's letters fill from top to bottom.
+ * @param {string} text
+ * @param {CSSStyleDeclaration} style
+ * @param {{ left: number, top: number, width: number, height: number }} box
+ */
+function textShape(text, style, { left, top, width, height }) {
+  const { fontStyle, fontWeight, fontSize, fontFamily, color, textDecorationLine } = style;
+  let above = 0.8;
+  if (measure) {
+    measure.font = `${fontStyle} ${fontWeight} ${fontSize} ${fontFamily}`;
+    const { fontBoundingBoxAscent: ascent, fontBoundingBoxDescent: descent } = measure.measureText(text);
+    above = ascent / (ascent + descent);
+  }
+  return shape("text", {
+    "x": left, "y": top + above * height, "font-family": fontFamily, "font-size": fontSize,
+    "font-weight": fontWeight, "font-style": fontStyle === "normal" ? "" : fontStyle, "fill": color,
+    "text-decoration": textDecorationLine === "none" ? "" : textDecorationLine,
+    ...(width ? { textLength: width, lengthAdjust: "spacingAndGlyphs" } : {}),
+  }, text);
+}
+
+/**
+ * The lines of a text as the page breaks it, and where they are.
+ * @param {Text} text
+ */
+function* linesOf(text) {
+  const range = document.createRange();
+  const start = text.data.search(/\S/);
+  if (start < 0) return;
+  range.setStart(text, start);
+  range.setEnd(text, text.data.trimEnd().length);
+  const boxes = range.getClientRects();
+  if (boxes.length === 1 && boxes[0]) {
+    yield { data: range.toString().replaceAll(/\s+/g, " "), box: boxes[0] };
+    return;
+  }
+  /** @type {{ data: string, box: { left: number, top: number, width: number, height: number } } | null} */
+  let line = null;
+  let at = start;
+  for (const letter of range.toString()) {
+    range.setStart(text, at);
+    range.setEnd(text, at += letter.length);
+    const box = range.getBoundingClientRect();
+    if (!box.width) continue;
+    if (line && Math.abs(box.top - line.box.top) < box.height / 2) {
+      line.data += letter;
+      line.box.width = box.right - line.box.left;
+    } else {
+      if (line) yield line;
+      line = { data: letter, box: { left: box.left, top: box.top, width: box.width, height: box.height } };
+    }
+  }
+  if (line) yield line;
+}
+
+/** @param {string} length such as "12px" */
+const pixels = (length) => Number(length.replace("px", "")) || 0; // of a percentage none is drawn
+
+const CLEAR = "rgba(0, 0, 0, 0)";
+
+/**
+ * The surface and the lines around an element.
+ * @param {CSSStyleDeclaration} style
+ * @param {DOMRect} box
+ */
+function* surfaceOf(style, { left, top, width, height }) {
+  const radius = pixels(style.borderTopLeftRadius);
+  const place = { x: left, y: top, width, height, rx: Math.min(radius, width / 2, height / 2) };
+  if (style.backgroundColor !== CLEAR) yield shape("rect", { ...place, fill: style.backgroundColor });
+  const hatched = /repeating-linear-gradient\(135deg, (rgba?\([^)]*\))/.exec(style.backgroundImage);
+  if (hatched) yield shape("rect", { ...place, "fill": hatched[1] ?? "", "fill-opacity": 0.4 });
+  const [right, bottom] = [left + width, top + height];
+  const sides = /** @type {const} */ ([
+    ["Top", left, top, right, top], ["Right", right, top, right, bottom],
+    ["Bottom", left, bottom, right, bottom], ["Left", left, top, left, bottom],
+  ]);
+  const drawn = sides.flatMap(([side, x1, y1, x2, y2]) => {
+    const [wide, color] = [pixels(style[`border${side}Width`]), style[`border${side}Color`]];
+    return wide && color !== CLEAR ? [{ x1, y1, x2, y2, "stroke": color, "stroke-width": wide }] : [];
+  });
+  const around = drawn.length === 4 && drawn.every(({ stroke }) => stroke === drawn[0]?.stroke);
+  const outline = style.outlineStyle === "none" ? 0 : pixels(style.outlineWidth);
+  const [line, wide] = around ? [drawn[0]?.stroke ?? "", drawn[0]?.["stroke-width"] ?? 0] : [style.outlineColor, outline];
+  if (wide) yield shape("rect", { ...place, "fill": "none", "stroke": line, "stroke-width": wide });
+  if (!around) for (const side of drawn) yield shape("line", side);
+}
+
+/**
+ * A drawing of the report with the colours of a theme written out: other programs know no variables.
+ * @param {string} svg
+ * @param {boolean} isDark
+ */
+export function plain(svg, isDark) {
+  /** @type {Record<string, string>} */
+  const values = {}; // those of the dark theme come last
+  for (const [, name = "", value = ""] of svg.matchAll(/--([\w-]+): ([^;}]+)/g)) {
+    if (isDark || !(name in values)) values[name] = value.trim();
+  }
+  return svg.replaceAll(/var\(--([\w-]+)\)/g, (_, name) => values[name] ?? "none");
+}
+
+const DATA = "data:image/svg+xml,";
+
+/** @param {string} source of a picture in the page */
+async function embedded(source) {
+  const svg = source.startsWith(DATA)
+    ? decodeURIComponent(source.slice(DATA.length)) : await (await fetch(source)).text();
+  return DATA + encodeURIComponent(plain(svg, document.documentElement.dataset["theme"] === "dark"));
+}
+
+/**
+ * Draw an element and what is in it. Of canvases alone the picture has their pixels.
+ * @param {Element} element
+ * @param {Element} into
+ */
+async function draw(element, into) {
+  if (!element.checkVisibility({ visibilityProperty: true }) || element.matches(".unseen, .save")) return;
+  const [style, box] = [getComputedStyle(element), element.getBoundingClientRect()];
+  const { left: x, top: y, width, height } = box;
+  const parts = style.opacity === "1" ? into : shape("g", { opacity: style.opacity });
+  if (parts !== into) into.append(parts);
+  parts.append(...surfaceOf(style, box));
+  if (element instanceof HTMLCanvasElement) {
+    if (width && height) parts.append(shape("image", { x, y, width, height, href: element.toDataURL() }));
+  } else if (element instanceof HTMLImageElement) {
+    parts.append(shape("image", { x, y, width, height, href: await embedded(element.src) }));
+  } else if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement) {
+    const ticked = element instanceof HTMLInputElement && element.checked ? "✓" : "";
+    const text = /checkbox|radio/.test(element.type) ? ticked : element.value;
+    const high = 1.2 * pixels(style.fontSize);
+    const place = { left: x + pixels(style.paddingLeft), top: y + (height - high) / 2, width: 0, height: high };
+    if (text) parts.append(textShape(text, style, place));
+  } else {
+    const cut = style.overflow !== "visible" && width && height
+      && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
+    let inside = parts;
+    if (cut) {
+      const id = `cut${Math.random().toString(36).slice(2)}`;
+      const hole = shape("clipPath", { id }, shape("rect", { x, y, width, height }));
+      inside = shape("g", { "clip-path": `url(#${id})` });
+      parts.append(hole, inside);
+    }
+    for (const child of element.childNodes) {
+      if (child instanceof Element) await draw(child, inside);
+      else if (child instanceof Text) inside.append(...[...linesOf(child)].map(({ data, box: place }) => textShape(data, style, place)));
+    }
+  }
+}
+
+/** The page as an SVG drawing, and its size in pixels. */
 async function pictured() {
   const page = /** @type {HTMLElement} */ (document.getElementById("page"));
+  const caption = page.querySelector(".caption");
+  const said = caption?.textContent ?? "";
   page.classList.add("pictured"); // shows the caption
-  const copy = copyOf(page);
-  const { width } = page.getBoundingClientRect();
+  if (caption) caption.textContent = `${said} · ${location.href}`;
+  const { left, top, width } = page.getBoundingClientRect();
   const height = Math.max(page.scrollHeight, page.offsetHeight);
+  const root = shape("svg", { width, height, viewBox: `${left} ${top} ${width} ${height}` },
+    shape("title", {}, caption?.textContent ?? ""),
+    shape("rect", { x: left, y: top, width, height, fill: getComputedStyle(document.body).backgroundColor }));
+  await draw(page, root);
   page.classList.remove("pictured");
-  const { font, color, backgroundColor } = getComputedStyle(document.body);
-  const svg = document.createElementNS(SVG, "svg");
-  const sizes = { width: String(width), height: String(height), viewBox: `0 0 ${width} ${height}` };
-  for (const [name, value] of Object.entries(sizes)) svg.setAttribute(name, value);
-  svg.dataset["theme"] = document.documentElement.dataset["theme"]; // where style.css finds its colours
-  const style = document.createElementNS(SVG, "style");
-  style.textContent = stylesOf(document.styleSheets);
-  const frame = document.createElementNS(SVG, "foreignObject");
-  frame.setAttribute("width", "100%");
-  frame.setAttribute("height", "100%");
-  const body = document.createElementNS(XHTML, "div");
-  body.setAttribute("style", `font: ${font.replaceAll('"', "'")}; color: ${color}; background: ${backgroundColor}`);
-  body.append(await copy);
-  frame.append(body);
-  svg.append(style, frame);
-  return { text: new XMLSerializer().serializeToString(svg), width, height };
+  if (caption) caption.textContent = said;
+  return { text: new XMLSerializer().serializeToString(root), width, height };
 }
 
 /**
@@ -95,7 +225,7 @@ export async function savePicture(kind) {
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [width, height].map((pixels) => Math.round(pixels * Math.max(2, devicePixelRatio)));
+  [canvas.width, canvas.height] = [width, height].map((size) => Math.round(size * Math.max(2, devicePixelRatio)));
   canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
   canvas.toBlob((file) => { if (file) save(file, name); });
 }

@@ -3,12 +3,13 @@
 import json
 import struct
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+import resvg_py
 from playwright.sync_api import Locator, Page, expect
 
 from tests.support.dashboard import Serve, box_of
@@ -222,6 +223,30 @@ def test_charts_take_the_theme_and_the_width(page: Page, sample_url: str) -> Non
     expect(page.locator("#steps-bars .uplot canvas").first).to_be_visible()
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+SHAPES = {"svg", "title", "rect", "line", "text", "image", "g", "clipPath"}
+
+# How far two pictures are apart, of 1: in the mean over points of 8 pixels and colours.
+DISTANCE = """async (pictures) => {
+    const points = [];
+    for (const hex of pictures) {
+        const bytes = Uint8Array.from(hex.match(/../g), (pair) => parseInt(pair, 16));
+        const image = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+        const canvas = new OffscreenCanvas(160, 100);
+        const context = canvas.getContext("2d");
+        context.drawImage(image, 0, 0, canvas.width, canvas.height);
+        points.push(context.getImageData(0, 0, canvas.width, canvas.height).data);
+    }
+    const [one, other] = points;
+    return one.reduce((sum, value, at) => sum + Math.abs(value - other[at]), 0) / one.length / 255;
+}"""
+
+
+def opened_elsewhere(svg: Path) -> bytes:
+    """Return what another program than a browser draws of a picture, as PNG."""
+    return bytes(resvg_py.svg_to_bytes(svg_path=str(svg)))
+
+
 def saved(page: Page, kind: str, folder: Path) -> Path:
     with page.expect_download() as download:
         page.click(f"#save-{kind}")
@@ -242,9 +267,10 @@ def test_a_page_is_saved_as_svg_and_png(page: Page, sample_url: str, tmp_path: P
     assert "Where each step's time went" in written_text
     said = f"Steps of {SAMPLE.name} · rank 1 · 1.501000 s to 1.512000 s · steps 0 to 3"
     assert f"{said} · traceprof {__version__} · {page.url}" in written_text
-    images = [element.get("src", "") for element in tree.iter("{http://www.w3.org/1999/xhtml}img")]
+    images = [element.get("href", "") for element in tree.iter(f"{SVG}image")]
     assert len(images) == page.locator("#page canvas").count() > 0
     assert all(image.startswith("data:image/png") for image in images)
+    assert {element.tag.removeprefix(SVG) for element in tree.iter()} == SHAPES
     png = saved(page, "png", tmp_path)
     assert png.name == "steps.png"
     written = png.read_bytes()
@@ -255,3 +281,35 @@ def test_a_page_is_saved_as_svg_and_png(page: Page, sample_url: str, tmp_path: P
     assert 2 * box["height"] < height < 2 * (box["height"] + 60)  # the caption
     # The same with nothing on it would take some 8 kB.
     assert len(written) > 40_000
+    assert page.evaluate(DISTANCE, [written.hex(), opened_elsewhere(svg).hex()]) < 0.04
+
+
+@pytest.mark.slow
+def test_a_print_is_of_the_page_with_its_caption(page: Page, sample_url: str) -> None:
+    page.goto(sample_url)
+    caption, bar = page.locator("#page .caption"), page.locator(".shell > .head")
+    expect(bar).to_be_visible()
+    expect(caption).to_be_hidden()
+    page.emulate_media(media="print")
+    expect(caption).to_contain_text(f"traceprof {__version__}")
+    expect(caption).to_be_visible()
+    expect(bar).to_be_hidden()
+    page.emulate_media(media="screen")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+def test_a_drawing_of_evidence_has_its_colours_in_other_programs(
+    page: Page, sample_url: str, tmp_path: Path, theme: Literal["light", "dark"]
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(sample_url)
+    page.wait_for_function("() => document.querySelector('.finding img')?.naturalWidth > 0")
+    page.wait_for_load_state("networkidle")
+    svg, png = saved(page, "svg", tmp_path), saved(page, "png", tmp_path)
+    page.emulate_media(color_scheme="light")
+    written = svg.read_text()
+    assert "data:image/svg+xml," in written
+    assert "var(" not in unquote(written)
+    distance = page.evaluate(DISTANCE, [png.read_bytes().hex(), opened_elsewhere(svg).hex()])
+    assert distance < 0.04
