@@ -68,7 +68,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
             assert asked.refused
             return
         graph = run_graph(analysis, [Variant(), Variant(None, Reading(keeps_unexplained=False))])
-        steps, _ = replayed_steps(graph)
+        steps, *_ = replayed_steps(graph)
         assert np.array_equal(steps[:, 0], measured_steps(graph))
         misfit = known(asked.baseline.misfit)
         assert len(asked.answers) >= 10
@@ -114,7 +114,7 @@ def test_waits_taken_out_of_each_rank_by_itself(
             graph = run_graph(
                 dataclasses.replace(analysis, run=run), [Variant(), Variant(parse("no-sync"))]
             )
-            steps, _ = replayed_steps(graph)
+            steps, *_ = replayed_steps(graph)
             change = float(steps[:, 0].sum() - steps[:, 1].sum()) / _MS
             assert change == pytest.approx(expected, abs=max(tolerance, 0.005 * expected))
 
@@ -348,7 +348,7 @@ def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
         variants = [Variant(), Variant(parse("no-sync"))]
         graph = run_graph(analysis, variants, keeps_processes=True)
         waits = [kept.unpacked.process.host_waits for kept in graph.kept]
-        steps, _ = replayed_steps(graph)
+        steps, *_ = replayed_steps(graph)
     assert sum(int(one.is_needed.sum()) for one in waits) == 2 * 20
     (before, after), *_ = steps.tolist()
     assert before - after < 0.01 * before

@@ -321,7 +321,7 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
         graph = run_graph(analysis, [Variant(), Variant(parse("no-sync"))], sample)
-        steps, _ = replayed_steps(graph)
+        steps, *_ = replayed_steps(graph)
         assert len(steps) == MIN_STEPS
         assert np.array_equal(steps[:, 0], measured_steps(graph))
         for rank in sample.steps.values():
@@ -356,7 +356,7 @@ def test_processes_prepare_the_replay_that_one_does(
         again = [reweighed(graph, variants[1:]) for graph in (alone, shared)]
         for first, second in ((alone, shared), again):
             assert np.array_equal(first.weights.columns(), second.weights.columns())
-            assert all(map(np.array_equal, replayed_steps(first), replayed_steps(second)))
+            assert all(map(np.array_equal, replayed_steps(first)[:2], replayed_steps(second)[:2]))
 
 
 def test_some_steps_say_what_all_say_and_whatif_the_same(

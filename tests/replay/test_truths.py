@@ -12,9 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.scenarios.setup import Setup
-from tests.support.changed_programs import PAIRS, Pair, statistics_behind_gradients
-from tests.support.changes import each_on_its_own_stream, recorded, step_ns
+from tests.support.changed_programs import (
+    PAIRS,
+    Pair,
+    launch_bound_reductions,
+    statistics_behind_gradients,
+)
+from tests.support.changes import each_on_its_own_stream, recorded, step_ns, without_launching
 from tests.support.selection import long_after
 from traceprof.replay.whatif import whatif
 
@@ -119,6 +125,40 @@ def test_a_wait_that_is_longer_than_clocks_may_be_off_goes_with_its_cause(tmp_pa
     of_seed = outcome(pair, 8, tmp_path / "run.sqlite")
     assert of_seed.step_ns < 1_000_000
     assert of_seed.is_close
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "num_reductions"),
+    [
+        (3, 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in ((4, 1), (12, 1), (4, 4), (6, 12))
+        ),
+    ],
+)
+def test_launches_in_no_time_gain_no_more_than_is_said_of_few_steps_of_staggered_ranks(
+    num_steps: int, num_reductions: int, tmp_path: Path
+) -> None:
+    """Nor where streams wait for each other, which launching hid: each wait may be a quick one."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        setup = launch_bound_reductions(num_steps, num_reductions, rng)
+        result = setup.run()
+        asked = whatif(recorded(setup, tmp_path / f"{seed}.sqlite", result), assume=["launch=0"])
+        assert asked.whatif.baseline is not None
+        counted = range(asked.whatif.baseline.num_steps)  # the last one is cut
+        before, after = (
+            np.mean([row["window_ns"] for row in steps if row["step"] in counted])
+            for steps in (
+                Ranks(run).breakdown()["steps"] for run in (result, without_launching(setup))
+            )
+        )
+        (limit,) = asked.whatif.answers
+        assert limit.is_bound
+        assert limit.change_ns is not None
+        assert limit.change_ns <= after - before < -0.25 * before
+        assert limit.change_ns >= 1.1 * (after - before)
 
 
 _WITHOUT_EVENTS = (

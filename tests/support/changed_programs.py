@@ -71,6 +71,22 @@ def launch_bound(rng: np.random.Generator) -> Setup:
     return replace(setup, latencies=Latencies(stream_gap=1_500))
 
 
+def launch_bound_reductions(num_steps: int, num: int, rng: np.random.Generator) -> Setup:
+    """Two ranks, never waiting for their GPUs but for each other: this number of reductions."""
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        for _ in range(num):
+            host.launch(host.compute, *kernels.TINY * 15)
+            reduce_beside(host, 14 * _MIB)
+        host.launch(host.compute, *kernels.TINY * 6)
+        host.follow(host.compute, host.nccl)
+        host.launch(host.compute, *kernels.TINY * 6)
+
+    latencies = Latencies(stream_gap=1_500)
+    return Setup(programs(rng, num_steps, step), lambda _: [], latencies=latencies)
+
+
 def slowed_down(rng: np.random.Generator) -> Setup:
     """Reductions are hidden, but the kernels beside them take 1.4 times as long."""
 

@@ -310,6 +310,10 @@ class CheckedReplay(Record, frozen=True):
     communication: Float64  # float64[s], communication time, ns
     # float64[s, w n], ns, under each of n assumptions, without their changes of edges between ranks
     lengths: Float64
+    # float64[w] and float64[w n], ns, the mean step of the rank where it is longest, by begin: how
+    # late that one began counts, too
+    own_as_it_is: Float64
+    own_lengths: Float64
     first: int  # first column of `lengths` in the graph's weights
     # places of each assumption's alternative readings among the n
     others: tuple[range, ...]
@@ -418,6 +422,13 @@ class CheckedReplay(Record, frozen=True):
         orders = tuple(order for change in changes for order in change.orders)
         return StepsUnder(steps, tuple(otherwise), orders)
 
+    def own_change_ns(self, place: int, assumption: Assumption) -> float:
+        """Return how the longest mean step changes: ranks that were staggered gain unequally."""
+        if assumption.changes_run:
+            return 0.0
+        own = self.own_lengths[self.as_it_is.shape[1] * place + Way.PLAIN]
+        return float(own - self.own_as_it_is[Way.PLAIN])
+
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
         """Return two lower bounds of a step under an assumption, in ns: a safe one and an estimate.
 
@@ -443,8 +454,10 @@ class CheckedReplay(Record, frozen=True):
         share = profilers_share(self.analysis)
         variants = [variant for reading in replayed for variant in variants_of(reading, share)]
         graph = reweighed(self.graph, variants)
-        lengths = replayed_steps(graph)[1]
-        return replace(self, graph=graph, lengths=lengths, first=0, others=others)
+        by_begin, lengths, of_ranks = replayed_steps(graph)
+        slowest = slowest_rank(self.analysis.measured.of(breakdown))
+        own = self.share_by_begin @ _of_rank(slowest.rank, graph, of_ranks, by_begin)
+        return replace(self, graph=graph, lengths=lengths, own_lengths=own, first=0, others=others)
 
 
 def checked_replay(
@@ -487,9 +500,10 @@ def checked_replay(
     except CannotReplayError as error:
         return Refusal(str(error), None)
     measured = measured_steps(graph)
-    replayed, by_end = replayed_steps(graph)
+    replayed, by_end, of_ranks = replayed_steps(graph)
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.steps, slowest)
+    own = share_by_begin @ _of_rank(slowest.rank, graph, of_ranks, replayed)
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
     baseline = _baseline(graph, measured, removed, share_by_begin, slowest)
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
@@ -509,10 +523,20 @@ def checked_replay(
         as_it_is=by_end[:, : len(Way)],
         communication=_communication(analysis, graph),
         lengths=by_end[:, len(Way) : -2],
+        own_as_it_is=own[: len(Way)],
+        own_lengths=own[len(Way) : -2],
         first=len(Way),
         others=others,
         has_limits=has_limits,
     )
+
+
+def _of_rank(rank: int, graph: RunGraph, of_ranks: Sequence[Float64], of_all: Float64) -> Float64:
+    """Return the step lengths of a rank; the mean over all if it lacks some of the steps."""
+    for steps, lengths in zip(graph.steps, of_ranks, strict=True):
+        if steps.rank == rank and steps.is_marked and len(lengths) == len(of_all):
+            return lengths
+    return of_all
 
 
 def _num_launching(rank: Rank) -> int:

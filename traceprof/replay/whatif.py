@@ -171,8 +171,9 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     floor, least = (min(ns, step) for ns in replay.least_ns(place, assumption))
     paced = [] if under.paced is None else [under.paced[:, ways]]
     changes += [change for some in paced for change in (share @ (some - before)).tolist()]
-    is_open = -min(changes) > misfit and max(changes) > MIN_SURE * min(changes)
-    is_open = is_open or assumption.is_bound
+    is_open = assumption.is_bound or (
+        -min(changes) > misfit and max(changes) > MIN_SURE * min(changes)
+    )
     others = [other[:, ways] for other in under.otherwise]
     changes += [change for some in others for change in (share @ (some - before)).tolist()]
     if assumption.frees_host:
@@ -183,8 +184,8 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     off = abs(min(changes) if is_bound else change) * resolution
     if is_bound or is_open:
         # By its end, the first step counts nothing: it may be the one that gains most.
-        for some in (lengths, *others):
-            changes += (replay.share_by_begin @ (some - before)).tolist()
+        by_begin = [replay.share_by_begin @ (some - before) for some in (lengths, *others)]
+        changes += [*np.concatenate(by_begin).tolist(), replay.own_change_ns(place, assumption)]
     if is_bound:  # whatever is not known of the run, no change gains more
         if assumption.only_removes and min(changes) >= 0:  # steps that take longer then are noise
             changes.append(float(share @ np.minimum(lengths - before, 0.0)[:, Way.PLAIN]))

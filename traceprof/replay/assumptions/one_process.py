@@ -198,7 +198,8 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     """Let launches, and what a thread runs between them, take no time, or less by a share.
 
     What a CUDA graph does not remove stays: data loading, MPI, sleep, time in which nobody knows
-    what the thread did, and what is done once, such as loading a kernel.
+    what the thread did, and what is done once, such as loading a kernel. Waits between streams that
+    launching hid take as little as they can: nobody has seen them.
     """
     calls = process.calls
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
@@ -207,7 +208,9 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
     later, launching_ns = _launching_before(process, counts_awake=True)
     before[later] = share * launching_ns
-    return replace(durations, saved_in_call_ns=inside, saved_before_call_ns=before)
+    return replace(
+        durations, saved_in_call_ns=inside, saved_before_call_ns=before, has_quick_waits=share == 1
+    )
 
 
 def _launching_before(process: Process, *, counts_awake: bool) -> tuple[Int64, Int64]:

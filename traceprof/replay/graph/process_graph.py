@@ -55,6 +55,7 @@ _CROWDED = 0.9  # of a delay must be covered by other kernels to be laid to them
 _FAR = np.iinfo(np.int64).max // 4
 # Seen on V100, A100 and H100, where a report has none to measure.
 _USUAL_TURN_AROUND_NS, _USUAL_LAUNCH_NS, _USUAL_WAIT_NS = 1_500, 4_000, 3_000
+_LEAST_WAIT_NS = 1_000  # the quickest of 50 waits between streams on A100
 
 
 class Latencies(Record, frozen=True):
@@ -66,6 +67,8 @@ class Latencies(Record, frozen=True):
     after_launch_ns: Int64  # int64[n], from then to its start, where only that held it
     after_previous_ns: Int64  # int64[n], from the end of the one before on its stream
     after_wait_ns: Int64  # int64[m], by row of `OperationWaits`
+    # int64[m], what of it is beyond the quickest waits, where no wait held an operation
+    assumed_wait_ns: Int64
     # int64[n], how much later it began while kernels of other streams left no room
     crowded_ns: Int64
     unexplained_ns: Int64  # int64[n], how much later it began for no known reason
@@ -142,7 +145,13 @@ def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
     unexplained[unexplained > _FAR // 2] = 0  # nothing of what held it is known
     crowded = np.where(_is_crowded(work, unexplained), unexplained, 0)
     return Latencies(
-        launched, after_launch, after_previous, after_wait, crowded, unexplained - crowded
+        launched,
+        after_launch,
+        after_previous,
+        after_wait,
+        _beyond_least(after_wait, by_wait),
+        crowded,
+        unexplained - crowded,
     )
 
 
@@ -163,6 +172,12 @@ def _is_crowded(work: GpuWork, late: Int64) -> Mask:
 def _over(slack: Int64, usual: Int64 | int) -> Int64:
     """Return how much longer than usual each took after what is near; far for what is not."""
     return np.where(slack <= MAX_LATENCY_NS, slack - usual, _FAR)
+
+
+def _beyond_least(after_wait: Int64, was_seen: Mask) -> Int64:
+    """Return what delays after waits exceed the quickest ones by, where none was seen to hold."""
+    beyond = np.clip(after_wait - _LEAST_WAIT_NS, 0, _USUAL_WAIT_NS - _LEAST_WAIT_NS)
+    return np.zeros_like(beyond) if was_seen.any() else beyond
 
 
 def _usual(

@@ -248,15 +248,15 @@ _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cac
 _MAX_WEIGHTS = 1_000_000  # at once, if more than one set is: each takes eight bytes
 
 
-def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
+def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64, tuple[Float64, ...]]:
     """Return the length of each step by begin and by end, for each set of weights, ns.
 
-    float64[s, k] each, the mean over the ranks that have the step. Steps are separated by where
-    they begin, as in reports; and by where their work is over. A host that runs ahead begins the
-    next steps (a copy on a stream of its own) long before their work is done: then only the ends
-    show how fast steps follow each other.
+    float64[s, k] each, the mean over the ranks that have the step; and those by begin of each rank.
+    Steps are separated by where they begin, as in reports; and by where their work is over. A host
+    that runs ahead begins the next steps (a copy on a stream of its own) long before their work is
+    done: then only the ends show how fast steps follow each other.
     """
-    steps, by_end = [], []
+    steps, by_end, of_ranks = [], [], []
     numbers, place = graph.weights.distinct()
     at_once = min(max(_MAX_WEIGHTS // len(graph.weights.full), 1), _AT_ONCE)
     for first in range(0, len(numbers), at_once):
@@ -265,6 +265,7 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
             np.diff(_with_others(times, rank_steps, rank_steps.nodes), axis=0)
             for rank_steps in graph.steps
         ]
+        of_ranks.append(lengths)
         steps.append(by_number(graph.steps, lengths))
         ends = [
             _with_others(times, rank_steps, np.append(rank_steps.nodes[:1], rank_steps.last))
@@ -272,7 +273,11 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
         ]
         lengths = [np.diff(np.maximum.accumulate(end, axis=0), axis=0) for end in ends]
         by_end.append(by_number(graph.steps, lengths))
-    return np.concatenate(steps, axis=1)[:, place], np.concatenate(by_end, axis=1)[:, place]
+    return (
+        np.concatenate(steps, axis=1)[:, place],
+        np.concatenate(by_end, axis=1)[:, place],
+        tuple(np.concatenate(some, axis=1)[:, place] for some in zip(*of_ranks, strict=True)),
+    )
 
 
 def _with_others(times: Float64, rank_steps: RankSteps, nodes: Int64) -> Float64:

@@ -110,6 +110,8 @@ class Durations(Record, frozen=True):
     # bool[calls], which hold the host for no operation; None for none
     skips_host_wait: Mask | None = None
     stalls: bool = True  # whether a full queue holds the host
+    # whether waits between streams are as quick as they can be, where none was measured
+    has_quick_waits: bool = False
     # bool[calls], those of threads for which no other waits any more; None for none
     is_loading: Mask | None = None
     # whether communication of unknown communicators counts as independent
@@ -188,6 +190,8 @@ class Weigher:
         latencies = held_out_latencies(process) if reading.is_held_out else process.latencies
         scale = np.float64(reading.has_gpu_time)
         self._after_wait = latencies.after_wait_ns
+        if durations.has_quick_waits:
+            self._after_wait = latencies.after_wait_ns - latencies.assumed_wait_ns
         late = latencies.unexplained_ns * np.float64(reading.keeps_unexplained)
         late = late + latencies.crowded_ns * scale
         self._late = late
