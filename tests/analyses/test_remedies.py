@@ -1,16 +1,18 @@
-"""Each remedy that a page lists is shown by a recording, or by a trace that a test makes.
+"""Each remedy that a page lists is shown by a recording, and none is advised that is done already.
 
 A new remedy needs a row here: the recording that shows it, best a real one.
 """
 
 import gzip
 import re
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.support.traces import closed_analysis
+from tests.reference.already import Rows, contradictions, no_remedies, rows_of
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import registry
 
 RECORDED: dict[str, tuple[str, ...]] = {
@@ -37,7 +39,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "cloverleaf_3.13.2.sqlite": (
         "pin it (cudaMallocHost, or",
         "Let streams wait for",
-        "Copy with cudaMemcpyAsync from",
+        "Copy with cudaMemcpyAsync, launch",
         "Find what the launching",
         "Pin the host's side",
         "Then cudaMemcpyAsync on a",
@@ -261,6 +263,25 @@ MADE_FOR_TESTS = ("FSDP2: prefetch with set_modules_to_forward_prefetch", "let t
 The first waits for one whose all-gathers are long: in the recordings of FSDP here, copies from host
 memory or a late rank take more. The second was seen in a public one, a clustering on a T4.
 """
+PROFILES = {
+    "tests/gpu/recordings/models/workers.pt.trace.json.gz": "channels last",
+    "cases/gb10_graphs_whole.json.gz": "graphs launch",
+    "cases/low_before_high.pt.trace.json.gz": "only the GradScaler reads",
+    "kineto/HolisticTraceAnalysis_nccl_parser_config_nccl_data.json.gz": "TF32 multiplies",
+    "kineto/HolisticTraceAnalysis_trace_diff_test_test.json.gz": "another optimizer is fused",
+    "kineto/b200_training_step.json.gz": "PyTorch's optimizer is fused",
+    "kineto/bytedance_st": "autocast runs",
+    "kineto/dlrm_8ranks": "nothing is allocated twice",
+    "kineto/h100_timesformer.json.gz": "autocast runs",
+    "kineto/mi300_owlv2.json.gz": "autocast runs",
+    "kineto/noise/h100_a1.pt.trace.json.gz": "TF32 multiplies",
+    "kineto/param_resnet.json.gz": "workers load",
+    "kineto/sglang_prefill_decode.json.gz": "it serves",
+    "kineto/vllm_decode_graphs.json.gz": "attention is one kernel",
+    "pairs/kineto_loader/resnet50_w4_a.pt.trace.json.gz": "nothing is reduced",
+    "pairs/v100_mpas_1_async.sqlite": "all memory is pinned",
+}
+"""Recordings with one of the facts that each proves to be done already."""
 
 
 def plain(text: str) -> str:
@@ -300,11 +321,15 @@ def test_each_remedy_has_a_trace_that_shows_it() -> None:
     assert {*remedies()} == {one for of_begin in listed.values() for one in of_begin}
 
 
+def path_of(traces: Path, recording: str) -> Path:
+    here = Path(__file__).parents[2] / recording
+    return here if here.exists() else traces / recording
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("recording", RECORDED)
 def test_recordings_show_remedies(traces: Path, tmp_path: Path, recording: str) -> None:
-    here = Path(__file__).parents[2] / recording
-    path = here if here.exists() else traces / recording
+    path = path_of(traces, recording)
     if recording.endswith(".sqlite.gz"):
         packed, path = path, tmp_path / "unpacked.sqlite"
         path.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -314,3 +339,55 @@ def test_recordings_show_remedies(traces: Path, tmp_path: Path, recording: str) 
     of_recording = [one for one in remedies() if one.startswith(begins)]
     assert len(of_recording) >= len(begins)
     assert not [one for one in of_recording if fragment(one) not in shown]
+
+
+def reports_of(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(one for one in path.iterdir() if one.is_file())
+
+
+def against(path: Path) -> list[tuple[str, str]]:
+    """What is advised against what the reports of a run prove, each after the reason."""
+    advice = [line for one in closed_analysis(path).findings for line in one.advice]
+    return contradictions(map(rows_of, reports_of(path)), advice)
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES)
+def test_samples(sample: Path) -> None:
+    assert not against(sample)
+
+
+@pytest.mark.long
+def test_real_exports(real_trace: Path) -> None:
+    assert not against(real_trace)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recording", PROFILES)
+def test_recordings(traces: Path, recording: str) -> None:
+    path = path_of(traces, recording)
+    assert PROFILES[recording] in no_remedies(rows_of(reports_of(path)[0]))
+    assert not against(path)
+
+
+def test_what_speaks_against_advice_is_found() -> None:
+    """The same report says no more than that all memory is pinned: then nobody has to pin it."""
+    sample = SAMPLE_FOLDER / "pageable-copy.sqlite"
+    advice = [line for one in closed_analysis(sample).findings for line in one.advice]
+    rows = rows_of(sample)
+    assert not contradictions([rows], advice)
+    damaged = rows._replace(from_host=Counter({1: 1}))
+    assert {why for why, _ in contradictions([damaged], advice)} == {"all memory is pinned"}
+    assert not contradictions([damaged, rows], advice)  # another rank's memory is not
+
+
+def test_each_fact_speaks_against_a_remedy() -> None:
+    kernels = Counter({"sm90_xmma_fprop_nhwc_tf32": 9, "flash_fwd_kernel": 9, "AdamFunctor<1>": 9})
+    rows = Rows(kernels, 9, 1, 1, 1, Counter({1: 1}), Counter(), Counter())
+    ranges = ["_MultiProcessingDataLoaderIter.__next__", "execute_context_0(0)_generation_1(1)"]
+    others = rows._replace(
+        kernels=Counter({"FusedAdamMathFunctor": 1, "amp_update_scale": 1}), labels=Counter(ranges)
+    )
+    facts = {**no_remedies(rows), **no_remedies(others)}
+    assert facts.keys() >= {*PROFILES.values()}
+    for why, pattern in facts.items():
+        assert [line for line in remedies() if pattern.search(line)], why

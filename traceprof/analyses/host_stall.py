@@ -55,7 +55,7 @@ _COLLECT = (
 )
 _PAGES = (
     "Page faults and the allocator also hold up one thread: reuse pinned"
-    " memory (pin_memory=True, buffers made once), and let malloc keep its"
+    " buffers, and let malloc keep its"
     " memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
 )
 

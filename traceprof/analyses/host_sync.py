@@ -357,8 +357,8 @@ _TORCH_ADVICE = (
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
 )
 _READ_LATER = (
-    "Read results one iteration later: cudaMemcpyAsync to pinned memory (cudaMallocHost), an event"
-    " after it, and cudaEventSynchronize when the value is needed"
+    "Read results one iteration later: cudaMemcpyAsync to pinned memory, an event after"
+    " it, and cudaEventSynchronize when the value is needed"
 )
 _STREAM_ORDER = (
     "Take synchronizing calls between kernels out: kernels of one stream run in order without them,"

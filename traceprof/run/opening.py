@@ -245,18 +245,9 @@ def _on_graph_nodes(ranks: Sequence[Rank]) -> str | None:
     found = []
     for rank in ranks:
         trace = rank.trace
-        if (
-            trace.format != NSIGHT_FORMAT
-            or rank.device is None
-            or not trace.calls_any("GraphLaunch")
-        ):
+        if trace.format != NSIGHT_FORMAT or rank.device is None:
             continue
-        calls = rank.calls  # before their turn, of such a program only
-        if calls is None:
-            continue
-        names = [key for key, name in trace.api_names.items() if "GraphLaunch" in name]
-        call = rank.launched_by[0]
-        num_nodes = int(np.count_nonzero(calls.packed_name.isin(names)[call[call >= 0]]))
+        num_nodes = rank.num_graph_nodes
         cost_ns, length_ns = num_nodes * _NODE_NS, rank.window.length_ns
         if num_nodes and cost_ns >= _MIN_SHARE * length_ns:
             found.append((cost_ns / max(length_ns, 1), num_nodes))

@@ -41,8 +41,8 @@ _TORCH_COMMAND = lazy(
 # Kernels that NVIDIA's compilers make of OpenACC and OpenMP: function, line, `gpu`.
 _OF_DIRECTIVES = lazy(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
 _DALI = lazy(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
-# PyTorch's fused=True; foreach=True has functors of other names.
-_FUSED_OPTIMIZER = lazy(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b")
+# PyTorch's fused=True, and apex; foreach=True has functors of other names.
+_FUSED_OPTIMIZER = lazy(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b|\bAdamFunctor\b")
 _PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
@@ -58,7 +58,7 @@ class Program(Record, frozen=True):
     evidence: tuple[str, ...] = ()  # the evidence in prose, such as `kernel at::native::copy`
     # whether it runs kernels made of directives, OpenACC's or OpenMP's
     uses_directives: bool = False
-    has_fused_optimizer: bool = False  # whether PyTorch's fused=True is in use, by a kernel's name
+    has_fused_optimizer: bool = False  # whether one is in use, by a kernel's name
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:

@@ -218,6 +218,7 @@ class GpuIdleResult(RankResult, frozen=True):
     allocated: Allocations  # the allocations beside the launches
     # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
+    launches_graphs: bool  # whether most kernels belong to CUDA graphs
     place: str | None  # the range in which the host was for most of the largest cause
     in_mpi: intervals.Intervals  # when the GPU idled because the host was in MPI
 
@@ -286,6 +287,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         how_to_collect=rank.trace.how_to_collect,
         allocated=allocations(rank, window),
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
+        launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
         place=_place(rank, window, max(IdleCause, key=lambda cause: by_cause[cause])),
         in_mpi=intervals.clip(causes.of(IdleCause.MPI), low, high),
     )
@@ -480,6 +482,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         reads_pages=result.reads_pages,
         longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
         once=_once(result, IdleCause.WAITING),
+        launches_graphs=result.launches_graphs,
     )
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
     return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]

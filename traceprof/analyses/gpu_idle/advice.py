@@ -97,6 +97,10 @@ _LOAD_CHEAPER = (
     "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed samples,"
     " read from local disks"
 )
+_GRAPHS = (
+    "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead') (PyTorch"
+    " 2.0) or torch.cuda.make_graphed_callables (1.10)"
+)
 _DALI = (
     (
         "DALI: let its pipeline run further ahead (prefetch_queue_depth) with more threads"
@@ -109,10 +113,7 @@ _DALI = (
 )
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
-        (
-            "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead')"
-            " (PyTorch 2.0) or torch.cuda.make_graphed_callables (1.10)"
-        ),
+        _GRAPHS,
         (
             "Launch fewer, larger kernels: torch.compile fuses them, and a larger batch gives each"
             " more to do"
@@ -172,8 +173,8 @@ _OTHER: Advice = {
             " in the place of synchronize calls between launches"
         ),
         (
-            "Copy with cudaMemcpyAsync from and to pinned memory (cudaMallocHost), launch what does"
-            " not need the result, and wait after that"
+            "Copy with cudaMemcpyAsync, launch what does not need the result, and wait after that;"
+            " the host waits all the same where memory is not pinned"
         ),
     ),
     IdleCause.ALLOCATION: (
@@ -306,6 +307,7 @@ def advice(
     reads_pages: bool,
     longest: Mapping[IdleCause, str],
     once: str = "",
+    launches_graphs: bool = False,
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -322,6 +324,7 @@ def advice(
         reads_pages: whether most code of the host runs before pages that it accesses.
         longest: where the host was longest, by cause: a range, an operator, a call.
         once: where and for how long the host slept or was silent at once, for most of that time.
+        launches_graphs: whether most kernels belong to CUDA graphs.
     """
     lines = [
         line
@@ -344,6 +347,7 @@ def advice(
             else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
         if has_pageable or line != _OVERLAP_COPY
+        if not launches_graphs or line != _GRAPHS
     ]
     if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in held:
         lines.append(_EVENTS.format(how_to_collect(Part.EVENT_RECORDS)))

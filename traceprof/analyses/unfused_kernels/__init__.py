@@ -41,11 +41,7 @@ _OPTIMIZER = (
     " parameters in one pass, foreach=True (the default on GPUs since 2.0) at least in few kernels;"
     " before that NVIDIA apex's FusedAdam, FusedSGD"
 )
-_COMPILE = (
-    "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton"
-    " kernels, and those of the optimizer's step if that is compiled, too"
-    " (2.2)"
-)
+_COMPILE = "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton kernels"
 _GRAPHS = (
     "The GPU waits for the host between them: torch.compile(model, mode='reduce-overhead') (PyTorch"
     " 2.0) or torch.cuda.make_graphed_callables (1.10) launch them as CUDA graphs"
