@@ -70,7 +70,8 @@ class Address:
     pinned: str | None = None  # rows of the timeline that stay on top, by key, with commas between
     hidden: str | None = None  # rows of the timeline that are not shown, by key
     moved: str | None = None  # rows of the timeline in the order in which they were put, by key
-    step_path: str | None = None  # the step with its critical path drawn; `all`: the whole training
+    # the step, or steps as `2-5`, with their critical path drawn; `all`: the whole training
+    step_path: str | None = None
     before: str | None = None  # the other side's compared step, as `rank.step`, or the rank alone
     after: str | None = None  # the compared step of this run, in the same form
     # What the reader chose for all pages, where this view shows something else, such as a
@@ -185,7 +186,7 @@ def _finding(text: str) -> str:
 
 
 def _step(text: str) -> str:
-    for number in text.split("."):
+    for number in re.split("[.-]", text):
         if number != WHOLE_PATH:
             _number(number)
     return text
@@ -226,7 +227,9 @@ PARAMETERS = {
     "pinned": _ROWS,
     "hidden": _ROWS,
     "moved": _ROWS,
-    "path": _Form(f"{WHOLE_PATH}|{_INDEX}", f"a step's number or {WHOLE_PATH!r}", _step),
+    "path": _Form(
+        f"{WHOLE_PATH}|{_INDEX}(-{_INDEX})?", f"a step, steps as 2-5, or {WHOLE_PATH!r}", _step
+    ),
     "before": _RANK_STEP,
     "after": _RANK_STEP,
     "scope": _Form(read=_scope),

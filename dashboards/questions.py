@@ -148,9 +148,10 @@ def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class PathQuestion:
-    """The critical path: calls and operations that determine the length of a step."""
+    """The critical path: calls and operations that determine the length of steps."""
 
-    step: int | None  # the number of the step; None for the whole training
+    step: int | None  # the number of the first step; None for the whole training
+    last: int | None = None  # that of the last one; None if it is the first, too
 
 
 class WhatIfQuestion(NamedTuple):
@@ -173,7 +174,7 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
     if isinstance(question, CompareQuestion):
         return compared_with(analysis, question)
     if isinstance(question, PathQuestion):
-        return step_path(analysis, question.step)
+        return step_path(analysis, question.step, question.last)
     return answers_to(analysis, question.assumed, progress)
 
 

@@ -210,14 +210,30 @@ MAX_PARTS = 5000  # that are drawn, the longest of all
 _MAX_NAME = 200  # characters
 
 
-def step_at(steps: Sequence[StepMeasures], time_ns: int) -> int | None:
-    """Return the number of the step nearest to a time; None without steps."""
+MAX_STEPS = 10  # whose critical path is drawn together
+
+
+def steps_within(
+    steps: Sequence[StepMeasures], start_ns: int, end_ns: int
+) -> tuple[int, int] | None:
+    """Return the first and the last step whose middle is in a time; None without steps.
+
+    Where there is none, or more than `MAX_STEPS`, both are the step nearest to its middle.
+    """
+    middles = {
+        step.number: step.measures.window_start_ns + step.measures.window_ns // 2 for step in steps
+    }
+    inside = [number for number, middle in middles.items() if start_ns <= middle < end_ns]
+    if 0 < len(inside) <= MAX_STEPS:
+        return inside[0], inside[-1]
+    time_ns = (start_ns + end_ns) // 2
 
     def distance(step: StepMeasures) -> int:
         start = step.measures.window_start_ns
         return max(start - time_ns, time_ns - (start + step.measures.window_ns - 1), 0)
 
-    return min(steps, key=distance).number if steps else None
+    nearest = min(steps, key=distance).number if steps else None
+    return None if nearest is None else (nearest, nearest)
 
 
 def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
@@ -236,7 +252,6 @@ def drawn_path(store: Timelines, path: StepPath) -> dict[str, Any]:
         if track.source == OPERATION
     }
     return {
-        "step": path.step,
         "rank": path.rank,
         "length": str(path.length_ns),
         "kinds": {kind: str(kinds[kind]) for kind in sorted(kinds, key=lambda kind: -kinds[kind])},

@@ -17,7 +17,7 @@ from flask import Blueprint, Response, abort, request
 from dashboards.address import WHOLE_PATH, Address
 from dashboards.questions import PathQuestion, questions_about
 from dashboards.timeline import search as searching
-from dashboards.timeline.across_ranks import collective, operation_id, spreads, step_at
+from dashboards.timeline.across_ranks import collective, operation_id, spreads, steps_within
 from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
@@ -230,21 +230,23 @@ def _collective(store: Timelines) -> dict[str, Any]:
 
 
 def _path(store: Timelines) -> dict[str, Any]:
-    """Return the critical path of a step, which is named or runs at a time of a rank.
+    """Return the critical path of steps, which are named or run in a time of a rank.
 
     A client that gets the state `asked` asks again.
     """
     if "step" in request.args:
         text = _text("step")
-        step = None if text == WHOLE_PATH else _whole_number("step", text, 0)
+        first, _, last = text.partition("-")
+        steps = None
+        if text != WHOLE_PATH:
+            steps = _whole_number("step", first, 0), _whole_number("step", last or first, 0)
     else:
         number = _known_rank(store, _integer("rank", 0))
-        step = step_at(
-            store.steps(number), store.clock(number).own(_integer("at", -BEYOND_NS, BEYOND_NS))
-        )
+        start, end = map(store.clock(number).own, _times())
+        steps = steps_within(store.steps(number), start, end)
     analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
-    question = questions_about(analysis).about(PathQuestion(step))
-    named = WHOLE_PATH if step is None else str(step)
+    question = questions_about(analysis).about(PathQuestion(*(steps or (None,))))
+    named = WHOLE_PATH if steps is None else "-".join(map(str, dict.fromkeys(steps)))
     if not question.is_over:
         return {"state": "asked", "step": named}
     if question.answer is None:

@@ -136,23 +136,27 @@ _MAX_STEP = np.iinfo(np.int64).max
 
 
 @optional("critical-path", otherwise=lambda *_: None)
-def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
-    """Return the critical path of a training step as measured; without a step, of the training.
+def step_path(
+    analysis: OpenAnalysis, step: int | None = None, last: int | None = None
+) -> StepPath | None:
+    """Return the critical path of a training step, or of those up to `last`, as measured.
 
-    None if some rank lacks the step, if steps of ranks do not correspond, or if a rank has no
-    GPU or no API calls: dependencies are unknown then.
+    Without a step, of the training. None if some rank lacks a step, if steps of ranks do not
+    correspond, if there are too many to replay, or if a rank has no GPU or no API calls:
+    dependencies are unknown then.
     """
     ranks = analysis.run.ranks
     if not ranks or any(rank.device is None or not rank.calls for rank in ranks):
         return None
     sample = None
     if step is not None:
-        if abs(step) > _MAX_STEP or refused_periods(analysis) is not None:
+        last = step if last is None else last
+        if max(abs(step), abs(last)) > _MAX_STEP or refused_periods(analysis) is not None:
             return None
         measured = {result.rank: result for result in analysis.measured.of(breakdown)}
-        numbers = {rank.rank: np.array([step], np.int64) for rank in ranks}
+        numbers = {rank.rank: np.array([step, last], np.int64) for rank in ranks}
         sample = sample_of(analysis.run, measured, numbers)
-        if sample is None:
+        if sample is None or sample.compared != (step, last):
             return None
     try:
         graph = run_graph(analysis, [Variant()], sample, keeps_processes=True)

@@ -375,12 +375,13 @@ export class TimelineData {
   }
 
   /**
-   * The critical path of a step, or the news that it is being computed.
+   * The critical path of steps, or the news that it is being computed.
    * @param {PathWhere} where
    * @returns {Promise<PathReply>}
    */
   path(where) {
-    return this.#ask("path", "step" in where ? where : { rank: where.rank, at: this.toTime(where.at) });
+    return this.#ask("path", "step" in where ? where
+      : { rank: where.rank, start: this.toTime(where.start), end: this.toTime(where.end) });
   }
 
   /**

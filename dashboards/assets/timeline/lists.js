@@ -127,14 +127,15 @@ export const sharesText = ({ kinds, length }) =>
   kinds.map(({ kind, ns }) => `${kind} ${((100 * ns) / Math.max(length, 1)).toFixed(1)} %`).join(", ");
 
 /**
- * The waits of a step, the longest parts first.
+ * The critical path of steps, the longest parts first.
  * @param {StepPath} path
  * @param {Actions} actions
  */
 export function pathContent(path, actions) {
   const { step, rank, length, numParts, parts } = path;
   const longest = parts.toSorted((one, other) => other.length - one.length).slice(0, MAX_PARTS);
-  const whose = step === "all" ? "the training" : `step ${step}`;
+  const steps = step.includes("-") ? `steps ${step.replace("-", " to ")}` : `step ${step}`;
+  const whose = step === "all" ? "the training" : steps;
   return [
     make("header", {},
       make("h2", {}, `Critical path of ${whose}: ${duration(length)}`),

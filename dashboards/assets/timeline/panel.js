@@ -83,7 +83,7 @@ export class TimelinePanel {
         button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
         button("events", "the events in the area or in the view, one by one (E)", actions.events),
         ...(isLinked ? [] :
-          [button("critical path", "what the end of the step waited for (K)", actions.path)]),
+          [button("critical path", "what the end of the steps in view waited for (K)", actions.path)]),
         button("back", "back to the view before (B)", actions.back),
         button("−", "zoom out (S)", () => actions.zoom(2)),
         button("+", "zoom in (W)", () => actions.zoom(0.5)),

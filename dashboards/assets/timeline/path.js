@@ -44,7 +44,7 @@ export class TimelinePath {
     this.asked = 0;
   }
 
-  // Show the path of the selected step, else of the one in the middle of the view.
+  // Show the path of the step that the selection is in, else of those in view.
   toggle() {
     const { opened, selected, view } = this.timeline;
     if (this.step !== null) {
@@ -52,8 +52,8 @@ export class TimelinePath {
       this.timeline.panel.showNothing();
     } else if (view) {
       const rank = selected ? Number(selected.id.split(".")[0]) : ([...opened][0] ?? 0);
-      const at = selected ? selected.begin : view.start + view.span / 2;
-      this.ask({ rank, at });
+      const [start, length] = selected ? [selected.begin, 1] : [view.start, view.span];
+      this.ask({ rank, start, end: start + Math.max(length, 1) });
     }
   }
 
@@ -75,13 +75,13 @@ export class TimelinePath {
     this.timeline.refresh();
   }
 
-  /** @param {PathWhere} where a step, or a time of a rank */
+  /** @param {PathWhere} where steps, or a time of a rank */
   async ask(where) {
     const { data, panel, root } = this.timeline;
     this.asked += 1;
     const { asked } = this;
     this.step = "step" in where ? where.step : "";
-    panel.showMessage("Working out the critical path of the step …");
+    panel.showMessage("Working out the critical path …");
     for (let place = where; ;) {
       /** @type {PathReply} */
       let reply;

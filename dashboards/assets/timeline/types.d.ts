@@ -231,8 +231,8 @@ export interface Actions {
   showHidden(): void;
 }
 
-/** Whose critical path is asked for: that of a step, or of the step at a time of a rank. */
-export type PathWhere = { step: string } | { rank: number; at: number };
+/** Whose critical path is asked for: that of steps, as 3 or 2-5, or of those in a time of a rank. */
+export type PathWhere = { step: string } | { rank: number } & Interval;
 
 /** Calls and operations, one behind the other, that a step could not be shorter without. */
 export interface PathPart {
@@ -255,7 +255,7 @@ export interface StepPath {
   parts: PathPart[];
 }
 
-/** See dashboards/timeline/critical_path.py. */
+/** See dashboards/timeline/across_ranks.py. */
 export type PathReply = { state: "asked"; step: string } | { state: "unknown"; step: string; why: string } | {
   state: "known";
   step: string;

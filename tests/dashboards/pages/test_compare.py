@@ -159,7 +159,7 @@ def test_both_sides_are_answered(analysis: Analysis, compared: ComparedSides) ->
             assert shown.pop("evidence", []) == []
             assert shown.pop("findings", {}) == {}
             assert {**shown, "is_all": True} == {**expected, "is_all": True}
-    assert ask("/timeline-before/path?rank=0&at=0") is None
+    assert ask("/timeline-before/path?rank=0&start=0&end=1") is None
     assert ask("/timeline-before/collective?id=0.op.3") is None
     assert ask("/timeline-before/steps?rank=17") is None
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from dashboards.timeline import across_ranks as drawing
 from dashboards.timeline.across_ranks import drawn_path as drawn
-from dashboards.timeline.across_ranks import step_at
+from dashboards.timeline.across_ranks import steps_within
 from dashboards.timeline.store import Timelines, TimelineSource
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Timeline, asking
@@ -68,22 +68,50 @@ def test_of_very_many_parts_the_longest_are_drawn(
     assert said["num_parts"] == len(path.parts)
 
 
-def test_the_step_at_a_time_is_asked_for(analysis: Analysis) -> None:
+def test_the_steps_in_a_time_are_asked_for(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (first, *_) = analysis.result.breakdown
     for step in first.steps:
         start, length = step.measures.window_start_ns, step.measures.window_ns
         for at in (start, start + length - 1):
-            assert step_at(first.steps, at) == step.number
-    assert step_at(first.steps, 0) == first.steps[0].number
-    assert step_at(first.steps, 1 << 60) == first.steps[-1].number
-    assert step_at((), 5) is None
-    middle = first.steps[STEP].measures.window_start_ns + 1000
-    assert answer(analysis, rank=0, at=middle)["step"] == str(STEP)
+            assert steps_within(first.steps, at, at + 1) == (step.number, step.number)
+    begin, end = first.steps[0].measures.window_start_ns, first.steps[-1].measures.window_start_ns
+    assert steps_within(first.steps, begin, end) == (0, first.steps[-2].number)
+    assert steps_within(first.steps, 0, 1) == (0, 0)
+    last = first.steps[-1].number
+    assert steps_within(first.steps, 1 << 60, (1 << 60) + 1) == (last, last)
+    assert steps_within((), 5, 6) is None
+    monkeypatch.setattr(drawing, "MAX_STEPS", 2)  # of more, the one in the middle
+    middle = steps_within(first.steps, begin, end)
+    assert middle == (known(middle)[0],) * 2
+    assert 0 < known(middle)[0] < last
+
+
+def test_steps_have_one_path_that_goes_through_all_of_them(analysis: Analysis) -> None:
+    (first, *_) = analysis.result.breakdown
+    chosen = [step.measures for step in first.steps if STEP <= step.number <= STEP + 2]
+    start, end = chosen[0].window_start_ns, chosen[-1].window_start_ns + chosen[-1].window_ns
+    said = answer(analysis, rank=0, start=start, end=end)
+    assert said["step"] == f"{STEP}-{STEP + 2}"
+    assert answer(analysis, step=said["step"]) == said
+    # It has no gaps, and is as long as the steps are together on the rank that ends last.
+    ends = [int(part["start"]) + part["length"] for part in said["parts"]]
+    assert [int(part["start"]) for part in said["parts"]][1:] == ends[:-1]
+    lengths = {
+        result.rank: sum(
+            step.measures.window_ns for step in result.steps if STEP <= step.number <= STEP + 2
+        )
+        for result in analysis.result.breakdown
+    }
+    assert int(said["length"]) == pytest.approx(lengths[said["rank"]], rel=0.01)
+    alone = [answer(analysis, step=STEP + place) for place in range(3)]
+    assert int(said["length"]) == pytest.approx(sum(int(one["length"]) for one in alone), rel=0.02)
 
 
 def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().kernel(0, 100, launch=False).write(tmp_path)) as without_calls:
-        said = answer(without_calls, rank=0, at=0)
+        said = answer(without_calls, rank=0, start=0, end=1)
     assert said["state"] == "unknown"
     assert "API calls" in said["why"]
 
@@ -114,7 +142,7 @@ def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
 @pytest.mark.long
 def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline")
-    page.get_by_role("button", name="what the end of the step waited for").click()
+    page.get_by_role("button", name="what the end of the steps in view waited for").click()
     heading = page.get_by_role("heading", name="Critical path of step")
     heading.wait_for()
     assert timeline.labels[0] == "critical path"
