@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from dashboards.address import TIMELINE
 from dashboards.clock import Clock
-from traceprof.analyses.compute import compute_parts
+from traceprof.analyses import compute_parts
 from traceprof.analyses.kernels import kernel_table, launched_kernels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import UsageError, one_line
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address, Scope
     from dashboards.clock import RankClock
-    from traceprof.analyses.compute.compute_parts import ComputeParts
+    from traceprof.analyses.compute_parts import ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.analyses.shape.results import Judge, RankResult, Result
+    from traceprof.analyses.results import Judge, RankResult, Result
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
     from traceprof.reports.tracks import Scene

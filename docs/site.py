@@ -16,7 +16,7 @@ import click
 from mkdocs.structure.files import File
 
 import traceprof
-from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.explanations import explanation
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.cli.help import about_reports

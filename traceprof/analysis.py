@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
-    from traceprof.analyses.shape.results import Judge, Result
+    from traceprof.analyses.measurements import MeasuredReport, MeasuredRun
+    from traceprof.analyses.results import Judge, Result
     from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.execution.analysis_future import AnalysisFuture
     from traceprof.findings import Finding, NotApplicable

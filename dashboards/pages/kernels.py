@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.questions import PendingAnswer
-    from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts
+    from traceprof.analyses.compute_parts import ComputePart, ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
     from traceprof.analyses.kernels.launched_kernels import ModuleUse
     from traceprof.analysis import Analysis

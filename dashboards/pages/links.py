@@ -11,7 +11,7 @@ from dashboards.view import View, device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
-from traceprof.analyses import link_limits, pageable_copy, peer_transfers
+from traceprof.analyses import links, pageable_copy, peer_transfers
 from traceprof.analyses.links.link_counters import link_rates
 from traceprof.errors import one_line
 from traceprof.intervals import even_limits
@@ -69,7 +69,7 @@ _COUNTERS = (
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    results = view.of(link_limits)
+    results = view.of(links)
     used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
     counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)
     lead = (
@@ -86,9 +86,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _peers(view, used),
         _uses(rows),
         _counters([(result.rank, use) for result in counted for use in result.counters]),
-        missing(
-            view.missing(*link_limits.FINDINGS, *peer_transfers.FINDINGS, *pageable_copy.FINDINGS)
-        ),
+        missing(view.missing(*links.FINDINGS, *peer_transfers.FINDINGS, *pageable_copy.FINDINGS)),
     )
 
 

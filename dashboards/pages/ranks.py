@@ -13,9 +13,8 @@ from dashboards.view import MAX_NAME, View, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, plots
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
-from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_means import step_lengths
-from traceprof.analyses.work import rank_work
+from traceprof.analyses import breakdown, rank_work
+from traceprof.analyses.steps import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings

@@ -15,12 +15,7 @@ from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_means import (
-    counted_steps,
-    judged_steps,
-    slowest_rank,
-    step_lengths,
-)
+from traceprof.analyses.steps import counted_steps, judged_steps, slowest_rank, step_lengths
 from traceprof.reports.time_text import about_steps, cause_text, slow_steps_lines
 from traceprof.run.periods import about_periods
 from traceprof.trace.model.parts import Part
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from dashboards.clock import Clock
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.steps.slow_steps import SlowStep
+    from traceprof.analyses.steps import SlowStep
     from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
     from traceprof.ranks.comparison import RankComparison

@@ -10,7 +10,7 @@ from dash import dcc, html
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
-from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.explanations import explanation
 from traceprof.analyses.verdict.headline import symptoms
 from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield

@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
-from traceprof.analyses.exposed_copy.advice import OFFLOAD
+from traceprof.analyses.exposed_copy import OFFLOAD
 from traceprof.analyses.gpu_idle.advice import BY_LOADER, BY_PLACE, MULTI, SINGLE
 from traceprof.analyses.host_sync import _SCALER
 from traceprof.analyses.unfused_kernels import _LAYOUT

@@ -15,14 +15,13 @@ from tests.support.claims import assert_missing, only_finding, only_gap
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, WITH_DDP, ranks_of
 from traceprof.analyses import overlap_slowdown
-from traceprof.analyses.kernels import beside_communication
-from traceprof.analyses.kernels.beside_communication import (
+from traceprof.analyses.kernels.placed_kernels import unit_starts
+from traceprof.analyses.overlap_slowdown import (
+    OverlapSlowdownResult,
     SlowedKernels,
     keep_rates,
     slowed_kernels,
 )
-from traceprof.analyses.kernels.placed_kernels import unit_starts
-from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 from traceprof.run.steady_steps import steady_steps
@@ -444,7 +443,7 @@ def test_rates_of_the_whole_run_are_those_that_slowed_kernels_compare(
                 assert rates is not None
                 rank.release()
                 keep_rates(rank, rates)
-                assert (beside_communication._rates in rank.cache) == is_kept
+                assert (overlap_slowdown._rates in rank.cache) == is_kept
                 known = slowed_kernels(rank)
                 for name in SlowedKernels.__struct_fields__:
                     assert np.array_equal(getattr(known, name), getattr(expected, name))

@@ -12,7 +12,7 @@ from tests.support.claims import only_gap
 from tests.support.databases import change
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import peer_transfers
-from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
+from traceprof.analyses.peer_transfers import PeerTransfersResult
 from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 

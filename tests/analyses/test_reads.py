@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import breakdown
-from traceprof.analyses.measurements.of_rank import MEASUREMENTS
+from traceprof.analyses.measurements import MEASUREMENTS
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS, READ_BY_REPLAY, wanted
 from traceprof.analysis import RunResult, analyze
 from traceprof.execution.options import Options

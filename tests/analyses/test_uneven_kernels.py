@@ -242,7 +242,7 @@ def test_packed_places_are_the_same(num: int) -> None:
 def test_some_steps_at_a_time_say_what_all_say(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = noisy(np.random.default_rng(6), 4, 8, 40, 2)
     whole = unevenness(ranks, CLOCKS)
-    monkeypatch.setattr("traceprof.analyses.kernels.matched_kernels._MAX_ROWS", 100)
+    monkeypatch.setattr("traceprof.analyses.kernels.unevenness._MAX_ROWS", 100)
     some = known(unevenness(ranks, CLOCKS))
     assert whole is not None
     assert np.array_equal(some.numbers, whole.numbers)

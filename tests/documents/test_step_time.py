@@ -12,7 +12,7 @@ from tests.support.dashboard import named, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_means import step_lengths
+from traceprof.analyses.steps import step_lengths
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.records import document
 from traceprof.replay.whatif import whatif

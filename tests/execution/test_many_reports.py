@@ -22,7 +22,7 @@ from tests.support.workers import (
     until,
     written,
 )
-from traceprof.analyses.measurements.measured import RankMeasurements, Wanted
+from traceprof.analyses.measurements import RankMeasurements, Wanted
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError

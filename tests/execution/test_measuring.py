@@ -18,7 +18,7 @@ from tests.support.commands import alter, run
 from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE, closed_analysis
 from tests.support.workers import alone, reports_of_run, written
-from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.analyses.measurements import MeasuredReport
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS

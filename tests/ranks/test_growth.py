@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sample_traces.simulator import simulate_run
 from tests.support.selection import long_after
-from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.analyses.measurements import MeasuredReport
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult

@@ -17,7 +17,7 @@ from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps.step_means import compute_ns, step_ns
+from traceprof.analyses.steps import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import Gate, within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.checked_replay import floor_gate, why_not

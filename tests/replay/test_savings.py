@@ -25,7 +25,7 @@ from tests.support.selection import known, long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of
 from traceprof import whatif
 from traceprof.analyses import breakdown
-from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.explanations import explanation
 from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult, Verdict

@@ -24,8 +24,7 @@ from tests.reference.nsight_export import Export
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import breakdown
-from traceprof.analyses.exposed_copy import ExposedCopyResult
-from traceprof.analyses.exposed_copy.parts import exposed_ns
+from traceprof.analyses.exposed_copy import ExposedCopyResult, exposed_ns
 from traceprof.analyses.links import link_counters, link_usage
 from traceprof.analyses.nccl_serialization import SerializationResult
 from traceprof.analysis import Options, analyze, analyze_reports

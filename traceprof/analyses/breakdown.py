@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.findings import Count
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.units import NO_UNIT, Unit, unit_of

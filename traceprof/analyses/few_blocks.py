@@ -9,9 +9,9 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
-from traceprof.analyses.kernels.page_moves import page_moves, waits_for_pages
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
+from traceprof.analyses.unified_memory import page_moves, waits_for_pages
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part

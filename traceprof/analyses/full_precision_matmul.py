@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind

@@ -12,7 +12,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.analyses.gpu_idle.advice import SLEEPS_FOR
-from traceprof.analyses.steps.step_means import steady_spans
+from traceprof.analyses.steps import steady_spans
 from traceprof.communication.messages import ROOTED
 from traceprof.host import rank_stalls, stalls
 from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
@@ -25,7 +25,7 @@ from traceprof.units import counted, duration, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import (
     by_thread,
     may_copy_from_pageable,

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.gradients.buckets import (
+from traceprof.analyses.gradient_buckets import (
     MIN_OF_LONGEST,
     StepTails,
     judge_steps,
     of_operation,
     steps_of_kernels,
 )
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.communication.latency import MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.kernel_names import UNKNOWN_OPERATION

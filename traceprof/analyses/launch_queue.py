@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.host.launch_stalls import (
     LONG_NS,
     MIN_CAP,

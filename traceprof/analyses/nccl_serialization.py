@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.communication import nccl_queues as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.nccl_queues import Independence

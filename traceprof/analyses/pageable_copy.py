@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import share_per_step

@@ -17,7 +17,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.ranks.comparison import RankComparison
 

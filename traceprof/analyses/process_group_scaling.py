@@ -20,8 +20,8 @@ from traceprof.units import counted, duration, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult, Signature
+    from traceprof.analyses.collectives import ProcessGroupsResult, Signature
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import RunSummary
 

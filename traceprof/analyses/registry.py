@@ -16,7 +16,7 @@ from traceprof.analyses import (
     host_sync,
     late_allreduce,
     launch_queue,
-    link_limits,
+    links,
     nccl_serialization,
     overlap_slowdown,
     pageable_copy,
@@ -28,9 +28,7 @@ from traceprof.analyses import (
     unfused_kernels,
     unified_memory,
 )
-from traceprof.analyses.measurements.measured import Wanted
-from traceprof.analyses.measurements.of_rank import MEASUREMENTS
-from traceprof.analyses.measurements.registration import Registration
+from traceprof.analyses.measurements import MEASUREMENTS, Registration, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,7 +49,7 @@ ANALYSES = (
     Registration.of(few_blocks),
     Registration.of(unified_memory),
     Registration.of(launch_queue),
-    Registration.of(link_limits, is_listed=True),
+    Registration.of(links, is_listed=True),
     Registration.of(peer_transfers),
     Registration.of(exposed_copy),
     Registration.of(pageable_copy),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle, uneven_kernels
-from traceprof.analyses.steps.step_means import steady_spans
+from traceprof.analyses.steps import steady_spans
 from traceprof.ranks.lateness import (
     MORE_WORK,
     OUTSIDE,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison

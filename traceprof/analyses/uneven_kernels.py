@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from traceprof import findings as f
+from traceprof.analyses import rank_work
 from traceprof.analyses.kernels import unevenness as limits
-from traceprof.analyses.kernels.matched_kernels import shared_steps
-from traceprof.analyses.work import rank_work
+from traceprof.analyses.kernels.unevenness import shared_steps
 from traceprof.errors import one_line
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
     from traceprof.analyses.kernels.unevenness import Unevenness
-    from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.analyses.work.rank_work import Excess, RunWork
+    from traceprof.analyses.measurements import MeasuredRun
+    from traceprof.analyses.rank_work import Excess, RunWork
     from traceprof.intervals import Float64
 
 CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (

@@ -20,7 +20,7 @@ def command(finding: str | None) -> None:
 
     The begin of an id will do. Without one, list all of them.
     """
-    from traceprof.analyses.explanations.page import explanation
+    from traceprof.analyses.explanations import explanation
     from traceprof.analyses.registry import FINDING_IDS
     from traceprof.execution.options import named_finding
 

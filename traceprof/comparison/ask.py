@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
-from traceprof.analyses.steps.step_means import CAUSES, PARTS
+from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.between import spreads, widest

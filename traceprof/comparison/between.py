@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.steps.step_means import CAUSES, PARTS
+from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.comparison.series import series
 from traceprof.comparison.statistics import LEVEL, Interval, t_quantile
 from traceprof.documents.comparison import Spread

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 import numpy as np
 
 from traceprof.analyses.kernels.launched_kernels import modules_around
-from traceprof.analyses.steps.step_means import num_blocks
+from traceprof.analyses.steps import num_blocks
 from traceprof.comparison.statistics import MAX_FALSE, adjusted, p_value
 from traceprof.documents.comparison import KernelChange, Matching, ModuleChange, Rung
 from traceprof.kernel_names import function_name

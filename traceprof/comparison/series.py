@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.steps.step_means import COLUMNS, in_whole_ns, mean_step
+from traceprof.analyses.steps import COLUMNS, in_whole_ns, mean_step
 from traceprof.comparison.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
@@ -16,7 +16,7 @@ from traceprof.trace.grouping import distinct_values, median_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.analyses.steps.step_means import StepTotals
+    from traceprof.analyses.steps import StepTotals
     from traceprof.documents.analysis.model import Document, Step
     from traceprof.intervals import Float64, Int64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.steps.step_means import COLUMNS
+from traceprof.analyses.steps import COLUMNS
 from traceprof.comparison.findings import costs, may_hide
 from traceprof.comparison.gates import FINDING, METRICS
 from traceprof.comparison.series import series

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from traceprof.analyses.measurements.measured import MeasuredReport
+from traceprof.analyses.measurements import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError, one_line
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown, unfused_kernels
-from traceprof.analyses.measurements.hidden import hidden_of
-from traceprof.analyses.measurements.measured import MeasuredRank, MeasuredReport, RankMeasurements
-from traceprof.analyses.measurements.of_rank import MEASUREMENTS
+from traceprof.analyses.hidden import hidden_of
+from traceprof.analyses.measurements import (
+    MEASUREMENTS,
+    MeasuredRank,
+    MeasuredReport,
+    RankMeasurements,
+)
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import WorkerError
 from traceprof.execution.children import run_in_children
@@ -35,10 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.analyses.measurements.hidden import Hidden
-    from traceprof.analyses.measurements.measured import Wanted
-    from traceprof.analyses.measurements.registration import Registration
-    from traceprof.analyses.shape.results import RankResult
+    from traceprof.analyses.hidden import Hidden
+    from traceprof.analyses.measurements import Registration, Wanted
+    from traceprof.analyses.results import RankResult
     from traceprof.execution.children import ProgressOfAll
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank, Window

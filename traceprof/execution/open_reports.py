@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun, Wanted
+    from traceprof.analyses.measurements import MeasuredReport, MeasuredRun, Wanted
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.progress import Progress

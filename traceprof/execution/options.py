@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
-    from traceprof.analyses.measurements.measured import Wanted
+    from traceprof.analyses.measurements import Wanted
     from traceprof.run.rank import Rank
     from traceprof.run.windows import Range
     from traceprof.trace.model.trace import Trace

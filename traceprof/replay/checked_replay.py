@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
-from traceprof.analyses.steps.step_means import compute_ns, counted_steps, slowest_rank, step_ns
+from traceprof.analyses.steps import compute_ns, counted_steps, slowest_rank, step_ns
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.progress import UNHEARD

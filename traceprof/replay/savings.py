@@ -13,7 +13,6 @@ from traceprof.analyses.gpu_idle import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
-from traceprof.analyses.work.pass_model import EQUAL, equal_step
 from traceprof.findings import Basis, Saving, Severity, by_id, severity_of_cost, share
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
@@ -21,6 +20,7 @@ from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, c
 from traceprof.replay.graph.process_part import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.pass_model import EQUAL, equal_step
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import MAX_WITHOUT_STEPS, answered, with_floor
 from traceprof.run.rank import WindowKind
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.analyses.verdict.savings import Gate

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
-from traceprof.analyses.work.pass_model import EQUAL, equal_step
 from traceprof.errors import REPORT_IT, UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.execution.options import checked, listed
@@ -35,6 +34,7 @@ from traceprof.replay.checked_replay import (
 from traceprof.replay.critical_path import critical_paths, step_path
 from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.pass_model import EQUAL, equal_step
 from traceprof.replay.results import Answer, Asked, Refusal, WhatIf
 from traceprof.run.guard import collected_failures, optional
 from traceprof.trace.grouping import quantiles_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_means import counted_steps
+from traceprof.analyses.steps import counted_steps
 from traceprof.analyses.verdict.three_lines import (
     share_of_step,
     short_action,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.ranks.comparison import RankComparison

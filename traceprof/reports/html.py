@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from traceprof.analyses.steps.step_means import judged_steps
+from traceprof.analyses.steps import judged_steps
 from traceprof.errors import one_line
 from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections

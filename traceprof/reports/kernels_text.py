@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.compute.compute_parts import peak_of_kind
+from traceprof.analyses.compute_parts import peak_of_kind
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR
 from traceprof.errors import one_line
 from traceprof.findings import share
@@ -18,12 +18,7 @@ from traceprof.units import counted, duration, percent, three_digits, times
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.compute.compute_parts import (
-        ComputePart,
-        ComputeParts,
-        SignatureUse,
-        StepFlops,
-    )
+    from traceprof.analyses.compute_parts import ComputePart, ComputeParts, SignatureUse, StepFlops
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult

@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from traceprof.analyses.work import rank_work
+from traceprof.analyses import rank_work
 from traceprof.errors import one_line
 from traceprof.reports.blocks import MAX_NAME, MAX_RANKS, paragraph, section, table
 from traceprof.trace.grouping import median_of

@@ -6,11 +6,11 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from traceprof.analyses import rank_work
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_means import counted_steps, step_lengths
+from traceprof.analyses.steps import counted_steps, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
-from traceprof.analyses.work import rank_work
 from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures, Surroundings
-    from traceprof.analyses.steps.slow_steps import SlowStep
-    from traceprof.analyses.steps.step_means import StepLengths
+    from traceprof.analyses.steps import SlowStep, StepLengths
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analyses.verdict.savings import Replay, Savings

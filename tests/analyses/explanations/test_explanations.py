@@ -5,8 +5,8 @@ from importlib import resources
 
 import pytest
 
-from traceprof.analyses.explanations.page import explanation
-from traceprof.analyses.gradients.buckets import _IN_TEN
+from traceprof.analyses.explanations import explanation
+from traceprof.analyses.gradient_buckets import _IN_TEN
 from traceprof.analyses.launch_queue import _MIN_SHARE
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
 from traceprof.findings import severity_of_cost

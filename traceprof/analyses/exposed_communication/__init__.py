@@ -27,7 +27,7 @@ from traceprof.analyses.exposed_communication.reasons import (
     title,
 )
 from traceprof.analyses.links.link_usage import peaks_by_scope
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import num_inside
 from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step

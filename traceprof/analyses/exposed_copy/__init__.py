@@ -2,26 +2,338 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.exposed_copy.advice import CopyCause, advice, by_cause, page_advice
-from traceprof.analyses.exposed_copy.attribution import copy_owners, is_memory_known
-from traceprof.analyses.exposed_copy.gradient_copies import MIN_COPIES, MIN_STEPS
-from traceprof.analyses.exposed_copy.parts import CopyPart, copy_parts, exposed_ns
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.exposed_copy.attribution import (
+    MIN_COPIES,
+    MIN_STEPS,
+    copy_owners,
+    gradient_copies,
+    is_memory_known,
+)
+from traceprof.analyses.results import RankResult
 from traceprof.errors import one_line
+from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.host.places import PlaceKind, places, places_of_calls
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
 from traceprof.run.steady_steps import covered_per_step
-from traceprof.trace.model.kinds import MemoryKind
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration
+from traceprof.units import duration, percent, size_text, times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from traceprof.analyses.exposed_copy.attribution import CopyOwners
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
+
+_SHARDED = (PlaceKind.FSDP, PlaceKind.DEEPSPEED)
+
+
+class CopyPart(Record, frozen=True):
+    """Exposed copies of one kind."""
+
+    direction: str  # one of `DIRECTIONS`
+    memory: MemoryKind  # memory of the host's side; `UNKNOWN` if there is none or it is not known
+    is_same_stream: bool  # whether the next compute is on the copy's stream
+    is_gradient: bool  # whether they copy gradients out of the buckets in which they were reduced
+    # whether a framework of sharded parameters launched them: those that it keeps on the host
+    is_offload: bool
+    exposed_ns: int  # how long they ran while nothing else did
+    num_copies: int  # the number of copies that own a part of it
+    bytes: int  # the bytes of these copies
+    gb_per_s: float | None  # bytes over the union of these copies; None if no time passed
+    place: str | None  # the range around most of their launches, by exposed time
+    # the parts of these copies in the window that are exposed longest, longest first
+    evidence: tuple[Evidence, ...]
+
+
+def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
+    """Return the exposed copies by kind, the longest exposed first."""
+    is_gradient = _are_gradients(rank, owners)
+    known, at = places(rank), _places(rank, owners)
+    is_sharded = np.array([*(kind in _SHARDED for kind in known.kinds), False], np.bool_)
+    is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
+    is_same = owners.is_same_stream
+    keys = (owners.direction, owners.memory, is_same, is_gradient, is_offload)
+    sizes = [int(key.max(initial=0)) + 1 for key in keys]
+    number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
+    parts = []
+    for part in distinct_values(number).tolist():
+        chosen = number == part
+        direction, memory, same, gradient, offload = map(int, np.unravel_index(part, sizes))
+        size = intervals.total(owners.bytes[chosen])
+        busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
+        parts.append(
+            CopyPart(
+                DIRECTIONS[direction],
+                MemoryKind(memory),
+                is_same_stream=bool(same),
+                is_gradient=bool(gradient),
+                is_offload=bool(offload),
+                exposed_ns=int(owners.exposed_ns[chosen].sum()),
+                num_copies=int(chosen.sum()),
+                bytes=size,
+                gb_per_s=size / busy if busy else None,
+                place=known.most_of(at[chosen], owners.exposed_ns[chosen]),
+                evidence=_evidence(rank, window, owners, np.flatnonzero(chosen)),
+            )
+        )
+    return tuple(sorted(parts, key=lambda part: -part.exposed_ns))
+
+
+def _places(rank: Rank, owners: CopyOwners) -> Int32:
+    """Return the place of each owner's launch, int32[n]."""
+    _, copies, memsets, _ = rank.launched_by
+    is_memset = owners.direction == DIRECTIONS.index("memset")
+    call = np.full(len(owners), -1, np.int64)
+    call[is_memset] = memsets[owners.copy[is_memset]]
+    call[~is_memset] = copies[owners.copy[~is_memset]]
+    return places_of_calls(rank, call)
+
+
+def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
+    is_gradient: Mask = owners.direction == DIRECTIONS.index("d2d")
+    if is_gradient.any():
+        is_gradient &= is_in(owners.copy, gradient_copies(rank))
+    return is_gradient
+
+
+def _evidence(
+    rank: Rank, window: Window, owners: CopyOwners, chosen: Int64
+) -> tuple[Evidence, ...]:
+    longest = chosen[intervals.largest(owners.exposed_ns[chosen], MAX_EVIDENCE)]
+    return tuple(
+        Evidence(
+            max(int(owners.start_ns[index]), window.start_ns),
+            min(int(owners.end_ns[index]), window.end_ns),
+            _label(rank, owners, index),
+        )
+        for index in longest.tolist()
+    )
+
+
+def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
+    num_bytes = int(owners.bytes[index])
+    size = f", {size_text(num_bytes)}" if num_bytes else ""
+    if DIRECTIONS[owners.direction[index]] == "memset":
+        return f"memset{size}"
+    kind = copy_label(int(rank.operations.copies.kind[owners.copy[index]]))
+    memory = MemoryKind(int(owners.memory[index]))
+    known = "" if memory is MemoryKind.UNKNOWN else f", {memory.label.lower()}"
+    return f"{kind} copy{size}{known}"
+
+
+def exposed_ns(parts: Iterable[CopyPart]) -> int:
+    """Return for how long copies are exposed, ns."""
+    return sum(part.exposed_ns for part in parts)
+
+
+MIN_FRACTION = 0.1
+"""Of what is exposed: smaller parts get no advice of their own."""
+
+
+class CopyCause(Record, frozen=True):
+    """A cause of exposed copies, with its advice."""
+
+    name: str  # a description of the copies, to follow their duration in a sentence
+    why: str  # whether they could be hidden, and why not
+    torch: str  # what to do in a PyTorch program
+    other: str = ""  # what to do in another program; empty if no recording ever asked for it
+
+
+GRADIENTS = CopyCause(
+    "of gradients, out of the buckets of DistributedDataParallel",
+    "they need not be made",
+    "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7 and later)",
+)
+OFFLOAD = CopyCause(
+    "of parameters and gradients that are kept in host memory (FSDP, DeepSpeed)",
+    "each module's are copied when it needs them: no batches",
+    "keep what fits on the GPU: no CPUOffloadPolicy, or only for some modules (DeepSpeed:"
+    " stage3_max_live_parameters); pin the rest (CPUOffloadPolicy(pin_memory=True)), and fetch the"
+    " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
+)
+_PIN = "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream"
+PAGEABLE_H2D = CopyCause(
+    "from pageable host memory",
+    "they cannot be hidden, because the host waits for them",
+    "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
+    _PIN,
+)
+PAGEABLE_D2H = CopyCause(
+    "to pageable host memory",
+    "they cannot be hidden, because the host waits for them",
+    "read results late and rarely: keep losses on the GPU for many steps; copy into pinned memory"
+    " with non_blocking=True, and read it a step later",
+    "pin it (cudaMallocHost), cudaMemcpyAsync on a second stream, and read it after the next"
+    " kernels were launched",
+)
+SAME_STREAM_H2D = CopyCause(
+    "from pinned host memory, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "prefetch: copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
+    " wait_stream() and record_stream() before its use",
+    "cudaMemcpyAsync on a second stream into a second buffer meanwhile, and cudaStreamWaitEvent"
+    " before its use",
+)
+OTHER_STREAM_H2D = CopyCause(
+    "from pinned host memory, on another stream than the compute after it",
+    "they could be hidden",
+    "start them earlier (DALI: prefetch_queue_depth; DataLoader: prefetch_factor), copy fewer"
+    " bytes",
+    "start them earlier, with one more buffer, and copy fewer bytes",
+)
+SAME_STREAM_D2H = CopyCause(
+    "to pinned host memory, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "read results late: copy on a stream of its own with non_blocking=True while the next step"
+    " computes, and wait for its event a step later",
+    "cudaMemcpyAsync on a second stream while the next kernels run, and read the result after them",
+)
+_LAUNCH_FIRST = "launch the next kernels before you wait for the copy"
+OTHER_STREAM_D2H = CopyCause(
+    "to pinned host memory, on another stream than the compute after it",
+    "they could be hidden",
+    _LAUNCH_FIRST,
+    _LAUNCH_FIRST,
+)
+_PREFETCH = (
+    "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
+    " only"
+)
+UNIFIED = CopyCause(
+    "of unified memory",
+    "they are pages, which the driver moves when they are first accessed",
+    _PREFETCH,
+    _PREFETCH,
+)
+UNKNOWN_HOST = CopyCause(
+    "between host and GPU, of a kind of memory that is not in the report",
+    "they cannot be hidden if it is pageable",
+    "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
+    _PIN,
+)
+SAME_STREAM_D2D = CopyCause(
+    "within the GPU, on the stream of the compute after it",
+    "they cannot be hidden on that stream",
+    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
+    " one buffer (out=), or let torch.compile (2.0) fuse them",
+)
+OTHER_STREAM_D2D = CopyCause(
+    "within the GPU, on another stream than the compute after it",
+    "they could be hidden, but take memory bandwidth",
+    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
+)
+MEMSETS = CopyCause(
+    "of setting memory",
+    "they are not needed where a kernel writes all of the memory",
+    "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
+    " overwritten",
+    "let the kernel that fills the memory write all of it",
+)
+CAUSES = (
+    GRADIENTS,
+    OFFLOAD,
+    SAME_STREAM_H2D,
+    OTHER_STREAM_H2D,
+    PAGEABLE_H2D,
+    SAME_STREAM_D2H,
+    OTHER_STREAM_D2H,
+    PAGEABLE_D2H,
+    SAME_STREAM_D2D,
+    OTHER_STREAM_D2D,
+    MEMSETS,
+    UNIFIED,
+    UNKNOWN_HOST,
+)
+"""All causes, in the order of the page."""
+
+
+_BY_PATH = {
+    # direction, whether the next compute is on the same stream
+    ("h2d", True): SAME_STREAM_H2D,
+    ("h2d", False): OTHER_STREAM_H2D,
+    ("d2h", True): SAME_STREAM_D2H,
+    ("d2h", False): OTHER_STREAM_D2H,
+    ("d2d", True): SAME_STREAM_D2D,
+    ("d2d", False): OTHER_STREAM_D2D,
+    ("memset", True): MEMSETS,
+    ("memset", False): MEMSETS,
+}
+_BY_MEMORY = {
+    ("h2d", MemoryKind.PAGEABLE): PAGEABLE_H2D,
+    ("d2h", MemoryKind.PAGEABLE): PAGEABLE_D2H,
+    ("h2d", MemoryKind.UNKNOWN): UNKNOWN_HOST,
+    ("d2h", MemoryKind.UNKNOWN): UNKNOWN_HOST,
+}
+
+
+def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
+    """Return why copies of one kind are not hidden; only in PyTorch can gradients be views."""
+    if part.is_gradient and is_pytorch:
+        return GRADIENTS
+    if part.is_offload:
+        return OFFLOAD
+    if part.memory is MemoryKind.MANAGED:
+        return UNIFIED
+    by_path = _BY_PATH[part.direction, part.is_same_stream]
+    return _BY_MEMORY.get((part.direction, part.memory), by_path)
+
+
+def by_cause(
+    parts: Iterable[CopyPart], *, is_pytorch: bool
+) -> list[tuple[CopyCause, list[CopyPart]]]:
+    """Return the exposed copies by what can be done about them, longest first."""
+    causes: dict[CopyCause, list[CopyPart]] = defaultdict(list)
+    for part in parts:
+        causes[cause_of(part, is_pytorch=is_pytorch)].append(part)
+    return sorted(causes.items(), key=lambda item: -exposed_ns(item[1]))
+
+
+def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> tuple[str, ...]:
+    """Return advice, each piece with its copies, costliest first.
+
+    `hideable_ns`: the most of the exposed copies that other work could hide.
+    """
+    lines: list[str] = []
+    to_hide_ns, all_ns = 0, exposed_ns(parts)
+    causes = by_cause(parts, is_pytorch=is_pytorch)
+    for cause, copies in causes:
+        exposed = exposed_ns(copies)
+        if cause is not GRADIENTS:
+            to_hide_ns += exposed
+        if lines and exposed < MIN_FRACTION * all_ns:
+            continue
+        how_often = times(sum(part.num_copies for part in copies))
+        do = "; ".join(filter(None, (cause.why, cause.torch if is_pytorch else cause.other)))
+        lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {do}")
+    if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:
+        # What is kept in host memory has advice of its own on copying less.
+        lines.insert(
+            int(causes[0][0] is OFFLOAD),
+            "Copy less, less often or fewer bytes: other work to hide them behind takes"
+            f" {duration(hideable_ns)} in all, {percent(hideable_ns / to_hide_ns)} of them",
+        )
+    return tuple(lines)
+
+
+def page_advice() -> list[str]:
+    """Return all pieces of advice, for the page."""
+    return [
+        f"**{cause.name[0].upper()}{cause.name[1:]}**: {cause.why}. PyTorch: {cause.torch}"
+        + (f". Elsewhere: {cause.other}" if cause.other else "")
+        for cause in CAUSES
+    ]
+
 
 ID = "exposed-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

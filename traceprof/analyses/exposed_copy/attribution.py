@@ -1,16 +1,21 @@
-"""Copies that nothing hides: which copy each exposed nanosecond belongs to."""
+"""Which copies nothing hides, who waits for them, and which of them copy reduced gradients."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.gradient_buckets import of_operation
+from traceprof.intervals import by_rows, num_before
+from traceprof.labels import OPTIMIZER_STEP
+from traceprof.patterns import lazy
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.kinds import UNIFIED_COPIES, MemoryKind
+from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -168,3 +173,243 @@ def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:
     for memory in (copies.source_memory[copy], copies.destination_memory[copy]):
         known[from_or_to_host] &= (memory != NULL) & (memory != MemoryKind.UNKNOWN)
     return known
+
+
+MIN_COPIES = 4
+"""In a row: fewer may be anything."""
+MIN_STEPS = 2
+"""That have such a row: what happens once is no habit of the program."""
+
+# Fused optimizers of PyTorch and Apex (multi_tensor_apply), and kernels named after what they do.
+OPTIMIZER_KERNELS = lazy(
+    r"multi_tensor_apply|adam|sgd|lamb|lars|adagrad|rmsprop|lion", re.IGNORECASE
+)
+OPTIMIZER_RANGES = lazy(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
+
+_COPIES = 2  # in the order of `Rank.operations.groups` with kernels and graphs first
+_NOTHING = np.empty(0, np.int64)
+
+
+def gradient_copies(rank: Rank) -> Int64:
+    """Return the copies of gradients out of buckets, of all steps; none if they are not certain.
+
+    In each step with an AllReduce and, launched after its last one, an optimizer kernel, they are
+    the longest row of copies within the device on the compute stream between these two, with
+    nothing else of that stream launched between them. All such steps must have a row of at least
+    `MIN_COPIES`, of the same sizes, and there must be `MIN_STEPS` of them.
+
+    Returns:
+        Indices into `rank.operations.copies`, ascending int64[n].
+    """
+    copies, calls, ranges = rank.operations.copies, rank.calls, rank.step_ranges
+    reduces = np.flatnonzero(of_operation(rank, "AllReduce") & (rank.launched_by[0] >= 0))
+    within_device = (copies.kind == CopyKind.DEVICE_TO_DEVICE) & ~rank.is_peer_copy
+    within_device &= rank.launched_by[1] >= 0
+    least = MIN_COPIES * MIN_STEPS
+    if calls is None or ranges is None or not len(reduces) or within_device.sum() < least:
+        return _NOTHING
+    stream = compute_stream(rank)
+    if stream is None or (copies.stream[within_device] == stream).sum() < least:
+        return _NOTHING
+    between = _Between(rank, reduces, stream)
+    return between.gradient_copies(within_device)
+
+
+def compute_stream(rank: Rank) -> int | None:
+    """Return the stream with the most time of compute; of equal ones the lowest. None without."""
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    time_of: dict[int, int] = {}
+    chosen = ~rank.is_communication_kernel
+    for group, mask in ((kernels, chosen), (graphs, np.ones(len(graphs), np.bool_))):
+        streams = group.packed_stream.distinct
+        place = group.packed_stream.places_in(streams)[mask]
+        # Sums of nanoseconds stay exact below 2**53, which is a hundred days.
+        spent = np.bincount(place, group.packed_length.at(mask), len(streams)).astype(np.int64)
+        count = np.bincount(place, minlength=len(streams))
+        for stream, spent_ns, num in zip(
+            streams.tolist(), spent.tolist(), count.tolist(), strict=True
+        ):
+            if num:
+                time_of[stream] = time_of.get(stream, 0) + spent_ns
+    return min(time_of, key=lambda stream: (-time_of[stream], stream), default=None)
+
+
+class _Between:
+    """Operations of each step from its last AllReduce to the first optimizer kernel after it.
+
+    Operations of all groups are joined; `step` and all other arrays are those of the chosen
+    operations, step by step, in the order of their launches.
+    """
+
+    def __init__(self, rank: Rank, reduces: Int64, stream: int) -> None:
+        operations = rank.operations
+        self.groups = (operations.kernels, operations.graphs, operations.copies, operations.memsets)
+        kernel, copy, memset, graph = rank.launched_by
+        self.launched_by = (kernel, graph, copy, memset)
+        self.rank, self.stream = rank, stream
+        assert rank.calls is not None  # noqa: S101
+        assert rank.step_ranges is not None  # noqa: S101
+        self.calls, self.ranges = rank.calls, rank.step_ranges
+        self.last_reduce, self.after = self._last_reduces(reduces)
+        self.candidates = [self._candidates(group) for group in range(len(self.groups))]
+
+    def gradient_copies(self, within_device: Mask) -> Int64:
+        """Return the copies of gradients; see the module's function."""
+        has_reduce = self.last_reduce >= 0
+        until = self._optimizer_launches()
+        has_both = has_reduce & (until >= 0)
+        if has_both.sum() < MIN_STEPS:
+            return _NOTHING
+        step, group, index, is_optimizer = self._chosen(has_both, until)
+        on_stream = np.empty(len(step), np.bool_)
+        is_copy = np.zeros(len(step), np.bool_)
+        for number, operations in enumerate(self.groups):
+            of_group = group == number
+            streams = operations.packed_stream.at(index[of_group])
+            on_stream[of_group] = streams == self.stream
+        of_copies = group == _COPIES
+        is_copy[of_copies] = within_device[index[of_copies]]
+        is_reduce = (group == 0) & (index == self.last_reduce[step])
+        num_steps, place = len(self.last_reduce), np.arange(len(step))
+        first = np.full(num_steps, len(step), np.int64)
+        first[step[is_reduce]] = place[is_reduce]
+        behind = place > first[step]
+        stop = np.full(num_steps, len(step), np.int64)
+        updates = np.flatnonzero(is_optimizer & behind)
+        np.minimum.at(stop, step[updates], updates)
+        judged = np.zeros(num_steps, np.bool_)
+        judged[step[updates]] = True
+        inside = behind & (place < stop[step]) & on_stream & judged[step]
+        return _rows(step[inside], index[inside], is_copy[inside], judged, self.rank)
+
+    def _last_reduces(self, reduces: Int64) -> tuple[Int64, Int64]:
+        """Return of each step the AllReduce launched last, -1 for none, and when it was."""
+        launch, step = self._launches(0, reduces)
+        known = step >= 0
+        reduces, launch, step = reduces[known], launch[known], step[known]
+        order = np.lexsort(self._keys(0, reduces))
+        last, after = self._of_steps(), self._of_steps()
+        last[step[order]] = reduces[order]  # the last one is what stays
+        after[step[order]] = launch[order]
+        return last, after
+
+    def _of_steps(self) -> Int64:
+        return np.full(len(self.ranges.start_ns), -1, np.int64)
+
+    def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
+        """Return when operations were launched, and in which step; -1 for none."""
+
+        def step_of(launch: Int64) -> Int64:
+            step = num_before(self.ranges.start_ns, launch, "right") - 1
+            inside = (step >= 0) & (launch < self.ranges.end_ns.take(step))
+            return np.where(inside, step, -1)
+
+        launch = self.calls.start_ns.take(self.launched_by[group].take(index))
+        return launch, by_rows(step_of, launch)
+
+    def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:
+        """Return what operations of one group are ordered by, for `lexsort`."""
+        call, operations = self.launched_by[group][index], self.groups[group]
+        return (
+            operations.ends(index),
+            operations.start_ns[index],
+            self.calls.correlation[call],
+            self.calls.ends(call),
+            self.calls.start_ns[call],
+        )
+
+    def _candidates(self, group: int) -> tuple[Int64, Int64, Int64, Mask]:
+        """Return operations launched in a step from its last AllReduce on.
+
+        Returns:
+            Indices, launches and steps, int64[n]; and which are optimizer kernels, bool[n].
+        """
+        index = np.flatnonzero(self.launched_by[group] >= 0)
+        launch, step = self._launches(group, index)
+        chosen = (step >= 0) & (self.last_reduce.take(step) >= 0)
+        chosen &= launch >= self.after.take(step)
+        index, launch, step = index[chosen], launch[chosen], step[chosen]
+        is_optimizer = np.zeros(len(index), np.bool_)
+        if group <= 1 and len(launch):  # kernels and graphs
+            is_optimizer = self._in_update_range(launch)
+        if group == 0:
+            names = self.rank.kernel_names
+            named = [key for key, name in names.items() if OPTIMIZER_KERNELS.search(name)]
+            is_optimizer |= self.rank.operations.kernels.are_named(named)[index]
+            is_optimizer &= ~self.rank.is_communication_kernel[index]
+        return index, launch, step, is_optimizer
+
+    def _in_update_range(self, launch: Int64) -> Mask:
+        ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
+        if ranges is None:
+            return np.zeros(len(launch), np.bool_)
+        begun = num_before(ranges.start_ns, launch, "right")
+        ended = num_before(np.sort(ranges.end_ns), launch, "right")
+        inside: Mask = begun > ended
+        return inside
+
+    def _optimizer_launches(self) -> Int64:
+        """Return until when launches matter in each step, -1 if no optimizer kernel follows."""
+        until = np.full(len(self.after), np.iinfo(np.int64).max)
+        exists = np.zeros(len(self.after), np.bool_)
+        for _, launch, step, is_optimizer in self.candidates:
+            exists[step[is_optimizer]] = True
+            later = is_optimizer & (launch > self.after[step])
+            np.minimum.at(until, step[later], launch[later])
+        return np.where(exists, until, -1)
+
+    def _chosen(self, has_both: Mask, until: Int64) -> tuple[Int64, Int64, Int64, Mask]:
+        """Return the operations of these steps that count, by step, in the order of launches.
+
+        Returns:
+            Step, group and index in it, int64[n], and which are optimizer kernels, bool[n].
+        """
+        steps, groups, indices, optimizers, keys = [], [], [], [], []
+        for group in range(len(self.groups)):
+            index, launch, step, is_optimizer = self.candidates[group]
+            chosen = has_both[step] & (launch <= until[step])
+            index, step = index[chosen], step[chosen]
+            steps.append(step)
+            groups.append(np.full(len(index), group, np.int64))
+            indices.append(index)
+            optimizers.append(is_optimizer[chosen])
+            keys.append(self._keys(group, index))
+        step = np.concatenate(steps)
+        order = np.lexsort((*map(np.concatenate, zip(*keys, strict=True)), step))
+        return (
+            step[order],
+            np.concatenate(groups)[order],
+            np.concatenate(indices)[order],
+            np.concatenate(optimizers)[order],
+        )
+
+
+def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) -> Int64:
+    """Return the copies of the longest row of each step; none where the steps' rows differ.
+
+    `step`: int64[n], of the operations on the compute stream between AllReduce and optimizer, by
+    step, then launch. `index`: of the copy, for copies within the device (`is_copy`). `judged`:
+    bool[steps], which must have a row.
+    """
+    if not len(step):
+        return _NOTHING
+    begins = np.append(True, (step[1:] != step[:-1]) | (is_copy[1:] != is_copy[:-1]))
+    first = np.flatnonzero(begins)
+    length = np.diff(first, append=len(step))
+    is_row = is_copy[first]
+    first, length = first[is_row], length[is_row]
+    order = np.lexsort((first, -length, step[first]))  # of equally long ones the first
+    first, length = first[order], length[order]
+    is_longest = np.append(True, step[first][1:] != step[first][:-1]) if len(first) else first > 0
+    first, length = first[is_longest], length[is_longest]
+    num_steps = int(judged.sum())
+    if len(first) < max(num_steps, MIN_STEPS) or (length != length[0]).any():
+        return _NOTHING
+    if length[0] < MIN_COPIES:
+        return _NOTHING
+    rows = index[first[:, np.newaxis] + np.arange(length[0])]
+    sizes = np.sort(rank.operations.copies.bytes[rows], axis=1)
+    if (sizes != sizes[0]).any():
+        return _NOTHING
+    gradients: Int64 = np.sort(rows.ravel())
+    return gradients

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, because, page_advice, unknown_advice
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.errors import one_line
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS

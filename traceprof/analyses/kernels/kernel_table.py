@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
-from traceprof.analyses.steps.step_means import block_of, num_blocks
+from traceprof.analyses.results import RankResult
+from traceprof.analyses.steps import block_of, num_blocks
 from traceprof.findings import Count, Evidence
 from traceprof.kernel_names import short_title
 from traceprof.kernel_names.categories import KernelKind, kernel_kind

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof.analyses.kernels.kernel_table import in_steady_steps
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import kinds_of_places
 from traceprof.intervals import by_rows, num_before

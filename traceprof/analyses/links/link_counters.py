@@ -18,7 +18,7 @@ from traceprof.analyses.links.link_usage import (
     link_of,
     peak_of,
 )
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record

@@ -11,7 +11,7 @@ from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind

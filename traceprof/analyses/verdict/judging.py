@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.analyses.measurements.registration import Registration
+    from traceprof.analyses.measurements import MeasuredRun, Registration
     from traceprof.run.opening import RunSummary
 
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from traceprof.analyses import collectives
 from traceprof.analyses.kernels.unevenness import unevenness
-from traceprof.analyses.measurements import process_groups
-from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
-from traceprof.analyses.measurements.of_rank import MEASUREMENTS
+from traceprof.analyses.measurements import MEASUREMENTS, MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import ANALYSES
-from traceprof.analyses.shape.results import Results
+from traceprof.analyses.results import Results
 from traceprof.errors import UsageError
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.guard import collected_failures, optional
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from traceprof.analyses.collectives import ProcessGroupsResult
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
     from traceprof.analyses.kernels.unevenness import Unevenness
-    from traceprof.analyses.measurements.measured import Wanted
-    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
-    from traceprof.analyses.shape.results import RankResult
+    from traceprof.analyses.measurements import Wanted
+    from traceprof.analyses.results import RankResult
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.session_clocks import Clocks
@@ -220,4 +219,4 @@ def _refined(measured: MeasuredRun) -> MeasuredRun:
 
 @optional("process_groups", otherwise=lambda result, _: result)
 def _with_rates(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroupsResult:
-    return process_groups.refined(result, ranks)
+    return collectives.refined_process_groups(result, ranks)

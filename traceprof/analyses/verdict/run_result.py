@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec import field
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
-from traceprof.analyses.measurements.measured import MeasuredRun
+from traceprof.analyses import breakdown, collectives, exposed_copy, links
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.shape.results import Results
-from traceprof.analyses.steps.step_means import PARTS, in_whole_ns, mean_step
+from traceprof.analyses.results import Results
+from traceprof.analyses.steps import PARTS, in_whole_ns, mean_step
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.collectives import CollectivesResult
-    from traceprof.analyses.compute.compute_parts import ComputeParts
-    from traceprof.analyses.gradients.buckets import DdpBucketsResult
+    from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
+    from traceprof.analyses.compute_parts import ComputeParts
+    from traceprof.analyses.gradient_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
-    from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
-    from traceprof.analyses.shape.results import Judge, Result
-    from traceprof.analyses.steps.slow_steps import SlowSteps
-    from traceprof.analyses.steps.step_means import StepTotals
+    from traceprof.analyses.results import Judge, Result
+    from traceprof.analyses.steps import SlowSteps, StepTotals
     from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.findings import Finding, NotApplicable
@@ -200,12 +198,12 @@ class RunResult(Record, frozen=True):
     @property
     def links(self) -> tuple[LinkUsageResult, ...]:
         """Traffic of copies, by rank."""
-        return tuple(result.copies for result in self.of(link_limits))
+        return tuple(result.copies for result in self.of(links))
 
     @property
     def counters(self) -> tuple[LinkCountersResult, ...]:
         """Traffic that sampled counters saw on the links, by rank."""
-        return tuple(result.counters for result in self.of(link_limits))
+        return tuple(result.counters for result in self.of(links))
 
 
 def partial_result(run: RunSummary, breakdowns: Iterable[BreakdownResult]) -> RunResult:

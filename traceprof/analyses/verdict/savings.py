@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps.step_means import compute_ns, counted_steps, step_ns
+from traceprof.analyses.steps import compute_ns, counted_steps, step_ns
 from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from traceprof.analyses.host_stall import FEW_CORES
-from traceprof.analyses.steps.step_means import counted_steps
+from traceprof.analyses.steps import counted_steps
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share

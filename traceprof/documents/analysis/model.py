@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
 from msgspec import Struct, defstruct, field
 
+from traceprof.analyses import steps
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.collectives import OperationUse
-from traceprof.analyses.compute.compute_parts import GRAPH, StepFlops
-from traceprof.analyses.gradients.buckets import BucketUse
+from traceprof.analyses.compute_parts import GRAPH, StepFlops
+from traceprof.analyses.gradient_buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
 from traceprof.analyses.links import link_usage as links
-from traceprof.analyses.steps import slow_steps
-from traceprof.analyses.steps.step_means import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
+from traceprof.analyses.rank_work import PeerSet, RankWork
+from traceprof.analyses.steps import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import ThreeLines
-from traceprof.analyses.work.rank_work import PeerSet, RankWork
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, Number, Text, one_of
 from traceprof.host.units import StepUnit
 from traceprof.kernel_names.arithmetic import PRECISIONS
@@ -299,7 +299,7 @@ class Step(Measures, frozen=True, kw_only=True):
 
 
 @record("rank", ...)
-class SlowStep(slow_steps.SlowStep, frozen=True, kw_only=True):
+class SlowStep(steps.SlowStep, frozen=True, kw_only=True):
     """A step that took over 1.5 times the median, and why."""
 
     rank: Count

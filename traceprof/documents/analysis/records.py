@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from traceprof.analyses.compute.compute_parts import StepFlops, peak_of_kind
+from traceprof.analyses import rank_work
+from traceprof.analyses.compute_parts import StepFlops, peak_of_kind
 from traceprof.analyses.kernels.launched_kernels import Launcher
-from traceprof.analyses.steps.step_means import WHY_LEFT_OUT, StepTotals, judged_steps
+from traceprof.analyses.steps import WHY_LEFT_OUT, StepTotals, judged_steps
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import three_lines
-from traceprof.analyses.work import rank_work
 from traceprof.documents.analysis import model
 from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
 from traceprof.findings import Finding, NotApplicable

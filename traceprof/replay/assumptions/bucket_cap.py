@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses.gradients.buckets import MIN_OF_LONGEST
+from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.analyses import breakdown, overlap_slowdown, pipeline_bubble
 from traceprof.analyses.full_precision_matmul import half_precision_shares
-from traceprof.analyses.kernels.beside_communication import slowed_kernels
-from traceprof.analyses.kernels.matched_kernels import matched_kernels, shared_steps
 from traceprof.analyses.kernels.placed_kernels import placed_kernels
+from traceprof.analyses.kernels.unevenness import matched_kernels, shared_steps
+from traceprof.analyses.overlap_slowdown import slowed_kernels
 from traceprof.ranks.passes import OTHER, WEIGHTS
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, launch_queue, overlap_slowdown
-from traceprof.analyses.kernels.beside_communication import keep_rates
+from traceprof.analyses.overlap_slowdown import keep_rates
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import GraphEdges, WeightSets, schedule, solve

@@ -16,7 +16,7 @@ import numpy as np
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
-from traceprof.analyses.steps.step_means import counted_steps, slowest_rank
+from traceprof.analyses.steps import counted_steps, slowest_rank
 from traceprof.errors import REPORT_IT, one_line
 from traceprof.findings import by_id
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.arithmetic import PRECISIONS

@@ -7,8 +7,8 @@ import pytest
 import traceprof
 from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import breakdown
-from traceprof.analyses.work import pass_model
-from traceprof.analyses.work.pass_model import equal_step
+from traceprof.replay import pass_model
+from traceprof.replay.pass_model import equal_step
 
 
 @pytest.mark.parametrize("name", ["uneven-clock", "uneven-experts"])

@@ -10,7 +10,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import os_call
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
-from traceprof.analyses.steps.slow_steps import SlowStep
+from traceprof.analyses.steps import SlowStep
 from traceprof.documents.analysis.records import document
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse, step_uses

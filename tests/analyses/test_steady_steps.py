@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
+from traceprof.analyses import steps
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.kernels import kernel_table
-from traceprof.analyses.steps import step_means
-from traceprof.analyses.steps.step_means import (
+from traceprof.analyses.steps import (
     LeftOutSteps,
     StepKind,
     block_of,
@@ -118,7 +118,7 @@ def test_totals_are_exact() -> None:
     for sample in ("training", "ddp", "gloo", "launch-bound"):
         with ranks_of(SAMPLE_FOLDER / f"{sample}.sqlite") as ranks:
             for rank in ranks:
-                totals = step_means.run(rank, training_window(rank))
+                totals = steps.step_totals(rank, training_window(rank))
                 parts = totals.compute_ns + totals.exposed_communication_ns
                 parts += totals.exposed_copy_ns + totals.idle_ns
                 assert parts == totals.window_ns

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown
-from traceprof.analyses.steps.step_means import slowest_rank, step_ns
-from traceprof.analyses.work import rank_work
+from traceprof.analyses import breakdown, rank_work
+from traceprof.analyses.steps import slowest_rank, step_ns
 from traceprof.ranks.bubbles import Walk, meetings_of
 from traceprof.ranks.passes import OTHER
 from traceprof.ranks.pipelines import Pipeline, pipelines
@@ -28,7 +27,7 @@ from traceprof.trace.grouping import places
 from traceprof.units import percent
 
 if TYPE_CHECKING:
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.bubbles import Meetings
 

@@ -12,12 +12,9 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
-from traceprof.analyses import process_group_scaling
-from traceprof.analyses.collectives import OperationUse
-from traceprof.analyses.gradients import buckets as gradient_buckets
-from traceprof.analyses.gradients.buckets import BucketUse
-from traceprof.analyses.measurements import process_groups
-from traceprof.analyses.measurements.process_groups import Signature
+from traceprof.analyses import collectives, gradient_buckets, process_group_scaling
+from traceprof.analyses.collectives import OperationUse, Signature
+from traceprof.analyses.gradient_buckets import BucketUse
 from traceprof.analyses.process_group_scaling import (
     MIN_OPERATIONS,
     MachineOperations,
@@ -152,7 +149,7 @@ def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
 def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9).write(tmp_path)
     with ranks_of(path) as (rank,), pytest.raises(TypeError, match="rank 0 has a GPU"):
-        process_groups.run(rank, rank.window)
+        collectives.process_groups(rank, rank.window)
 
 
 # -- buckets --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses import pipeline_bubble
-from traceprof.analyses.kernels.matched_kernels import meeting, shared_steps
+from traceprof.analyses.kernels.unevenness import meeting, shared_steps
 from traceprof.findings import Count, Ns, one_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.run.guard import optional
@@ -31,9 +31,9 @@ from traceprof.trace.grouping import DISTANCE_TO_DEVIATION, mean_of, median_of, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.analyses.kernels.matched_kernels import SharedSteps
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.kernels.unevenness import SharedSteps
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses

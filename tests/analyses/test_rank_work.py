@@ -14,7 +14,7 @@ from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
 from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.pipeline_bubble import ID as PIPELINE
-from traceprof.analyses.work.rank_work import RunWork, by_note, work_of
+from traceprof.analyses.rank_work import RunWork, by_note, work_of
 from traceprof.reports.text import render
 from traceprof.trace.columns import pack
 

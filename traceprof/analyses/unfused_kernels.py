@@ -1,4 +1,4 @@
-"""Chains of kernels that are bound by memory, which one fused kernel could replace."""
+"""Chains of kernels that are bound by memory, one after the other on a stream."""
 
 from __future__ import annotations
 
@@ -10,31 +10,339 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals, labels
-from traceprof.analyses.shape.results import RankResult
-from traceprof.analyses.unfused_kernels.chains import (
-    MIN_KERNELS,
-    NameTraits,
-    attention_kernels,
-    chains_of,
-    longer_by_bytes,
-    roles_of,
-)
+from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
-from traceprof.kernel_names import short_title
-from traceprof.kernel_names.categories import kernel_kind
+from traceprof.host.launching_code import launching_code
+from traceprof.intervals import num_before
+from traceprof.kernel_names import function_name, short_title
+from traceprof.kernel_names.categories import Category, kernel_kind
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Sequence
 
-    from traceprof.analyses.unfused_kernels.chains import Chains
+    import numpy.typing as npt
+
     from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.kernel_names.categories import KernelKind
     from traceprof.run.rank import Rank, Window
+
+MIN_KERNELS = 3
+"""Shorter chains are in every program, and one kernel of them has to stay."""
+
+_BY_MEMORY = frozenset({Category.ELEMENTWISE, Category.REDUCTION, Category.NORMALIZATION})
+# Made by a compiler out of several operators: what it left apart it could not fuse.
+_FUSED = lazy(r"^(?:triton_|(?:loop|input)_\w*fusion)")
+_OF_LISTS = lazy(r"multi_tensor_apply_kernel|foreach_tensor")
+_OF_OPTIMIZERS = lazy(r"addcdiv")
+_LAYOUT_KERNELS = lazy(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
+_MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+class NameTraits(Record, frozen=True):
+    """The traits of kernels that their names show, each bool[m] by name."""
+
+    is_member: Mask  # it may be in a chain: bound by memory, and not fused already
+    is_of_list: Mask  # it works on a list of tensors (`torch._foreach_*`)
+    is_of_optimizer: Mask  # only optimizers run it
+    is_layout: Mask  # it changes the layout of a tensor
+
+    @classmethod
+    def of(cls, names: Sequence[str], kinds: Sequence[KernelKind]) -> NameTraits:
+        """Return the traits of m names."""
+        functions = [function_name(name) for name in names]
+        members = [
+            kind.category in _BY_MEMORY and not _FUSED.search(function)
+            for kind, function in zip(kinds, functions, strict=True)
+        ]
+        return cls(
+            np.array(members, np.bool_),
+            _have(functions, _OF_LISTS),
+            _have(names, _OF_OPTIMIZERS),
+            _have(functions, _LAYOUT_KERNELS),
+        )
+
+
+def _have(texts: Sequence[str], expression: re.Pattern[str]) -> Mask:
+    return np.array([expression.search(text) is not None for text in texts], np.bool_)
+
+
+class Chains(Record, frozen=True):
+    """Chains of a rank: of k kernels in c chains, those of a chain together, in their order."""
+
+    kernel: Int64  # int64[k], indices of kernels
+    first: Int64  # int64[c], where each chain begins among them
+    count: Int64  # int64[c], how many kernels it has
+    # bool[k], whether a kernel is of the pass that takes longest, which one fused kernel takes,
+    # too
+    kept: Mask
+    total_ns: Int64  # int64[c], the sum of durations
+    saved_ns: Int64  # int64[c], the same without the pass that takes longest
+    is_optimizer: Mask  # bool[c], whether an optimizer runs it
+    pattern: npt.NDArray[np.uint64]  # uint64[c], equal for chains of the same kernels
+    alone: Int64  # int64[m], indices of other kernels that could be in a chain of the model
+
+
+def chains_of(
+    rank: Rank, chosen: Int64, which: Int64, traits: NameTraits, in_optimizer: Mask | None
+) -> Chains:
+    """Find chains among kernels of a rank.
+
+    A chain ends at any other operation of its stream, with its step, and where an optimizer begins
+    or ends. Its longest pass is that of the name that takes longest: kernels of one name and
+    different grids have tensors of different sizes, so that all of them have to be read and
+    written; and kernels on lists of tensors, one after the other, have different tensors.
+
+    Args:
+        rank: the rank.
+        chosen: int64[n], ascending indices of kernels; all others end chains.
+        which: int64[n], the name of each.
+        traits: by name.
+        in_optimizer: bool[n], whether an optimizer launched each; None if that is unknown.
+    """
+    kernels = rank.operations.kernels
+    members = np.flatnonzero(traits.is_member.take(which))
+    stream = kernels.packed_stream.at(chosen.take(members))
+    order = np.argsort(stream, kind="stable")
+    members, stream = members.take(order), stream.take(order)  # by stream, then start
+    kernel, name = chosen.take(members), which.take(members)
+    is_of_list: Mask = traits.is_of_list.take(name)
+    splits = is_of_list if in_optimizer is None else in_optimizer[members]
+    of_optimizer = splits | traits.is_of_optimizer.take(name) if in_optimizer is None else splits
+    begins = np.ones(len(kernel), np.bool_)
+    begins[1:] = (stream[1:] != stream[:-1]) | (np.diff(_num_before(rank, kernel, stream)) != 1)
+    begins[1:] |= splits[1:] != splits[:-1]
+    if rank.steps is not None:
+        step = num_before(rank.steps.start_ns, kernels.start_ns.take(kernel), "right")
+        begins[1:] |= step[1:] != step[:-1]
+    # A list of tensors may take several kernels.
+    goes_on = np.zeros(len(kernel), np.bool_)
+    goes_on[1:] = ~begins[1:] & is_of_list[1:] & (name[1:] == name[:-1])
+    del members, stream, order  # there can be many
+    chain = np.cumsum(begins) - 1
+    keep = np.bincount(chain, ~goes_on).take(chain) >= MIN_KERNELS if len(chain) else begins
+    alone = kernel[~(keep | of_optimizer | is_of_list)]
+    kernel, name, chain = (column.compress(keep) for column in (kernel, name, chain))
+    of_list = -1 - np.cumsum(is_of_list & ~goes_on)[keep]
+    unit = np.where(is_of_list[keep], of_list, kernels.packed_signature.at(kernel))
+    length = kernels.packed_length.at(kernel)
+    kept = _longest_pass(chain, name, unit, length)
+    first = np.flatnonzero(begins[keep])
+    count = np.diff(first, append=len(kernel))
+    saved, total, pattern = (
+        np.add.reduceat(values, first) if len(first) else values[:0]
+        for values in (np.where(kept, 0, length), length, _mixed(name, first, count))
+    )
+    of_optimizer = of_optimizer[keep]
+    is_optimizer = np.logical_or.reduceat(of_optimizer, first) if len(first) else of_optimizer[:0]
+    return Chains(
+        kernel,
+        first,
+        count,
+        kept,
+        total.astype(np.int64),
+        saved.astype(np.int64),
+        is_optimizer,
+        pattern.astype(np.uint64),
+        alone,
+    )
+
+
+def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> Mask:
+    """Return which kernels are the longest pass of their chain, bool[k].
+
+    `chain` ascends. `unit` is negative and equal for the kernels on one list of tensors; of others
+    it is equal for equal name and grid.
+    """
+    if len(chain) == 0:
+        return np.zeros(0, np.bool_)
+    # Each list is a pass of its own; the others are one by name, and by unit within it.
+    units, which = numbered(unit)
+    pass_of = np.empty(len(units), np.int64)
+    pass_of[which] = np.where(unit < 0, unit, name)
+    by_pass = np.lexsort((units, pass_of))
+    rank_of = np.empty_like(by_pass)
+    rank_of[by_pass] = np.arange(len(units))
+    order = ordered(chain, rank_of[which])
+    chain, which, length = chain.take(order), which.take(order), length_ns.take(order)
+    counts = (units < 0)[which]
+    counts[_longest(length, _differ(chain, which))] = True
+    begins = _differ(chain, pass_of[which])
+    first = np.flatnonzero(begins)
+    took = np.add.reduceat(np.where(counts, length, 0), first)
+    is_longest = np.zeros(len(first), np.bool_)
+    is_longest[_longest(took, _differ(chain[first]))] = True
+    kept = np.zeros(len(order), np.bool_)
+    kept[order] = is_longest[np.cumsum(begins) - 1] & counts
+    return kept
+
+
+def _differ(*keys: Int64) -> Mask:
+    """Return which rows differ from the row before in any key, bool[n]; the first one does."""
+    differ = np.ones(len(keys[0]), np.bool_)
+    differ[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return differ
+
+
+def _longest(length_ns: Int64, begins: Mask) -> Int64:
+    """Return the longest row of each group, of equal ones the first: ascending indices."""
+    group = np.cumsum(begins) - 1
+    most = np.maximum.reduceat(length_ns, np.flatnonzero(begins))
+    rows = np.flatnonzero(length_ns == most.take(group))
+    return rows[_differ(group[rows])]
+
+
+def _mixed(name: Int64, first: Int64, count: Int64) -> npt.NDArray[np.uint64]:
+    """Return a number for each kernel by name and place: other chains have other sums."""
+    place = (np.arange(len(name)) - np.repeat(first, count)).astype(np.uint64)
+    mixed = (name.astype(np.uint64) + np.uint64(1)) * (place * np.uint64(2) + np.uint64(1)) * _MIX
+    mixed ^= mixed >> np.uint64(29)
+    return mixed * _MIX
+
+
+def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
+    """Return how many operations of its stream start up to each kernel, int64[k].
+
+    Kernels come by stream. Of several operations that start at once, kernels count in their order,
+    and before others.
+    """
+    kernels, *others = rank.operations.groups
+    before = np.empty(len(kernel), np.int64)
+    for number in distinct_values(stream).tolist():
+        here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
+        so_far = np.cumsum(kernels.packed_stream.isin([number]), dtype=np.int32)
+        before[here] = so_far.take(kernel[here])
+        start = kernels.start_ns.take(kernel[here])
+        for group in others:
+            on_stream = group.start_ns[group.packed_stream.isin([number])]
+            before[here] += num_before(on_stream, start)
+    return before
+
+
+def longer_by_bytes(rank: Rank, chains: Chains) -> Int64:
+    """Return how much longer than a chain's longest pass its bytes keep a fused kernel, int64[c].
+
+    A fused kernel reads what the first kernel of the chain reads, and writes what the last one
+    writes, in the time that these bytes take of those kernels: memory is what takes their time.
+    Nothing is known of operators that launched several kernels, or whose shapes are not recorded.
+    """
+    operators = rank.trace.operators(rank.process)
+    if operators is None or len(operators.work) == 1 or not len(chains.first):
+        return np.zeros(len(chains.first), np.int64)
+    order = np.argsort(chains.kernel)
+    code = launching_code(rank, chains.kernel[order])
+    if code is None:
+        return np.zeros(len(chains.first), np.int64)
+    operator = np.empty(len(order), np.int64)
+    operator[order] = code.innermost
+    count = np.bincount(operator + 1)
+    length = rank.operations.kernels.packed_length.at(chains.kernel)
+
+    def spent(kernel: Int64, part: Int64) -> npt.NDArray[np.float64]:
+        """Return the time that a part of the bytes takes of kernels, 0 if that is unknown."""
+        of = operator[kernel]
+        is_known = (of >= 0) & (count[of + 1] == 1) & (code.moved[of] > 0)
+        share = part[of] / np.maximum(code.moved[of], 1)
+        return np.where(is_known, share * length[kernel], 0.0)
+
+    last = chains.first + chains.count - 1
+    least = spent(chains.first, code.read) + spent(last, code.moved - code.read)
+    return np.clip(least - (chains.total_ns - chains.saved_ns), 0, chains.saved_ns).astype(np.int64)
+
+
+_SOFTMAX = lazy(r"(?i)soft_?max")
+# The loss of a classifier; PyTorch's kernel for short rows says it by its fifth parameter.
+_LOG_SOFTMAX = lazy(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
+_BACKWARD = lazy(r"(?i)backward|bwd")
+_MAKES_VALUES = lazy(r"distribution_(?:elementwise|nullary)")  # of random numbers: new matrices
+_MAX_GAP_NS = 1_000_000  # between kernels of one attention
+_OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
+
+
+def roles_of(names: Sequence[str], kinds: Sequence[KernelKind]) -> npt.NDArray[np.int8]:
+    """Return what kernels of each name may be in attention, int8[m]."""
+    return np.array([*map(_role, names, kinds)], np.int8)
+
+
+def _role(name: str, kind: KernelKind) -> int:
+    if kind.category == Category.MATMUL:
+        return _MATMUL
+    if _SOFTMAX.search(name) and not _LOG_SOFTMAX.search(name):
+        return _SOFTMAX_BACKWARD if _BACKWARD.search(name) else _SOFTMAX_FORWARD
+    is_elementwise = kind.category == Category.ELEMENTWISE and not _MAKES_VALUES.search(name)
+    return _ELEMENTWISE if is_elementwise else _OTHER
+
+
+def attention_kernels(
+    rank: Rank, chosen: Int64, roles: npt.NDArray[np.int8]
+) -> tuple[Int64, Int64]:
+    """Return the k kernels of attention that is not fused, and where each of r rows of them begins.
+
+    The first is int64[k], indices of kernels by stream and start, the second int64[r].
+
+    On one stream a multiplication of matrices, one softmax and another multiplication, with
+    nothing but elementwise kernels between them (scale, mask, dropout, copies of format) and at
+    most 1 ms from one to the next. Neither multiplication is another softmax's on the way forward.
+    On the way back there are two on each side, of which the outer ones may be elsewhere.
+
+    Args:
+        rank: the rank.
+        chosen: int64[n], ascending indices of kernels; all others are none of attention.
+        roles: int8[n], what each may be.
+    """
+    kernels = rank.operations.kernels
+    is_softmax = (roles == _SOFTMAX_FORWARD) | (roles == _SOFTMAX_BACKWARD)
+    attention, begins = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+    for number in distinct_values(kernels.packed_stream.at(chosen[is_softmax])).tolist():
+        here = np.flatnonzero(kernels.packed_stream.isin([number]))
+        role = np.full(len(here), _OTHER, np.int8)
+        place = np.searchsorted(here, chosen)
+        is_here = here[np.minimum(place, len(here) - 1)] == chosen
+        role[place[is_here]] = roles[is_here]
+        start = kernels.start_ns.take(here)
+        is_late = start[1:] - kernels.ends(here)[:-1] > _MAX_GAP_NS
+        is_attention = _is_attention(role, np.append(False, is_late))
+        attention.append(here[is_attention])
+        begins.append(~np.concatenate([[False], is_attention[:-1]])[is_attention])
+    return np.concatenate(attention), np.flatnonzero(np.concatenate(begins))
+
+
+def _is_attention(
+    role: npt.NDArray[np.int8], is_late: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which kernels of a stream are of attention, bool[n], by what they may be, int8[n].
+
+    `is_late`: bool[n], whether a kernel starts long after the one before it.
+    """
+    place = np.flatnonzero(role != _ELEMENTWISE)
+    main = role[place]
+    is_softmax = (main[1:-1] == _SOFTMAX_FORWARD) | (main[1:-1] == _SOFTMAX_BACKWARD)
+    is_between = is_softmax & (main[:-2] == _MATMUL) & (main[2:] == _MATMUL)
+    softmax = 1 + np.flatnonzero(is_between)
+    low, high = place[softmax - 1], place[softmax + 1]
+    goes_back = main[softmax] == _SOFTMAX_BACKWARD
+    num_late = np.cumsum(is_late)
+    is_one = num_late[low] == num_late[high]
+    shares = ~goes_back[1:] & ~goes_back[:-1] & (low[1:] == high[:-1])
+    is_one &= ~(np.append(shares, False) | np.append(False, shares))
+    softmax, low, high, goes_back = (of[is_one] for of in (softmax, low, high, goes_back))
+    low -= goes_back & (role[np.maximum(low - 1, 0)] == _MATMUL) & (low > 0)
+    last = len(role) - 1
+    high += goes_back & (role[np.minimum(high + 1, last)] == _MATMUL) & (high < last)
+    # On the way back one multiplication may end a row and begin the next one.
+    steps = np.zeros(len(role) + 1, np.int64)
+    np.add.at(steps, low, 1)
+    np.subtract.at(steps, high + 1, 1)
+    is_attention: npt.NDArray[np.bool_] = np.cumsum(steps)[:-1] > 0
+    return is_attention
+
 
 _OPTIMIZER = (
     "The optimizer: torch.optim.AdamW(..., fused=True) (PyTorch 2.0; SGD 2.3) updates all"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.commands import run
 from tests.support.profiler_events import PID, annotation, call, event, kernel, write
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analyses.compute.compute_parts import StepFlops
+from traceprof.analyses.compute_parts import StepFlops
 from traceprof.analysis import Options, analyze_reports
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError

@@ -11,7 +11,7 @@ from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
 from tests.support.selection import rows_long_after
-from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
+from traceprof.analyses.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports

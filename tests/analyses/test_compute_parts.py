@@ -10,8 +10,8 @@ from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
-from traceprof.analyses.compute import compute_parts
-from traceprof.analyses.compute.compute_parts import ComputeParts
+from traceprof.analyses import compute_parts
+from traceprof.analyses.compute_parts import ComputeParts
 from traceprof.analyses.kernels import launched_kernels
 from traceprof.intervals import clip
 from traceprof.kernel_names.categories import kernel_kind

@@ -1,1 +1,0 @@
-"""What the compute of a rank consists of."""

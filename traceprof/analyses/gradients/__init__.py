@@ -1,1 +1,0 @@
-"""The gradient buckets of DistributedDataParallel."""

@@ -1,0 +1,464 @@
+"""Measurements of ranks, reports and the run, and the shape of an analysis.
+
+A report is measured where it is opened, perhaps by another process or machine. What comes back is
+small, and can be pickled: `MeasuredReport`.
+
+An analysis is a module, or a package whose `__init__` has the shape of `RankModule` or
+`RunModule`: `FINDINGS` are the kinds of findings that it can make, `REQUIRES` the parts that a
+trace must hold so that it can run; `run` measures, `findings` judges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+from msgspec import field, structs
+from msgspec.structs import replace
+
+from traceprof.analyses import collectives, compute_parts, gradient_buckets, steps
+from traceprof.analyses.hidden import not_ruled_out, that_hold
+from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
+from traceprof.analyses.results import Judge, RankResult, Result, Results
+from traceprof.host.rank_stalls import rank_stalls
+from traceprof.ranks import arrivals
+from traceprof.ranks.passes import rank_passes
+from traceprof.run.cache import Cache
+from traceprof.run.guard import optional
+from traceprof.structs import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from traceprof.analyses.collectives import ProcessGroupsResult
+    from traceprof.analyses.compute_parts import ComputeParts
+    from traceprof.analyses.gradient_buckets import DdpBucketsResult
+    from traceprof.analyses.hidden import Hidden
+    from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.analyses.kernels.unevenness import Unevenness
+    from traceprof.analyses.steps import SlowSteps, StepTotals
+    from traceprof.findings import Finding, FindingKind, NotApplicable
+    from traceprof.host.rank_stalls import RankStalls
+    from traceprof.ranks.arrivals import PackedArrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.passes import RankPasses
+    from traceprof.run.completeness import Losses
+    from traceprof.run.opening import RunSummary
+    from traceprof.run.rank import Rank, Window
+    from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
+    from traceprof.trace.model.parts import Part
+
+
+class Wanted(Record, frozen=True):
+    """What is to be measured and judged; analyses by name."""
+
+    asked: frozenset[str]
+    """The analyses whose findings are asked for."""
+    read: frozenset[str]
+    """These, and those whose results they read."""
+    measured: frozenset[str]
+    """These, and those whose findings may include the time of a finding that is asked for."""
+    measurements: frozenset[str]
+    """The shared measurements, by name."""
+
+
+class RankMeasurements(Record, frozen=True):
+    """The measurements of a rank: of what is judged, unless a comment says otherwise.
+
+    A measurement is None if it was not asked for, is not for such a rank, or failed.
+    """
+
+    results: Mapping[str, RankResult]
+    """Of each analysis that is for the rank, by its name."""
+    missing: Mapping[str, tuple[NotApplicable, ...]]
+    """Why analyses could not run, by their name."""
+    hidden: tuple[Hidden, ...]
+    """What its report hides of it."""
+    shown: Mapping[str, RankResult]
+    """Of the analyses that are listed, what they measured of all that is shown."""
+    arrivals: PackedArrivals | None = None
+    buckets: DdpBucketsResult | None = None  # of all that is shown
+    kernels: KernelTable | None = None
+    compute: ComputeParts | None = None  # of all that is shown
+    launched: LaunchedKernels | None = None
+    process_groups: ProcessGroupsResult | None = None
+    shown_process_groups: ProcessGroupsResult | None = None
+    step_totals: StepTotals | None = None
+    slow_steps: SlowSteps | None = None
+    stalls: RankStalls | None = None
+    placed: PlacedKernels | None = None
+    passes: RankPasses | None = None
+    losses: Losses | None = None
+    """What its recording lacks."""
+
+    def with_rank(self, rank: int, report: int) -> RankMeasurements:
+        """Return the same with the rank's number and its report's index in the run."""
+        groups, shown_groups = (
+            of_rank and replace(of_rank, rank=rank, report=report)
+            for of_rank in (self.process_groups, self.shown_process_groups)
+        )
+        return RankMeasurements(
+            results={name: result.with_rank(rank) for name, result in self.results.items()},
+            missing={name: _numbered(gaps, rank) for name, gaps in self.missing.items()},
+            hidden=self.hidden,
+            losses=self.losses,
+            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
+            arrivals=None if self.arrivals is None else self.arrivals.numbered(rank, report),
+            buckets=self.buckets and replace(self.buckets, rank=rank),
+            kernels=self.kernels and self.kernels.with_rank(rank),
+            compute=self.compute and self.compute.with_rank(rank),
+            launched=self.launched and self.launched.with_rank(rank),
+            process_groups=groups,
+            shown_process_groups=shown_groups,
+            step_totals=self.step_totals and structs.replace(self.step_totals, rank=rank),
+            slow_steps=self.slow_steps and self.slow_steps.with_rank(rank),
+            stalls=None if self.stalls is None else self.stalls.numbered(rank, report),
+            placed=None if self.placed is None else self.placed.numbered(rank, report),
+            passes=None if self.passes is None else self.passes.numbered(rank, report),
+        )
+
+
+def _numbered(gaps: Iterable[NotApplicable], rank: int) -> tuple[NotApplicable, ...]:
+    return tuple(structs.replace(gap, rank=rank) for gap in gaps)
+
+
+class MeasuredRank(Record, frozen=True):
+    """A rank with its measurements."""
+
+    facts: RankInfo
+    """The rank, by its number within the report."""
+    step_numbers: tuple[int, int] | None
+    """The first and last number of its training steps, None without any."""
+    measurements: RankMeasurements | None
+    """None for a rank without the window asked for."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed."""
+
+    def with_rank(self, rank: int, report: int) -> MeasuredRank:
+        """Return the same with the rank's number and its report's index in the run."""
+        measured = self.measurements
+        return replace(
+            self,
+            measurements=None if measured is None else measured.with_rank(rank, report),
+            failures=_numbered(self.failures, rank),
+        )
+
+
+class MeasuredReport(Record, frozen=True):
+    """A report with its measurements."""
+
+    facts: ReportSummary
+    ranks: tuple[MeasuredRank, ...]
+    """In order of (pid, device)."""
+    captured_ns: tuple[int, int] | None = None
+    """When its capture began and ended; None if no time range was asked for."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed, whatever the rank."""
+
+
+class MeasuredRun(Record, frozen=True):
+    """The measurements of a run before anything is judged; by rank, in order of the ranks."""
+
+    run: RunSummary
+    """The reports and their ranks."""
+    results: Results
+    """Of each analysis."""
+    ranks: RankComparison
+    """Clocks, waits and transfers; without ranks if arrivals were not measured."""
+    wanted: Wanted | None = None
+    """What was to be measured; None for everything."""
+    missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
+    """Why analyses could not run on ranks, by the analysis' name."""
+    failures: tuple[NotApplicable, ...] = ()
+    """What could not be analysed because an optional part failed."""
+    arrivals: tuple[PackedArrivals, ...] = ()
+    """When ranks came to each communication operation."""
+    buckets: tuple[DdpBucketsResult, ...] = ()
+    """The gradient buckets of DistributedDataParallel."""
+    kernels: tuple[KernelTable, ...] = ()
+    """The times of kernels by name, of ranks with a GPU."""
+    compute: tuple[ComputeParts, ...] = ()
+    """The kinds of compute of ranks with a GPU."""
+    losses: Mapping[int, Losses] = field(default_factory=dict)
+    """What the recordings of ranks with a GPU lack."""
+    hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
+    """What reports hide of ranks, by the rank."""
+    launched: tuple[LaunchedKernels, ...] = ()
+    """The code that launched the kernels of ranks with a GPU."""
+    process_groups: tuple[ProcessGroupsResult, ...] = ()
+    """The communication of ranks without a GPU."""
+    shown: Results = field(default_factory=Results)
+    """Of the analyses that are listed, what they measured of all that is shown."""
+    shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
+    """The process groups of all that is shown."""
+    step_totals: tuple[StepTotals, ...] = ()
+    """The time of steady steps by part and cause."""
+    slow_steps: tuple[SlowSteps, ...] = ()
+    """The steps that took far longer than usual."""
+    stalls: tuple[RankStalls, ...] = ()
+    """Of the hosts of ranks with a GPU."""
+    placed: tuple[PlacedKernels, ...] = ()
+    """The kernels of ranks with a GPU by their place in steps."""
+    uneven: Unevenness | None = None
+    """How uneven these are; None if no two ranks can be compared."""
+    passes: tuple[RankPasses, ...] = ()
+    """The compute of ranks between their messages."""
+    failed: tuple[FailedReport, ...] = ()
+    """Reports that could not be analysed; the run has none of them."""
+    cache: Cache = field(default_factory=Cache)
+    """Data that is derived from all of these."""
+
+    def of(self, module: Judge[Result]) -> tuple[Result, ...]:
+        """Return what an analysis measured, by rank: see each result's `rank`.
+
+        For analyses whose numbers are listed that is all that is shown, for others what findings
+        are about.
+        """
+        return self.shown.of(module) or self.results.of(module)
+
+
+class Measurement(Record, frozen=True):
+    """A measurement that makes no findings by itself."""
+
+    meaning: str
+    """What is measured, as `traceprof explain` says it."""
+    measure: Callable[[Rank, Window, Window, Mapping[str, Any]], Any]
+    """Measures a rank: its judged window, its shown window, and what was measured before."""
+    reads: tuple[str, ...] = ()
+    """The measurements that it needs."""
+    has_gpu: bool | None = None
+    """Whether it is for ranks with a GPU, or for those without one; None for both."""
+
+
+def _measurement(
+    name: str,
+    meaning: str,
+    measure: Callable[[Rank, Window, Window, Mapping[str, Any]], Any],
+    *,
+    reads: tuple[str, ...] = (),
+    has_gpu: bool | None = None,
+) -> tuple[str, Measurement]:
+    guarded = optional(name, otherwise=lambda *_: None)(measure)
+    return name, Measurement(meaning, guarded, reads, has_gpu)
+
+
+MEASUREMENTS = dict(
+    (
+        # What needs the most memory comes first: later ones keep shared results.
+        _measurement(
+            "kernels",
+            "the times of kernels by name",
+            lambda rank, judged, shown, _: kernel_table.run(rank, shown, judged),
+            has_gpu=True,
+        ),
+        _measurement(
+            "launched",
+            "the operators, modules and Python lines that launched kernels",
+            lambda rank, judged, shown, _: launched_kernels.run(rank, shown, judged),
+            has_gpu=True,
+        ),
+        _measurement(
+            "compute",
+            "the kinds of compute, and their share of the GPU's peak",
+            lambda rank, judged, shown, taken: (
+                None
+                if taken["launched"] is None
+                else compute_parts.run(rank, shown, taken["launched"], judged)
+            ),
+            reads=("launched",),
+            has_gpu=True,
+        ),
+        _measurement(
+            "arrivals",
+            "when each rank came to each communication operation",
+            lambda rank, judged, *_: arrivals.PackedArrivals.of(arrivals.run(rank, judged)),
+        ),
+        _measurement(
+            "buckets",
+            "the gradient buckets of DistributedDataParallel",
+            lambda rank, _, shown, __: gradient_buckets.run(rank, shown),
+        ),
+        _measurement(
+            "process_groups",
+            "the communication of ranks without a GPU",
+            lambda rank, judged, *_: collectives.process_groups(rank, judged),
+            has_gpu=False,
+        ),
+        _measurement(
+            "shown_process_groups",
+            "the communication of ranks without a GPU, in all that is shown",
+            lambda rank, _, shown, __: collectives.process_groups(rank, shown),
+            has_gpu=False,
+        ),
+        _measurement(
+            "step_totals",
+            "the time of the steady steps by part and cause",
+            lambda rank, judged, *_: steps.step_totals(rank, judged),
+        ),
+        _measurement(
+            "slow_steps",
+            "the steps that took far longer than usual, and what ran in them",
+            lambda rank, judged, *_: steps.slow_steps(rank, judged),
+            has_gpu=True,
+        ),
+        _measurement(
+            "stalls",
+            "host calls and operators that took far longer than usual",
+            lambda rank, judged, *_: rank_stalls(rank, judged),
+            has_gpu=True,
+        ),
+        _measurement(
+            "placed",
+            "the time of each kernel by its place in a step",
+            lambda rank, judged, *_: placed_kernels.run(rank, judged),
+            has_gpu=True,
+        ),
+        _measurement(
+            "passes",
+            "the compute of each rank between its messages",
+            lambda rank, judged, *_: rank_passes(rank, judged),
+        ),
+    )
+)
+"""The measurements by name, in the order in which they are taken."""
+
+
+OfRun = TypeVar("OfRun")
+
+
+class RankModule(Judge[Result], Protocol[Result]):
+    """A module that measures one rank."""
+
+    FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    # the values that its pages in `explanations/` name with a dollar sign: limits, advice
+    PAGE: dict[str, str]
+    # the parts a trace must hold; where one is missing, the report says which
+    REQUIRES: tuple[Part, ...]
+    # the shared measurements and the other findings whose results it reads, or may be part of
+    READS: tuple[str, ...]
+
+    def run(self, rank: Rank, window: Window) -> Result:
+        """Return numbers only, of the window."""
+
+
+class RunModule(Protocol[OfRun]):
+    """A module that measures all ranks together; it has no `REQUIRES`."""
+
+    FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    # the values that its pages in `explanations/` name with a dollar sign: limits, advice
+    PAGE: dict[str, str]
+    READS: tuple[str, ...]  # the shared measurements and the other findings that it reads
+
+    def run(self, measured: MeasuredRun) -> OfRun:
+        """Return numbers only."""
+
+    def findings(self, result: OfRun) -> list[Finding | NotApplicable]:
+        """Judge the numbers."""
+
+
+class Registration(Record, frozen=True):
+    """A registered analysis."""
+
+    name: str  # the module's
+    findings: dict[str, FindingKind]  # the kinds of findings it can make, by id
+    page: dict[str, str]  # the values that its pages name
+    judge: Callable[[MeasuredRun], list[Finding | NotApplicable]]  # judges a measured run
+    # measures a window of a rank, None if it failed; None for an analysis of all ranks together
+    measure: Callable[[Rank, Window], RankResult | None] | None = None
+    requires: tuple[Part, ...] = ()  # the parts a trace must hold
+    is_for_cpu: bool = False  # whether it also measures ranks without a GPU
+    # whether its numbers are also shown for all that a rank did, whatever is judged
+    is_listed: bool = False
+    # returns all results, with those of this analysis refined
+    refine: Callable[[Results, RankComparison], Results] = lambda results, _: results
+    # judges the numbers of a rank; None for an analysis of all ranks together
+    claims: Callable[[Any], list[Finding | NotApplicable]] | None = None
+    reads: tuple[str, ...] = ()  # the shared measurements and the other findings that it reads
+
+    @overload
+    @staticmethod
+    def of(
+        module: RankModule[Result],
+        *,
+        is_for_cpu: bool = False,
+        is_listed: bool = False,
+        refined: Callable[[Result, RankComparison], Result] | None = None,
+    ) -> Registration: ...
+
+    @overload
+    @staticmethod
+    def of(module: RunModule[OfRun]) -> Registration: ...
+
+    @staticmethod
+    def of(
+        module: Any,
+        *,
+        is_for_cpu: bool = False,
+        is_listed: bool = False,
+        refined: Callable[[Any, RankComparison], Any] | None = None,
+    ) -> Registration:
+        """Register a module, which measures each rank, or all ranks together.
+
+        `is_for_cpu`: also ranks without a GPU; `is_listed`: its numbers are also shown for all
+        that a rank did; `refined` returns a better result once ranks have been compared.
+        """
+        ids = tuple(module.FINDINGS)
+
+        def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
+            judged = [
+                claim for result in measured.results.of(module) for claim in module.findings(result)
+            ]
+            ranks = [result.rank for result in measured.results.of(module)]
+            hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
+            judged = that_hold(module.FINDINGS, judged, hidden)
+            claims = [*judged, *measured.missing.get(module.__name__, ())]
+            num_ranks = len(measured.run.ranks) + len(measured.failed)
+            return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden, num_ranks)]
+
+        def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
+            # What one rank lost, the others are compared with.
+            lost = tuple(cause for several in measured.hidden.values() for cause in several)
+            hidden = dict.fromkeys((rank.rank for rank in measured.run.ranks), lost)
+            judged = that_hold(module.FINDINGS, module.findings(module.run(measured)), hidden)
+            num_ranks = len(measured.run.ranks)
+            if judged or num_ranks < 2:
+                return judged
+            return not_ruled_out(module.FINDINGS, (), measured.hidden, num_ranks)
+
+        def refine(results: Results, ranks: RankComparison) -> Results:
+            if refined is None:
+                return results
+            return results.replaced(
+                module, [refined(result, ranks) for result in results.of(module)]
+            )
+
+        if not hasattr(module, "REQUIRES"):
+            return Registration(
+                module.__name__,
+                module.FINDINGS,
+                module.PAGE,
+                optional(*ids, otherwise=lambda _: [])(judge_run),
+                reads=module.READS,
+            )
+        measures = Registration(
+            module.__name__,
+            module.FINDINGS,
+            module.PAGE,
+            judge,
+            module.run,
+            module.REQUIRES,
+            is_for_cpu,
+            is_listed,
+            refine,
+            module.findings,
+            module.READS,
+        )
+        if not ids:  # the breakdown, which nothing stands in for
+            return measures
+        return replace(
+            measures,
+            judge=optional(*ids, otherwise=lambda _: [])(judge),
+            measure=optional(*ids, otherwise=lambda *_: None)(module.run),
+            refine=optional(*ids, otherwise=lambda results, _: results)(refine),
+        )

@@ -1,1 +1,0 @@
-"""All that is measured of a run, and the registration of analyses."""

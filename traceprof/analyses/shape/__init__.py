@@ -1,1 +1,0 @@
-"""The shape of an analysis: results by rank, numbers and their meaning."""

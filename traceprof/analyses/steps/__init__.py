@@ -1,1 +1,0 @@
-"""Training steps: their lengths, and the means of the steady ones."""

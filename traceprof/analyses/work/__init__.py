@@ -1,1 +1,0 @@
-"""Ranks compared by the work that they do."""
