@@ -30,6 +30,7 @@ _MAX_UNEXPLAINED = 6
 # Pieces of evidence and of advice that short formats show; explain and the JSON have the rest.
 _MAX_SHOWN = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 _PACE = "this wait may set the pace: anything else that becomes faster then only waits longer"
+_CLEARLY_MORE = 1.5  # times what a finding costs: a gain of as much is explained
 _MIN_ADVISED = 3  # findings, of whatever severity
 _CLOCKS = (
     "Times of evidence are on the clock of the rank's own report; the dashboard shows them on"
@@ -71,16 +72,23 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
     if not groups:
         yield Paragraph(f"No finding reaches 1 % of the {kind}.")
         return
-    rows = []
+    rows, more = [], []
     for group in groups[:max_rows]:
         worst = worst_of(group)
-        cost = percent(share_of_step(worst, analysis.breakdown)) if worst.impact_ns else "-"
+        of_step = share_of_step(worst, analysis.breakdown)
+        cost = percent(of_step) if worst.impact_ns else "-"
+        much_ns = _CLEARLY_MORE * of_step * (headline.step_ns if headline is not None else 0)
+        why = why_more(worst, round(much_ns))
+        if why is not None and much_ns and worst.severity > Severity.INFO:
+            more.append(f"{worst.id} ({why})")
         ranks = ranks_text([finding.rank for finding in group]).removeprefix("rank").lstrip("s ")
         rows.append((str(worst.severity), worst.id, ranks, cost, _gain_cell(worst.saving)))
     headings = ("", "finding", "rank", f"of the {unit}", f"{one} gains")
     yield table(headings, rows, text=headings[:3])
     if len(groups) > max_rows:
         yield Paragraph(f"Also: {', '.join(group[0].id for group in groups[max_rows:])}.")
+    if more:
+        yield paragraph(f"More than the cost: {'; '.join(more)}.")
     small = small_fixes(analysis.findings)
     if small is not None:
         yield paragraph(small)

@@ -12,10 +12,16 @@ from tests.reference.expert_orders import EXPERT_ORDERS
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analyses.verdict.three_lines import MAX_WORDS, small_fixes, three_lines
+from traceprof.analyses.verdict.three_lines import (
+    MAX_WORDS,
+    share_of_step,
+    small_fixes,
+    three_lines,
+    why_more,
+)
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import Options, analyze_reports
-from traceprof.findings import Basis, Finding, Saving, Severity, by_id
+from traceprof.findings import Basis, Finding, Saving, Severity, by_id, worst_of
 from traceprof.reports import markdown, text
 
 STEP_NS = 1000
@@ -248,11 +254,29 @@ def _check(result: RunResult) -> None:
     assert len(" ".join(verdict.lines).split()) <= MAX_WORDS
     short = " ".join(text.render(result).split())
     assert len(short.split()) <= _MAX_PAGE
+    _check_gains_beyond_costs(result, short)
     for report in (short, " ".join(text.render(result, is_verbose=True).split())):
         assert all(" ".join(line.split()) in report for line in verdict.lines)
     page = markdown.render(result).replace("\\", "")
     assert verdict.problem in page
     assert verdict.action is None or verdict.action.rstrip(".") in page
+
+
+def _check_gains_beyond_costs(result: RunResult, short: str) -> None:
+    """A report says why a step gains clearly more without a finding than that costs."""
+    assert result.headline is not None
+    for group in by_id(result.findings)[:4]:
+        worst = worst_of(group)
+        cost_ns = round(share_of_step(worst, result.breakdown) * result.headline.step_ns)
+        why = why_more(worst, round(1.51 * cost_ns)) if cost_ns else None
+        if why is not None and worst.severity > Severity.INFO:
+            assert f"{worst.id} ({why})" in short
+
+
+def test_waits_of_a_host_gain_more_than_their_idle_time_and_why_is_said() -> None:
+    finding = made("host-sync", Saving.at_most(300), 100)
+    assert why_more(finding, 100) == "waits while the GPU works go, too"
+    assert why_more(finding, 290) is None
 
 
 _MAX_PAGE = 400  # words

@@ -88,6 +88,12 @@ _GAINS_BESIDE = {
     "half-precision": "kernels that only move numbers become faster, too",
     "launch=0": "what the host runs between launches goes, too",
     "no-sync": "the host then launches ahead, too",
+    "no-data-loading": "copies of batches go, too",
+    "equal-kernels": "other ranks wait for them",
+    "straggler": "other ranks wait for it",
+    "host-sync": "waits while the GPU works go, too",
+    "unified-memory": "all time of these kernels counts",
+    "few-blocks": "all time of these kernels counts",
     "unfused-kernels": "single kernels and launching count, too",
 }
 _MIN_IDLE = 0.03  # where `gpu-idle` begins on a GPU
@@ -392,7 +398,7 @@ def _gain(
         return limit, more or few
     about = expected_ns(finding, step)
     return (
-        f"about {duration(about)} {a_step} ({percent(about / step)}): limits of this kind brought"
+        f"about {duration(about)} {a_step} ({percent(about / step)}): half of such limits brought"
         f" {known.low:.1f} to {known.high:.1f} of {most}{beyond}"
     ), None
 
