@@ -11,7 +11,7 @@ from dash import html
 from dashboards import address as addresses
 from dashboards.pages.timeline import COLORS
 from dashboards.questions import PendingAnswer, questions_about
-from dashboards.timeline.server import AFTER, BEFORE
+from dashboards.timeline.server import AFTER, BEFORE, MAX_CHANGED
 from dashboards.view import device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
@@ -36,7 +36,6 @@ TITLE = "Compare"
 ANSWERS = "compare"
 
 _MAX_NAME = 200
-_MAX_CHANGED = 6  # kernels on the first screen
 _SPLIT = "Where it comes from"
 _BY_KERNEL = "Compute, by kernel"
 _SIGN = re.compile(r"(?<![\w.-])-(?=\d)")
@@ -149,7 +148,7 @@ def _table(table: TableBlock) -> Component:
 def _cell(cell: object, class_name: str) -> Component:
     text = one_line(cell if isinstance(cell, str) else "", _MAX_NAME)
     if class_name == "number":
-        return ui.number(minus(text))
+        return ui.number(ui.UNKNOWN if text == "-" else minus(text))
     return html.Td(text, title=text)  # which may be cut to the width of the column
 
 
@@ -161,7 +160,7 @@ def _changed_kernels(section: Section) -> Component:
     columns = [tables[0].columns[place] for place in places] if tables else []
     if not rows:
         return _section(section)
-    shown = _table(TableBlock(tuple(columns), tuple(map(tuple, rows[:_MAX_CHANGED]))))
+    shown = _table(TableBlock(tuple(columns), tuple(map(tuple, rows[:MAX_CHANGED]))))
     return ui.card("Kernels that changed", shown, note="the largest changes; all stand below")
 
 
@@ -233,7 +232,8 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
     title = "A step of each" if any(side.step is not None for side in shown) else "Both trainings"
     note = (
         "each on a clock of its own, which is 0 where it begins; both zoom and move together"
-        " (wheel, drag; W A S D)"
+        " (wheel, drag; W A S D); below the axis, kernels that surely changed, in red those that"
+        " take longer"
     )
     return [ui.card(title, *parts, note=note)]
 

@@ -12,6 +12,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 from flask import Blueprint, Response, abort, request
 
 from dashboards.address import WHOLE_PATH, Address
@@ -29,13 +30,16 @@ from dashboards.view import View
 from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
+from traceprof.kernel_names import kernel_title
 from traceprof.reports.claims import gain_text
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flask import Flask
 
+    from dashboards.questions import ComparedSides
     from dashboards.timeline.tracks import RankTimeline, Track
     from traceprof.analysis import Analysis
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 MAX_COLUMNS = 8192  # more than any screen has pixels
 MAX_ROWS = 256
 MAX_RANKS = 1024  # asked for at once
+MAX_CHANGED = 6
+"""Kernels that changed most, which are marked on both sides of a comparison."""
 _MAX_TEXT = 200  # characters searched for
 _MAX_INDEX = (1 << 31) - 1
 
@@ -149,7 +155,8 @@ def register(server: Flask, analysis: Analysis) -> None:
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
         routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
         routes.register_error_handler(TraceprofError, _failed)
-        for name, answer in _ANSWERS.items():
+        changed = partial(_changed, analysis, "before" if prefix == BEFORE else "after")
+        for name, answer in (*_ANSWERS.items(), ("changed", changed)):
             routes.add_url_rule(f"/{name}", name, partial(_answered, answer, timelines))
         server.register_blueprint(routes)
 
@@ -306,6 +313,41 @@ _ANSWERS: dict[str, Answer] = {
     "hits": _hits,
     "matches": _matches,
 }
+
+
+def _changed(analysis: Analysis, side: str, store: Timelines) -> dict[str, Any]:
+    """Return where the kernels ran that changed most, in the form of evidence."""
+    rank, (start, end) = _known_rank(store, _integer("rank", 0)), _times()
+    pending = questions_about(analysis).comparison()
+    compared: ComparedSides | None = None if pending is None else pending.answer
+    if compared is None:
+        abort(404, "nothing is compared")
+    events = store.searchable([rank])[0][rank][OPERATION]
+    number_of = {name: number for number, name in enumerate(events.names.names)}
+    kernels, marks = events.parts[0], []
+    changes = [kernel for kernel in compared.comparison.kernels if kernel.is_significant]
+    for number, kernel in enumerate(changes[:MAX_CHANGED]):
+        if (named := number_of.get(getattr(kernel, side) or "")) is None:
+            continue
+        places = kernels.places(np.array([named]))
+        begin = kernels.start_ns(places)
+        shown = (start <= begin) & (begin < end)
+        begin = begin[shown]
+        after = begin + (0 if kernels.lengths is None else kernels.lengths(places[shown]))
+        name = one_line(kernel_title(kernel.after or kernel.before or ""), _MAX_ADVICE)
+        times = f"{duration(kernel.before_ns)} before, {duration(kernel.after_ns)} after a step"
+        mark = {
+            "finding": "changed kernel",
+            "operation": None,
+            "number": number,
+            "severity": "high" if kernel.change_ns > 0 else "low",
+            "label": f"{name}: {times}",
+        }
+        marks += [
+            {**mark, "evidence": index, "start": str(first), "end": str(last)}
+            for index, (first, last) in enumerate(zip(begin.tolist(), after.tolist(), strict=True))
+        ]
+    return {"changed": marks}
 
 
 def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, Any]:

@@ -87,5 +87,16 @@ export class ComparedSide {
     compared.changed();
     this.timeline = new Timeline(root, compared.linked);
     Object.assign(root, { timeline: this.timeline });
+    this.#mark(this.timeline, { rank, start: step.start, end: String(end) });
+  }
+
+  /**
+   * Mark what differs between the sides.
+   * @param {Timeline} timeline
+   * @param {{ rank: number, start: string, end: string }} place
+   */
+  async #mark(timeline, place) {
+    const { changed } = await ask(`${this.side.path}/changed`, place);
+    await timeline.data.mark(place.rank, changed);
   }
 }

@@ -72,9 +72,9 @@ export function drawAxis(painter, grid, state) {
     drawNoteMarks(painter, state.notes);
   });
   context.fillStyle = theme["text-2"];
-  if (state.flags.length) {
+  if (state.flags[0]) {
     context.textAlign = "right";
-    context.fillText("findings", GUTTER - 8, AXIS - FLAGS / 2);
+    context.fillText(state.flags[0].finding === "changed kernel" ? "changed" : "findings", GUTTER - 8, AXIS - FLAGS / 2);
     context.textAlign = "left";
   }
   context.fillStyle = theme.line;

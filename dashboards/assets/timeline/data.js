@@ -7,7 +7,7 @@ import { decoded, isFresh, requestFor } from "./tiles.js";
 import { extentOf } from "./view.js";
 
 /** @import { TimelineLayout } from "./layout.js" */
-/** @import { Collective, EventDetails, Found, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
+/** @import { Collective, EventDetails, Evidence, Found, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
@@ -60,6 +60,8 @@ export class TimelineData {
     this.failure = null; // the error of the last tiles
     this.inFlight = false;
     this.waiting = false; // after a failure, until the next try
+    /** @type {Evidence[] | undefined} */
+    this.marked = undefined; // in place of evidence
     /** @type {{ rows: string[], view: View, columns: number } | null} */
     this.wanted = null;
     /** @type {AbortController | null} */
@@ -127,6 +129,26 @@ export class TimelineData {
   }
 
   /**
+   * Evidence with its times as offsets.
+   * @param {any[]} evidence as the server sends it
+   * @returns {Evidence[]}
+   */
+  placed(evidence) {
+    return evidence.map((one) => ({ ...one, start: this.toOffset(one.start), end: this.toOffset(one.end) }));
+  }
+
+  /**
+   * Show these on a rank in place of its evidence.
+   * @param {number} number
+   * @param {any[]} evidence as the server sends it
+   */
+  async mark(number, evidence) {
+    this.marked = this.placed(evidence);
+    (await this.loadRank(number)).evidence = this.marked;
+    this.changed();
+  }
+
+  /**
    * @param {number} number
    * @param {string} part
    * @returns {Promise<RankRows>}
@@ -141,10 +163,7 @@ export class TimelineData {
         rank.start = this.toOffset(reply.start);
         rank.end = this.toOffset(reply.end);
       }
-      for (const interval of rank.evidence) {
-        interval.start = this.toOffset(String(interval.start));
-        interval.end = this.toOffset(String(interval.end));
-      }
+      rank.evidence = this.marked ?? this.placed(rank.evidence);
     } catch (error) {
       rank = { state: "failed", error: String(/** @type {Error} */ (error).message), rows: [], evidence: [] };
     }

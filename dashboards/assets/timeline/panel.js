@@ -228,7 +228,7 @@ export class TimelinePanel {
       make("header", {}, make("span", { class: `severity ${severity}` }, severity),
         make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
         ...others, button("fit", "fit the selection (F)", this.actions.fit),
-        button("to its card", `show ${finding} on the overview`, () => this.actions.card(finding))),
+        ...(title ? [button("to its card", `show ${finding} on the overview`, () => this.actions.card(finding))] : [])),
       make("p", {}, label),
       this.#facts([["start", seconds(start)], ["duration", exactly(end - start)]]),
       make("p", { class: "note" }, [title, gain].filter(Boolean).join("; ")),

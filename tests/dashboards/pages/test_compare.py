@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -164,6 +165,42 @@ def test_both_sides_are_answered(analysis: Analysis, compared: ComparedSides) ->
     assert ask("/timeline-before/steps?rank=17") is None
 
 
+def test_kernels_that_changed_are_marked_on_both_sides(
+    analysis: Analysis, compared: ComparedSides
+) -> None:
+    answer_by(analysis, lambda *_: compared, QUESTION)
+    browser = create_app(analysis).server.test_client()
+    asked = questions_about(analysis).about(QUESTION)
+    while not asked.is_over:
+        time.sleep(0.01)
+    kernels = [kernel for kernel in compared.comparison.kernels if kernel.is_significant][:6]
+    for path, side, name in (
+        ("timeline-before", known(compared.before), "before"),
+        ("timeline", known(compared.after), "after"),
+    ):
+        took: dict[int, list[int]] = {}
+        for rank in side.ranks:
+            for step in (step.measures for step in rank.steps if step.is_training):
+                start, end = step.window_start_ns, step.window_start_ns + step.window_ns
+                asked_for = f"/{path}/changed?rank={rank.rank}&start={start}&end={end}"
+                marks = json.loads(browser.get(asked_for).get_data())["changed"]
+                for number in range(len(kernels)):
+                    lengths = [
+                        int(mark["end"]) - int(mark["start"])
+                        for mark in marks
+                        if mark["number"] == number
+                    ]
+                    took.setdefault(number, []).append(sum(lengths))
+                assert {mark["severity"] for mark in marks} == {"high"}
+                assert all(start <= int(mark["start"]) < end for mark in marks)
+        assert len(took) == len(kernels) == 6
+        for number, kernel in enumerate(kernels):
+            assert mean(took[number]) == pytest.approx(getattr(kernel, f"{name}_ns"), rel=0.02)
+    answer_by(analysis, lambda *_: None)
+    nothing = create_app(analysis).server.test_client()
+    assert nothing.get("/timeline/changed?rank=0&start=0&end=1").status_code == 404
+
+
 def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None:
     answer_by(analysis, lambda *_: None)
     response = create_app(analysis).server.test_client().get("/timeline-before/rank?rank=0")
@@ -268,6 +305,16 @@ def test_verdict_causes_split_and_kernels_are_on_the_first_screen(
         box = box_of(shown.locator("table").last)
         assert box["y"] + box["height"] <= 800
     expect(page.locator("#page .headline li").first).to_contain_text("command line")
+    sides(page)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.timeline.linked')]"
+        ".every(({ timeline: t }) => t.flags.some((flag) => flag.finding === 'changed kernel'))"
+    )
+    of_sides(page, "t.chooseEvidence(t.numbers[0], t.flags[0].source)")
+    shown = page.locator(".timeline.linked .timeline-detail")
+    for side in (0, 1):
+        expect(shown.nth(side)).to_contain_text("ampere_bf16_s16816gemm_bf16_128x128")
+        expect(shown.nth(side)).to_contain_text("804 µs before, 2.41 ms after a step")
     page.goto("about:blank")
 
 
