@@ -76,6 +76,17 @@ def test_contrast(
     assert faint == []
 
 
+@pytest.mark.parametrize("module", long_after(2, PAGES), ids=lambda module: module.TITLE)
+def test_a_narrow_window_has_no_horizontal_bar(page: Page, sample_url: str, module: Any) -> None:
+    page.set_viewport_size({"width": 640, "height": 400})  # 1280 × 800 at 200 %
+    shown(page, f"{sample_url}{module.PATH}")
+    expect(page.locator("#page .loading")).to_have_count(0)
+    page.wait_for_load_state("networkidle")
+    for width in (640, 800):
+        page.set_viewport_size({"width": width, "height": 400})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 HOSTILE = (
     "<script>window.evil=1</script>",
     "<img src=x onerror=window.evil=1>",

@@ -45,6 +45,18 @@ def test_no_page_of_many_ranks_is_over_two_screens_high(page: Page, url: str) ->
 
 
 @pytest.mark.long
+def test_pages_of_many_ranks_fit_a_narrow_window(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 640, "height": 400})
+    widths = {}
+    for module in PAGES:
+        page.goto(f"{url}{module.PATH}")
+        page.wait_for_selector(f"#page h1:text-is('{module.TITLE}')")
+        page.wait_for_load_state("networkidle")
+        widths[module.PATH] = page.evaluate("document.documentElement.scrollWidth")
+    assert set(widths.values()) == {640}
+
+
+@pytest.mark.long
 def test_the_first_page_of_many_ranks_is_light(own_page: Page, url: str) -> None:
     first = loaded(own_page, url)
     assert 20 < len(first) <= 50
