@@ -155,7 +155,7 @@ def register(server: Flask, analysis: Analysis) -> None:
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
         routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
         routes.register_error_handler(TraceprofError, _failed)
-        changed = partial(_changed, analysis, "before" if prefix == BEFORE else "after")
+        changed: Answer = partial(_changed, analysis, "before" if prefix == BEFORE else "after")
         for name, answer in (*_ANSWERS.items(), ("changed", changed)):
             routes.add_url_rule(f"/{name}", name, partial(_answered, answer, timelines))
         server.register_blueprint(routes)

@@ -76,6 +76,49 @@ def test_contrast(
     assert faint == []
 
 
+# Texts on canvases that have too little contrast with what they are written on: under 4.5.
+WATCHED = """() => {
+    const light = (color) => color.map((c) => c / 255)
+        .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+    const write = CanvasRenderingContext2D.prototype.fillText;
+    window.written = [];
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+        const { width, actualBoundingBoxLeft: left } = this.measureText(text);
+        const hidden = this.getTransform();
+        const surface = parts(getComputedStyle(document.documentElement)
+            .getPropertyValue("--surface").trim());
+        const [own, found] = [light(parts(this.fillStyle)), []];
+        for (const share of [0.1, 0.5, 0.9]) {
+            const at = hidden.transformPoint({ x: x - left + share * width, y });
+            const [r, g, b, a] = this.getImageData(Math.round(at.x), Math.round(at.y), 1, 1).data;
+            const under = light([r, g, b].map((c, i) => c * a / 255 + surface[i] * (1 - a / 255)));
+            found.push((Math.max(own, under) + 0.05) / (Math.min(own, under) + 0.05));
+        }
+        window.written.push([text, Math.min(...found)]);
+        return write.call(this, text, x, y, ...rest);
+    };
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path", long_after(1, ["timeline", "steps", "nccl", "launch-queue", "ranks"])
+)
+def test_contrast_on_canvases(
+    own_page: Page, serve: Serve, path: str, theme: Literal["light", "dark"]
+) -> None:
+    own_page.emulate_media(color_scheme=theme)
+    own_page.add_init_script(f"({WATCHED})()")
+    shown(own_page, f"{serve(SAMPLE)}/{path}")
+    own_page.locator("#page canvas").first.wait_for()
+    own_page.wait_for_load_state("networkidle")
+    written = own_page.evaluate("window.written")
+    assert len({text for text, _ in written}) > 3
+    assert {text for text, contrast in written if contrast < 4.5} == set()
+
+
 @pytest.mark.parametrize("module", long_after(2, PAGES), ids=lambda module: module.TITLE)
 def test_a_narrow_window_has_no_horizontal_bar(page: Page, sample_url: str, module: Any) -> None:
     page.set_viewport_size({"width": 640, "height": 400})  # 1280 × 800 at 200 %
