@@ -168,6 +168,10 @@ BAD = {
     "wal beside the target": (link_to_unfinished, "t.sqlite-wal beside it holds", "wait until"),
     "folder beside": (folder_beside, "t.sqlite-journal beside it holds", "wait until"),
     "other program": (of_another_program, "no Nsight Systems export (it holds moz", "nsys export"),
+    "rocprofv3": (
+        lambda f: alter(f / "t", "CREATE TABLE rocpd_string_1(id INTEGER, string TEXT)"),
+        *("written by rocprofv3", "torch.profiler"),
+    ),
     "no table": (lambda f: alter(f / "t", "PRAGMA user_version = 1"), "no table", "nsys export"),
     "no strings": (altered(f"DROP TABLE {schema.STRINGS}"), "no Nsight Systems ex", "nsys export"),
     "view": (view, f"{KERNEL} is a view where Nsight writes a table", "nsys export"),

@@ -157,6 +157,22 @@ OTHERS = {
         "traceEvents": [{"ph": "X", "cat": "fee", "name": "f", "ts": 1, "dur": 2}],
         "viztracer_metadata": {"version": "1.0"},
     },
+    "rocprof": {
+        "traceEvents": [
+            {},
+            {"ph": "M", "pid": 6, "name": "process_name", "args": {"name": "GPU0"}},
+            {
+                "ph": "X",
+                "ts": "4",
+                "dur": "2",
+                "pid": "6",
+                "tid": "0",
+                "name": "gemm",
+                "args": {"BeginNs": "4000", "EndNs": "6000", "dev-id": "0", "queue-id": "0"},
+            },
+        ],
+        "otherData": {"HIP version": "6.0"},
+    },
     "speedscope": {"$schema": "https://www.speedscope.app/file-format-schema.json"},
     "PyTorch's profiler before 1.8.1": [
         {"name": "add", "ph": "X", "ts": 1.5, "dur": 2, "tid": 1, "pid": "CPU functions"}

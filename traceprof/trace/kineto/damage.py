@@ -51,6 +51,7 @@ _TOOLS = {
     "Chrome's DevTools": rb"devtools\.timeline",
     "the Ascend profiler": rb"Ascend Hardware",
     "rocprofv3": rb"rocprofiler-sdk",
+    "rocprof": rb'"BeginNs" ?:',
     "Horovod": rb'"NEGOTIATE_',
     "PyTorch's profiler before 1.8.1": rb'"pid": ?"(?:CPU|CUDA) functions"',
     "`nsys export --type=json`": rb'"(?:TraceProcessEvent|CudaEvent|NvtxEvent)"',

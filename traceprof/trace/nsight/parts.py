@@ -153,6 +153,11 @@ def check_is_export(database: Database) -> None:
         known or any(mark in columns for mark in schema.MARKS)
     ):
         return
+    if any(name.startswith("rocpd_") for name in columns):
+        raise database.damaged(
+            "it was written by rocprofv3, whose databases are not read",
+            "record the program with torch.profiler",
+        )
     names = ", ".join(sorted(columns)[:5]) or "no table"
     raise database.damaged(
         f"an SQLite database, but no Nsight Systems export (it holds {names})",
