@@ -58,7 +58,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from instrument.core import nvtx_ranges
-from instrument.wraps import ddp, optimizers
+from instrument.wraps import ddp
+from instrument.wraps.steps import _cell_of_step
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ class Switch:
 
     def __init__(self, training: Training) -> None:
         self._model = model = training.model
-        self._of_optimizer = optimizers._cell_of_step(torch.optim.SGD.step)
+        self._of_optimizer = _cell_of_step(torch.optim.SGD.step)
         before = self._held()
         instrument.enable()
         training.step()  # of which the reducer has its group

@@ -22,18 +22,17 @@ PARTS: tuple[str, ...] = (
     "instrument.wraps.point_to_point",
     "instrument.wraps.functional",
     "instrument.wraps.process_groups",
-    "instrument.wraps.waits",
     "instrument.wraps.ddp",
+    "instrument.wraps.steps",
     "instrument.wraps.modules",
-    "instrument.wraps.passes",
-    "instrument.wraps.optimizers",
-    "instrument.wraps.data_loading",
     "instrument.wraps.tensor_copies",
-    "instrument.wraps.checkpoints",
-    "instrument.wraps.garbage_collection",
+    "instrument.wraps.pauses",
 )
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
+
+FOR_WATCH = ("instrument.wraps.ddp", "instrument.wraps.steps")
+"""Those that a watch needs."""
 
 _lock = threading.RLock()
 _everywhere = Exchange()
@@ -61,6 +60,20 @@ def enable() -> None:
         patches = Patches()
         _installed = [patches]
         patches.on_restore(after_import("torch", partial(_follow_profiler, patches)))
+
+
+def enable_for_watch() -> None:
+    """Install what a watch needs."""
+    global _installed  # noqa: PLW0603
+    with _lock:
+        _installed = _install_all(FOR_WATCH)
+
+
+def enable_beside_watch() -> Callable[[], None]:
+    """Install the others; return a function that restores what they replaced."""
+    with _lock:
+        installed = _install_all(tuple(part for part in PARTS if part not in FOR_WATCH))
+    return partial(_restore, installed)
 
 
 def disable() -> None:
@@ -136,8 +149,8 @@ def _label(begins: bool) -> None:
         _log.warning("torch.profiler records no ranges: %s: %s", type(error).__name__, error)
 
 
-def _install_all() -> list[Patches]:
-    installed = [patches for part in PARTS if (patches := _install(part)) is not None]
+def _install_all(parts: tuple[str, ...] | None = None) -> list[Patches]:
+    installed = [patches for part in parts or PARTS if (patches := _install(part)) is not None]
     _everywhere.run()
     return installed
 

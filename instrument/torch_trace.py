@@ -130,10 +130,10 @@ class Excerpt:
         folder: Path,
         first: int,
         watch: nvtx_ranges.Functions,
-        install_more: Callable[[Patches], object] = bool,
+        install_others: Callable[[Patches], object] = bool,
     ) -> None:
         self._folder, self._first = folder, first
-        self._watch, self._install_more = watch, install_more
+        self._watch, self._install_others = watch, install_others
         self._trace = TorchTrace(folder / f"step-{first}")
         self._patches = Patches()
         self._began: int | None = None
@@ -162,7 +162,7 @@ class Excerpt:
             operations.renumber()
             self._patches.on_restore(nvtx_ranges.annotate_in_profiler())
             self._patches.on_restore(nvtx_ranges.observe(self._watch))
-            self._install_more(self._patches)
+            self._install_others(self._patches)
             self._trace.begin()
             self._give_way()
         except Exception as error:  # noqa: BLE001  (an observer must not stop the training)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import inspect
 import itertools
 import json
 import logging
@@ -31,10 +32,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.core.baseline import rank_number
+from instrument.core.patching import Patches
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from instrument.torch_trace import Excerpt
 
@@ -48,8 +50,8 @@ NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
 EXCERPT_EVERY_S = 3600.0
-_MAX_WAITS = 1 << 14  # of a step: a thread without an optimizer has no end of one
-_TRANSFERS = ("isend", "irecv", "send", "recv", "batch_isend_irecv")
+_MAX_CALLS = 1 << 15  # of a step: a process without an optimizer has no end of one
+_STEP = f"{labels.STEP} "
 
 
 class Times(NamedTuple):
@@ -102,28 +104,14 @@ class EventClock:
 class _Step(NamedTuple):
     begin: Any
     end: Any
-    waits: Sequence[tuple[Any, Any]]
+    calls: Iterable[tuple[Any, Any, int]]
     loader_ns: int
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.open: list[tuple[str, Any]] = []
-        self.waits: deque[tuple[Any, Any]] = deque(maxlen=_MAX_WAITS)
+        self.open: list[tuple[str, int]] = []
         self.loader_ns = 0
-
-
-_KINDS = {labels.WAIT, labels.DATA_LOADING, labels.BACKWARD, labels.OPTIMIZER_STEP}
-
-
-@functools.lru_cache(256)  # labels of steps have numbers
-def kind_of(text: str) -> str:
-    """Return what a range's label stands for: a label, or nothing of interest."""
-    if " group=" in text or text.startswith("wait op="):
-        return labels.WAIT
-    if text.startswith(f"{labels.STEP} "):
-        return labels.STEP
-    return text if text in _KINDS else ""
 
 
 class StepTimer:
@@ -133,70 +121,55 @@ class StepTimer:
     """
 
     def __init__(
-        self, every: int, new_clock: Callable[[], Any], full: Callable[[int, list[_Step]], None]
+        self,
+        every: int,
+        new_clock: Callable[[StepTimer], Any],
+        full: Callable[[int, list[_Step]], None],
     ) -> None:
         self.is_on = True
         self._every, self._new_clock, self._full = every, new_clock, full
         self._clock: Any = HostClock()  # until the first step ends: there may be no group yet
         self.mark: Callable[[], Any] = HostClock.mark
+        self.calls: deque[tuple[Any, Any, int]] = deque(maxlen=_MAX_CALLS)  # since the last step
+        self.transfers: set[str] = set()
+        self.patches = Patches()  # below those of all recorders
         self._is_missing = self._is_marked = False  # whether a time of this step is unknown
         self._thread = _Thread()
         self._pid, self._ident = os.getpid(), 0  # of the thread whose steps these are
-        self.transfers: set[str | None] = set()  # groups that sent or received
-        self._sent: Any = None  # the mark of the last bucket's send in this backward pass
+        # The mark of the last bucket's send in this backward pass, and the calls until then.
+        self._sent: tuple[Any, int] | None = None
         self._begin: Any = None
         self._num_steps = self._num_sent = 0  # sent: buckets since the last step
-        self._waits: Sequence[Any] = ()  # of that thread since the last step
         self._steps: deque[_Step] = deque(maxlen=2 * every)
         self.excerpt: Excerpt | None = None
 
     def push(self, text: str) -> None:
         """Open a range."""
-        try:
-            kind, open_ = kind_of(text), self._thread.open
-            is_wait = kind == labels.WAIT
-            is_nested = is_wait and any(outer == labels.WAIT for outer, _ in open_)
-            if not kind or is_nested or not self.is_on:
-                open_.append(("", None))
-                return
-            if kind == labels.STEP:
-                self._is_marked = True
-            elif kind == labels.BACKWARD:
-                self._sent = None
-            elif text.startswith(_TRANSFERS):
-                self.transfers.add(labels.parse(text).facts.get("group"))
-            open_.append((kind, self.mark() if is_wait else time.perf_counter_ns()))
-        except Exception:  # noqa: BLE001  (an observer must not stop the training)
-            self._fail()
+        if text.startswith(_STEP):
+            text = labels.STEP
+            self._is_marked = True
+        self._thread.open.append((text, time.perf_counter_ns()))
 
     def pop(self) -> None:
         """Close the range that this thread opened last."""
         thread = self._thread
         if not thread.open:
             return
-        kind, begin = thread.open.pop()
-        if not kind or not self.is_on:
-            return
+        text, begin = thread.open.pop()
         try:
-            if kind == labels.WAIT:
-                self.end(begin)
-            elif kind == labels.DATA_LOADING:
+            if not self.is_on:
+                return
+            if text == labels.DATA_LOADING:
                 thread.loader_ns += time.perf_counter_ns() - begin
-            elif kind == labels.BACKWARD:
-                if self._sent is not None:
-                    self.end(self._sent)
-                self._sent = None
-            elif (kind == labels.STEP) == self._is_marked:
+            elif text == labels.BACKWARD:
+                sent, self._sent = self._sent, None
+                if sent is not None:  # from the end of a later call, perhaps of the send itself
+                    last = self.calls[-1][1] if len(self.calls) > sent[1] else sent[0]
+                    self.calls.append((last, self.mark(), threading.get_ident()))
+            elif text == (labels.STEP if self._is_marked else labels.OPTIMIZER_STEP):
                 self._step_ends()
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  (an observer must not stop the training)
             self._fail()
-
-    def end(self, begin: Any) -> None:  # noqa: ANN401
-        """Take a communication call that began at this mark."""
-        now = self.mark()
-        self._thread.waits.append((begin, now))
-        if self._sent is not None:
-            self._sent = now
 
     def _mark_event(self) -> Any:  # noqa: ANN401
         event = None
@@ -210,7 +183,7 @@ class StepTimer:
     def start(self, text: str) -> None:
         """See that a bucket is sent; no range is opened."""
         if self.is_on and text.startswith(labels.BUCKET):
-            self._sent = self.mark()
+            self._sent = self.mark(), len(self.calls)
             self._num_sent += 1
 
     def _fail(self) -> None:
@@ -219,20 +192,19 @@ class StepTimer:
 
     def _step_ends(self) -> None:
         thread = self._thread
-        waits, thread.waits = thread.waits, deque(maxlen=_MAX_WAITS)
+        calls, self.calls = self.calls, deque(maxlen=_MAX_CALLS)
         loader_ns, thread.loader_ns = thread.loader_ns, 0
         if self._num_steps == 0:  # launchers fork ranks
             self._pid, self._ident = os.getpid(), threading.get_ident()
+            self._clock, self._sent = self._new_clock(self), None
+            self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
         elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
             return
-        if self._num_steps == 0:
-            self._clock, waits, self._sent = self._new_clock(), deque(), None
-            self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
         begin, self._begin = self._begin, self.mark()
         if not self._is_missing and begin is not None:
-            self._steps.append(_Step(begin, self._begin, waits, loader_ns))
+            self._steps.append(_Step(begin, self._begin, calls, loader_ns))
         self._is_missing = self._begin is None
-        self._waits, self._num_sent = thread.waits, 0
+        self._num_sent = 0
         self._num_steps += 1
         if self.is_on and (self._num_steps == 1 or self._num_steps % self._every == 0):
             steps = [step for step in self._steps if self._clock.is_over(step.end)]
@@ -247,7 +219,7 @@ class StepTimer:
         from instrument.core import calls  # noqa: PLC0415  (it imports torch)
 
         line = calls.line_of(self._ident)
-        return self._num_steps, self._num_sent + len(self._waits) + (not line), line
+        return self._num_steps, self._num_sent + len(self.calls) + (not line), line
 
     def times(self, rank: int, number: int, steps: Sequence[_Step]) -> Times:
         """Return the medians of steps of which the last has this number."""
@@ -255,7 +227,11 @@ class StepTimer:
         rows = []
         for step in steps:
             whole = between(step.begin, step.end)
-            wait = sum(between(*pair) for pair in step.waits)
+            wait = covered(
+                (between(step.begin, begin), between(step.begin, end))
+                for begin, end, ident in step.calls
+                if ident == self._ident
+            )
             rows.append((whole, whole - wait - step.loader_ns, wait, step.loader_ns))
         whole_ns, own_ns, wait_ns, loader_ns = zip(*rows, strict=True)
         lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
@@ -263,6 +239,15 @@ class StepTimer:
         mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
         spread = int((upper - lower) / 2)
         return Times._make((rank, number, *medians, spread, (), int(mean), int(error)))
+
+
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Return how much of the time from 0 on is in one of these spans, or in more."""
+    total = reached = 0
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, reached), 0)
+        reached = max(end, reached)
+    return total
 
 
 def excess_ns(
@@ -650,27 +635,83 @@ def watch(
         reporter.append("")
     switch.disable()
     ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
-    is_recorded = nvtx_ranges.is_recording()
-    if on_straggler and is_recorded:
-        _log.warning("no slow rank is recorded: another recorder takes the ranges")
-    elif on_straggler:
-        from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
-        from instrument.wraps.garbage_collection import install_unasked  # noqa: PLC0415
+    _time_waits(timer)
+    switch.after_disabling(timer.patches.restore)
+    if nvtx_ranges.is_recording():
+        if on_straggler:
+            _log.warning("no slow rank is recorded: another recorder takes the ranges")
+        switch.after_disabling(nvtx_ranges.observe(ours))
+        switch.enable()
+    else:
+        switch.after_disabling(nvtx_ranges.use(ours))
+        if on_straggler:
+            from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
 
-        reporter.new_excerpt = functools.partial(Excerpt, watch=ours, install_more=install_unasked)
-    restore = nvtx_ranges.observe(ours) if is_recorded else nvtx_ranges.use(ours, waits=timer)
-    switch.after_disabling(restore)
+            reporter.new_excerpt = functools.partial(
+                Excerpt, watch=ours, install_others=_install_others
+            )
+        switch.enable_for_watch()
     switch.after_disabling(reporter.stop)
-    switch.enable()
     atexit.register(reporter.stop)
 
 
-def _clock() -> HostClock | EventClock:
+def _install_others(patches: Patches) -> None:
+    """Have all ranges, which the watch itself does not need."""
+    from instrument.wraps import pauses  # noqa: PLC0415  (it imports torch)
+
+    patches.on_restore(switch.enable_beside_watch())
+    if not nvtx_ranges.asks_for_collections():
+        pauses.follow_collections(patches)
+
+
+def _time_waits(timer: StepTimer) -> None:
+    """Have a timer take the calls in which the host waits for other ranks."""
+    from torch import distributed as dist  # noqa: PLC0415
+    from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
+
+    from instrument.core import calls  # noqa: PLC0415
+    from instrument.wraps import collectives, process_groups  # noqa: PLC0415
+
+    for method in process_groups.WAITS:
+        timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
+    for method in ("monitored_barrier", "send", "recv", "recv_anysource"):
+        wrapper = calls.timed_method(
+            dist.ProcessGroup, method, timer, is_transfer=method != "monitored_barrier"
+        )
+        timer.patches.replace(dist.ProcessGroup, method, wrapper)
+    in_cpp = calls.originals([dist], collectives.DESCRIBE).values()
+    functions = [functional.wait_tensor, *(one for one in in_cpp if not inspect.isfunction(one))]
+    timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
+
+
+def _time_launches(timer: StepTimer) -> None:
+    """Have a timer take the calls that put work on a stream, which waits for other ranks there."""
+    from torch import distributed as dist  # noqa: PLC0415
+    from torch.distributed import _functional_collectives  # noqa: PLC0415
+
+    from instrument.core import calls  # noqa: PLC0415
+    from instrument.wraps import functional, process_groups  # noqa: PLC0415
+
+    for method in process_groups.METHODS:
+        if method in vars(dist.ProcessGroup):
+            wrapper = calls.timed_method(dist.ProcessGroup, method, timer)
+            timer.patches.replace(dist.ProcessGroup, method, wrapper)
+    functions = calls.originals([_functional_collectives], functional.DESCRIBE).values()
+    timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
+
+
+def _clock(timer: StepTimer) -> HostClock | EventClock:
     """Return events for NCCL, else the host's clock."""
     import torch  # noqa: PLC0415
     from torch import distributed as dist  # noqa: PLC0415
 
-    if dist.is_initialized() and "nccl" in dist.get_backend():
-        cuda: Any = torch.cuda
-        return EventClock(lambda: cuda.Event(enable_timing=True), cuda.is_current_stream_capturing)
-    return HostClock()
+    if not dist.is_initialized() or "nccl" not in dist.get_backend():
+        return HostClock()
+    from instrument.core.wrapping import untraced  # noqa: PLC0415
+
+    for function in (EventClock.mark, StepTimer._mark_event):  # noqa: SLF001
+        untraced(function)
+    _time_launches(timer)
+    cuda: Any = torch.cuda
+    new_event = functools.partial(cuda.Event, enable_timing=True)
+    return EventClock(new_event, cuda.is_current_stream_capturing)

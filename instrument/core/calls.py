@@ -7,7 +7,8 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.distributed import _functional_collectives
@@ -17,7 +18,8 @@ from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, 
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections import deque
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
     from instrument.core.operations import Labelled, Operation
@@ -64,16 +66,22 @@ def _switch_off() -> None:
     _process.is_on = _process.is_on and _process.parts > 0
 
 
+def originals(modules: Sequence[ModuleType], names: Iterable[str]) -> dict[str, Function]:
+    """Return the function of each name, from the first module that has it."""
+    found = {
+        name: [vars(module)[name] for module in modules if name in vars(module)] for name in names
+    }
+    return {name: functions[0] for name, functions in found.items() if functions}
+
+
 def wrapped(
     modules: Sequence[ModuleType], describe: Mapping[str, Describe]
 ) -> list[tuple[Function, Function]]:
-    """Return each function of these names, from the first module that has it, and its wrapper."""
-    pairs = []
-    for name, described in describe.items():
-        original = next((vars(module)[name] for module in modules if name in vars(module)), None)
-        if original is not None:
-            pairs.append((original, around(original, described, name)))
-    return pairs
+    """Return each function of these names and its wrapper."""
+    return [
+        (original, around(original, describe[name], name))
+        for name, original in originals(modules, describe).items()
+    ]
 
 
 def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> None:
@@ -90,7 +98,7 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
     patches.replace_each_everywhere(pairs)
 
 
-def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
+def around(  # noqa: C901  (the function in it is one on purpose)
     original: Function,
     describe: Callable[..., Any],
     name: str,
@@ -104,26 +112,14 @@ def around(  # noqa: C901, PLR0915  (the function in it is one on purpose)
     `level` holds for calls inside. Failures in here are logged once, and the call goes on without a
     label; exceptions of the function close the range and pass.
     """
-    # Of transfers, a watch needs the groups: a stage and the next do not compute the same.
-    is_timed = level == INSIDE and not name.startswith(("isend", "irecv", "send", "recv"))
 
     @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912, PLR0915
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901, PLR0912
         if not _process.is_on or is_compiling() or (outer := thread.level) == INSIDE:
             return original(*args, **kwargs)
         # All in one function: further calls would double the cost. A signal's exception arrives
         # before or after a call, never between two other steps, and passes.
         compiler = compiler_of_thread()
-        if is_timed and compiler is None and (waits := nvtx_ranges.waits) is not None:
-            if outer != FREE:  # a part of what is timed
-                return original(*args, **kwargs)
-            begin = waits.mark()
-            try:
-                thread.level = level
-                return original(*args, **kwargs)
-            finally:
-                thread.level = FREE
-                waits.end(begin)
         is_open = False
         failure = labelled = None
         handles: list[Any] = []
@@ -204,6 +200,50 @@ def around_method(
         return of_subclass(self, *args, **kwargs)
 
     return untraced(_as(method, call))
+
+
+class Timer(Protocol):
+    """Takes the times of calls: a label costs more than four times as much."""
+
+    mark: Callable[[], Any]  # never raises, and calls no function that torch.compile would trace
+    calls: deque[tuple[Any, Any, int]]  # marks of begin and end, thread
+    transfers: set[str]  # names of groups that sent or received
+
+
+def timed(original: Function, timer: Timer) -> Function:
+    """Return the function, whose calls a timer takes, nested ones also."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if is_compiling():
+            return original(*args, **kwargs)
+        begin = timer.mark()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            timer.calls.append((begin, timer.mark(), get_ident()))
+
+    return untraced(_as(original.__name__, call))
+
+
+def timed_method(cls: type, method: str, timer: Timer, *, is_transfer: bool = False) -> Function:
+    """Return a replacement for a method of a C++ class, whose calls a timer takes.
+
+    Of objects of Python subclasses, too: see `around_method`. torch.compile breaks its graph here
+    as it does without it.
+    """
+    original = getattr(cls, method)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if is_transfer:
+            timer.transfers.add(self.group_name)
+        begin = timer.mark()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            timer.calls.append((begin, timer.mark(), get_ident()))
+
+    return untraced(_as(method, functools.update_wrapper(call, original)))
 
 
 def _as(name: str, function: Function) -> Function:

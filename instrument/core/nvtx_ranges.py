@@ -19,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from itertools import filterfalse
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from traceprof import labels
 
@@ -116,21 +116,6 @@ _texts: dict[str, str] = {}
 _prepared: dict[str, Any] = {}
 
 
-class Waits(Protocol):
-    """Takes the time of communication calls: their labels would cost more than their times."""
-
-    @property
-    def mark(self) -> Callable[[], Any]:
-        """Returns the argument of `end`; never raises."""
-
-    def end(self, begin: Any) -> None:  # noqa: ANN401
-        """Take a call that began at this mark; never raises."""
-
-
-waits: Waits | None = None
-"""What takes the times of communication calls, which have no ranges then."""
-
-
 def is_recording() -> bool:
     """Return whether ranges are recorded; if not, labels need not be made."""
     return _functions is not None
@@ -211,12 +196,8 @@ def annotate_in_profiler() -> Callable[[], None]:
 def use(
     functions: Functions,
     ends_with: Any = None,  # noqa: ANN401
-    waits: Waits | None = None,
 ) -> Callable[[], None]:
-    """Give the texts of ranges to these functions; return a function that takes this back.
-
-    With `waits`, communication calls have no ranges.
-    """
+    """Give the texts of ranges to these functions; return a function that takes this back."""
     new = {
         "_functions": functions,
         "message": joined,
@@ -226,7 +207,6 @@ def use(
         "start": functions.start,
         "end": functions.end,
         "end_with": ends_with,
-        "waits": waits,
     }
     names = globals()
     old = {name: names[name] for name in new}

@@ -150,7 +150,7 @@ def count_in_groups(counts: dict[str, int]) -> list[tuple[str, int, list[int]]]:
     """
     groups = []
     for group, ranks, number in _counting():
-        name = _word(group.group_name)
+        name = group.group_name
         groups.append((name, number - counts.get(name, number), ranks))
         counts[name] = number
     return groups

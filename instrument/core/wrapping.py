@@ -98,6 +98,7 @@ __all__ = [
     "compiler_of_thread",
     "functions_are_overridden",
     "is_compiling",
+    "is_in_backward",
     "is_within",
     "outermost",
     "suspend",
@@ -122,6 +123,11 @@ _thread = _Thread()
 def is_within(label: str) -> bool:
     """Return whether a range of `outermost` with this label is open on the calling thread."""
     return label in _thread.open
+
+
+def is_in_backward() -> bool:
+    """Return whether this thread runs a backward pass, even one begun on another thread."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001  (no public name)
 
 
 def untraced(function: Function) -> Function:

@@ -1,23 +1,35 @@
-"""`module PATH`: the forward passes of modules, down to the depth that is asked for."""
+"""`forward`, of outermost modules, and `module PATH`, down to the depth that is asked for."""
 
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch.nn import Module
+from torch.utils.data import get_worker_info
 
-from instrument.core import nvtx_ranges
+from instrument.core import nvtx_ranges, steps
 from instrument.core.nvtx_ranges import asked_depth
-from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
+from instrument.core.wrapping import (
+    compiler_of_thread,
+    is_compiling,
+    is_in_backward,
+    is_within,
+    outermost,
+    suspend,
+    untraced,
+)
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from instrument.core.patching import Patches
+
+_log = logging.getLogger("traceprof.instrument")
 
 _WRAPPERS = (
     "DistributedDataParallel",
@@ -32,14 +44,38 @@ _INSIDE_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_modul
 
 
 def install(patches: Patches) -> None:
-    """Wrap the calls of modules, if a depth is asked for."""
-    depth = asked_depth()
+    """Wrap the calls of modules.
+
+    Not by PyTorch's global hooks for modules: each module would take the slow path through them,
+    and compiled models would warn of them. DDP, FSDP and pipeline stages are modules, too.
+    """
+    try:
+        depth = asked_depth()
+    except ValueError as error:
+        _log.warning("modules have no ranges: %s", error)
+        depth = 0
     if depth:
-        call = Module.__call__
-        named = _named(call, depth)
-        patches.replace(Module, "__call__", named)
-        # As for the passes: torch.compile looks whether a user changed it.
-        patches.replace_everywhere(call, named)
+        _replace(patches, _named(Module.__call__, depth))
+    call = Module.__call__
+    _replace(
+        patches, outermost(labels.FORWARD, call, unless=_is_no_forward, before=steps.pass_begins)
+    )
+
+
+def _replace(patches: Patches, named: Callable[..., Any]) -> None:
+    call = Module.__call__
+    patches.replace(Module, "__call__", named)
+    # torch.compile and torch.fx keep it under their own names, to see whether a user changed it.
+    patches.replace_everywhere(call, named)
+
+
+def _is_no_forward() -> bool:
+    """Return whether a module runs outside of a forward pass.
+
+    Recomputation in a backward pass (activation checkpointing) is part of that pass, and preparing
+    a batch is part of loading it.
+    """
+    return is_in_backward() or is_within(labels.DATA_LOADING) or get_worker_info() is not None
 
 
 class _Thread(threading.local):

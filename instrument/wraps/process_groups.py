@@ -2,7 +2,8 @@
 
 `group.allreduce([tensor])`, and functions of `torch.distributed` that were stored before they were
 wrapped (in a `functools.partial`, a list, a default argument), end in these methods. So do the
-wrapped functions themselves, whose calls are inside a range already and open no other one.
+wrapped functions themselves, whose calls are inside a range already and open no other one. Waits
+for asynchronous operations are methods, too, of the `Work` that these return.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Wrap the methods that carry out operations."""
+    """Wrap the methods that carry out operations, and those that wait for one."""
     calls.switch_on(patches)
     for method, (function, describe) in METHODS.items():
         if method in vars(dist.ProcessGroup):
             wrapper = calls.around_method(dist.ProcessGroup, method, describe, function)
             patches.replace(dist.ProcessGroup, method, wrapper)
+    for method in WAITS:
+        patches.replace(dist.Work, method, calls.around_waiting_method(dist.Work, method))
 
 
 # Methods take one tensor or a list, options or a root, by position or by keyword: their arguments
@@ -133,3 +136,5 @@ METHODS: Mapping[str, tuple[str, Describe]] = {
     "send": ("isend", _transfer("dst", 1)),
 }
 """Each method's name among PyTorch's functions, and how to read its arguments."""
+WAITS = ("wait", "synchronize")
+"""Methods of `Work`."""

@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 import instrument
 from instrument import switch, torch_trace
@@ -23,8 +27,8 @@ from instrument.watching import (
     StepTimer,
     Times,
     Verdicts,
+    covered,
     excess_ns,
-    kind_of,
 )
 from tests.support import recording
 from tests.support.commands import in_process, output_of
@@ -268,7 +272,7 @@ def test_eight_ranks_with_forks_and_groups_of_their_own(
 
 
 def timer(clock: Any, full: Any, every: int = 2) -> StepTimer:
-    return StepTimer(every, lambda: clock, full)
+    return StepTimer(every, lambda _: clock, full)
 
 
 class FakeEvents:
@@ -299,12 +303,12 @@ def test_events_are_read_once_the_gpu_has_passed_them() -> None:
     events = FakeEvents()
     windows: list[Any] = []
     timed = timer(EventClock(events.new, lambda: False), lambda *window: windows.append(window))
+    communicate = calls.timed(lambda: None, timed)
 
     def step() -> None:
         timed.push("backward")
         timed.start("bucket index=0 bytes=4 dtype=float32 last=1")
-        timed.push("all_reduce bytes=4 dtype=float32 group=0 size=2 seq=1")
-        timed.pop()
+        communicate()
         timed.pop()
         timed.push("optimizer step")
         timed.pop()
@@ -332,8 +336,7 @@ def test_steps_in_the_capture_of_a_graph_are_left_out() -> None:
         EventClock(FakeEvents().new, lambda: True), lambda *window: windows.append(window)
     )
     for _ in range(4):
-        timed.push("all_reduce group=0")
-        timed.pop()
+        calls.timed(lambda: None, timed)()
         timed.push("optimizer step")
         timed.pop()
     assert windows == [(1, []), (2, []), (4, [])]
@@ -353,96 +356,136 @@ def test_a_failure_of_ours_ends_the_watch_only(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("all_reduce bytes=4 dtype=float32 group=0 size=2 seq=1", "wait"),
-        ("wait op=all_reduce group=0", "wait"),
-        ("wait", "wait"),
-        ("all_reduce group=", "wait"),
-        ("data loading", "data loading"),
-        ("step 7", "step"),
-        ("optimizer step", "optimizer step"),
-        ("forward", ""),
-        ("step by step", "step"),
-    ],
+    ("spans", "expected"),
+    [([], 0), ([(1, 3), (5, 6)], 3), ([(2, 4), (1, 9), (8, 11)], 10), ([(-5, 2), (1, 1)], 2)],
 )
-def test_what_a_range_stands_for(text: str, kind: str) -> None:
-    assert kind_of(text) == kind
+def test_a_call_within_another_counts_once(spans: list[tuple[int, int]], expected: int) -> None:
+    assert covered(spans) == expected
 
 
-FULL_LABEL = "all_reduce bytes=4 dtype=float32 group=0 rank=0 size=2 seq=7"
+@pytest.mark.parametrize("text", ["optimizer step", "step 7", "step by step"])
+def test_ranges_that_end_a_step(text: str) -> None:
+    timed = timer(HostClock(), lambda *_: None)
+    for name in (text, "forward", "backward", "data loading", "all_reduce group=0"):
+        timed.push(name)
+        timed.pop()
+    timed.pop()
+    assert timed.progress()[0] == 1
+
+
+def test_marked_steps_end_where_they_are_marked() -> None:
+    timed = timer(HostClock(), lambda *_: None)
+    for _ in range(3):
+        timed.push("step 0")
+        timed.push("optimizer step")
+        timed.pop()
+        timed.pop()
+    assert timed.progress()[0] == 3
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("is_timed", [True, False])
-def test_no_label_is_made_where_only_times_are_taken(
-    monkeypatch: pytest.MonkeyPatch, fails: bool, is_timed: bool
-) -> None:
-    """A recorder gets one range for the call and one until the operation's end."""
-    seen: list[object] = []
-
-    def all_reduce(value: int) -> int:
-        seen.append(calls.thread.level)
+def test_a_timed_call_passes_results_and_exceptions_on(fails: bool) -> None:
+    def all_reduce(value: object, *, more: object) -> object:
         if fails:
-            raise KeyError
-        return value
+            raise KeyError(value)
+        return value, more
 
-    class Waits:
-        def mark(self) -> str:
-            seen.append("mark")
-            return "a mark"
-
-        def end(self, begin: str) -> None:
-            seen.append(f"end of {begin}")
-
-    monkeypatch.setattr(calls._process, "is_on", True)
-    monkeypatch.setattr(operations, "label", lambda *_: (FULL_LABEL, None, True))
-    wrapper = calls.around(all_reduce, lambda value: value, "all_reduce", label=operations.label)
-    restore = nvtx_ranges.use(
-        nvtx_ranges.Functions(
-            seen.append, lambda: seen.append("closed"), seen.append, bool, lambda text, _: text
-        ),
-        waits=Waits() if is_timed else None,
-    )
-    try:
-        if fails:
-            with pytest.raises(KeyError):
-                wrapper(3)
-        else:
-            assert wrapper(3) == 3
-    finally:
-        restore()
-    opened, closed = (
-        (["mark"], "end of a mark") if is_timed else ([FULL_LABEL, FULL_LABEL], "closed")
-    )
-    assert seen == [*opened, calls.INSIDE, closed]
-    assert calls.thread.level == calls.FREE
-    assert nvtx_ranges.waits is None
-
-
-def test_a_call_within_a_timed_one_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of transfers has no level of its own, its transfers are free to open ranges."""
     timed = timer(HostClock(), lambda *_: None)
-    monkeypatch.setattr(calls._process, "is_on", True)
+    wrapper, value = calls.timed(all_reduce, timed), object()
+    assert wrapper.__name__ == "all_reduce"
+    if fails:
+        with pytest.raises(KeyError):
+            wrapper(value, more=3)
+    else:
+        result: Any = wrapper(value, more=3)
+        assert result[0] is value
+        assert result[1] == 3
+    ((begin, end, thread),) = timed.calls
+    assert begin <= end
+    assert thread == threading.get_ident()
 
-    def label(name: str, _: object) -> tuple[str, None, bool]:
-        return f"{name} group=4", None, False
 
-    isend = calls.around(lambda: 1, tuple, "isend", label=label)
-    batch = calls.around(isend, tuple, "batch_isend_irecv", label=label, level=calls.BLOCK)
-    all_reduce = calls.around(batch, tuple, "all_reduce", label=label)
-    restore = nvtx_ranges.use(
-        nvtx_ranges.Functions(timed.push, timed.pop, timed.start, bool, lambda text, _: text),
-        waits=timed,
+def test_calls_of_other_threads_are_not_waited_for() -> None:
+    windows: list[Any] = []
+    timed = timer(HostClock(), lambda *window: windows.append(window))
+    sleep = calls.timed(time.sleep, timed)
+    for number in range(4):
+        thread = threading.Thread(target=sleep, args=[0.01])
+        thread.start()
+        thread.join()
+        if number % 2:
+            sleep(0.001)
+        timed.push("optimizer step")
+        timed.pop()
+    steps = [step for _, window in windows for step in window]
+    waits = [timed.times(0, 2, [step] * 2).wait_ns for step in steps]
+    assert [wait >= 1 * MS for wait in waits] == [True, False, True]
+    assert all(timed.times(0, 2, [step] * 2).own_ns >= 10 * MS for step in steps)
+
+
+def calls_of(timed: StepTimer, call: Any) -> int:
+    timed.calls.clear()
+    call()
+    return len(timed.calls)
+
+
+def watching_timer() -> StepTimer:
+    assert nvtx_ranges._functions is not None
+    timed = nvtx_ranges._functions.push.__self__  # type: ignore[attr-defined]
+    assert isinstance(timed, StepTimer)
+    return timed
+
+
+def test_waits_on_the_host_are_timed(alone: dist.ProcessGroup) -> None:
+    tensor, before = (
+        torch.ones(4),
+        (dist.all_reduce, vars(dist.Work)["wait"], functional.wait_tensor),
     )
-    try:
-        assert all_reduce() == 1
-        assert timed.transfers == set()
-        assert batch() == isend() == 1
-    finally:
-        restore()
-    assert len(timed._thread.waits) == 3
-    assert timed.transfers == {"4"}
+    instrument.watch()
+    assert dist.all_reduce is before[0]
+    timed = watching_timer()
+    assert calls_of(timed, lambda: dist.all_reduce(tensor)) == 1
+    assert calls_of(timed, lambda: alone.allreduce([tensor]).wait()) == 1
+    works: list[Any] = []
+    assert calls_of(timed, lambda: works.append(dist.all_reduce(tensor, async_op=True))) == 0
+    assert calls_of(timed, works[0].wait) == 1
+    both: Any = functional
+    result = both.all_reduce(tensor, "sum", alone)
+    assert calls_of(timed, lambda: both.wait_tensor(result)) >= 1
+    broadcast: Any = dist._broadcast_coalesced  # type: ignore[attr-defined]
+    assert calls_of(timed, lambda: broadcast(alone, [tensor], 100, 0)) == 1
+    assert timed.transfers == set()
+    instrument.disable()
+    assert before == (dist.all_reduce, vars(dist.Work)["wait"], functional.wait_tensor)
+
+
+@pytest.mark.usefixtures("beside_another")
+def test_launches_are_timed_once_the_first_step_shows_that_ranks_use_nccl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The events are of a stand-in; whether the GPU's are right it cannot show."""
+    events, tensor = FakeEvents(), torch.ones(4)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: events.new())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    before = vars(dist.ProcessGroup)["allreduce"], functional.all_reduce
+    instrument.watch()
+    timed = watching_timer()
+    group = dist.group.WORLD
+    assert group is not None
+    assert calls_of(timed, lambda: group.allreduce([tensor])) == 0
+    timed.push("optimizer step")
+    timed.pop()
+    assert calls_of(timed, lambda: group.allreduce([tensor])) == 1
+    assert calls_of(timed, lambda: dist.all_reduce(tensor)) == 1
+    reduced: list[Any] = []
+    assert calls_of(timed, lambda: reduced.append(functional.all_reduce(tensor, "sum", group))) == 1
+    reduced[0].wait()
+    assert calls_of(timed, lambda: dist.isend(tensor, 1)) == 2
+    assert timed.transfers == {group.group_name}
+    assert events.num > 8
+    instrument.disable()
+    assert before == (vars(dist.ProcessGroup)["allreduce"], functional.all_reduce)
 
 
 def row(rank: int, own_ms: float, spread_ms: float = 0.05, step: int = 100) -> Times:
@@ -504,8 +547,7 @@ def test_peers_are_the_ranks_of_smaller_groups_with_a_collective_in_each_step(
 
     assert peers_after(stage=50) == ()  # with the first step, counts begin
     assert peers_after(stage=9) == [2, 3, 7]  # the first window's
-    reporter.timer.push("isend dst=7 bytes=4 dtype=float32 group=pipeline rank=3 size=2 seq=0")
-    reporter.timer.pop()
+    reporter.timer.transfers.add("pipeline")
     assert peers_after(stage=10) == [2, 3]
     assert peers_after(stage=8) == [3]
     assert peers_after(stage=0) == [3]  # a stage of one rank: it has no peers

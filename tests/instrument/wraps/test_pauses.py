@@ -23,7 +23,7 @@ CHECKPOINT = ["push save checkpoint", "pop"]
 @pytest.fixture
 def with_collections(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record collections, too; there are only those of the test."""
-    monkeypatch.setattr(switch, "PARTS", ("instrument.wraps.garbage_collection",))
+    monkeypatch.setattr(switch, "PARTS", ("instrument.wraps.pauses",))
     monkeypatch.setenv(nvtx_ranges.GARBAGE_COLLECTION, "1")
     gc.disable()
     yield recorded

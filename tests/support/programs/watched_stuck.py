@@ -90,12 +90,12 @@ def run(rank: int, store: str, folder: Path) -> None:
         if number == STUCK:
             until_exists(told)
 
-    original = dist.all_reduce
+    original = vars(dist.Work)["wait"]
     instrument.watch(NUM_STEPS, callback=let_go)
     same = train(interrupt) == expected
     dist.barrier()
     instrument.disable()
-    is_restored = dist.all_reduce is original
+    is_restored = vars(dist.Work)["wait"] is original
     seen = {"same": same, "tables": tables, "restored": is_restored}
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     dist.barrier()

@@ -1,14 +1,16 @@
-"""`optimizer step`: the step of every optimizer."""
+"""`data loading`, `backward` and `optimizer step`: the parts of a training step that end one."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import torch
 from torch.optim import Optimizer
+from torch.utils.data import dataloader, get_worker_info
 
 from instrument.core import steps
-from instrument.core.wrapping import outermost
+from instrument.core.wrapping import is_in_backward, outermost
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -25,6 +27,24 @@ _HOOKED_CODE = Optimizer.profile_hook_step(bool).__code__
 
 
 def install(patches: Patches) -> None:
+    """Wrap the wait for the next batch, all backward passes, and the steps of all optimizers."""
+    iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  (the base of both loaders)
+    wait = outermost(labels.DATA_LOADING, iterator.__next__, unless=_is_in_worker)
+    patches.replace(iterator, "__next__", wait)
+    # Tensor.backward, autograd.backward and autograd.grad all call this, under any name; they
+    # themselves stay unchanged.
+    run = torch.autograd.graph._engine_run_backward  # noqa: SLF001
+    named = outermost(labels.BACKWARD, run, unless=is_in_backward, before=steps.pass_begins)
+    patches.replace_everywhere(run, named)
+    _install_steps(patches)
+
+
+def _is_in_worker() -> bool:
+    """Return whether this is a loader inside a worker's data set."""
+    return get_worker_info() is not None
+
+
+def _install_steps(patches: Patches) -> None:
     """Wrap the steps of all optimizers, also of those that are created later.
 
     PyTorch wraps each class's `step` in a function that runs the step's hooks, and the class, its

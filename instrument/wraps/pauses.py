@@ -1,17 +1,22 @@
-"""`garbage collection`: the collections of Python's `gc`, during which no other code runs.
+"""What holds a thread up without PyTorch's doing: `save checkpoint` and `garbage collection`.
 
-Off unless asked for: `gc` swallows what a handler of a signal raises while it calls back, so that a
-Ctrl-C could be lost.
+Checkpoints count as long as their writing holds the thread up. Collections of Python's `gc`, during
+which no other code runs, are off unless asked for: `gc` swallows what a handler of a signal raises
+while it calls back, so that a Ctrl-C could be lost.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from instrument.core import nvtx_ranges
-from instrument.core.wrapping import compiler_of_thread, suspend, untraced
+from instrument.core.patching import after_import
+from instrument.core.wrapping import compiler_of_thread, outermost, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -19,23 +24,31 @@ if TYPE_CHECKING:
 
     from instrument.core.patching import Patches
 
+_DISTRIBUTED = "torch.distributed.checkpoint.state_dict_saver"
+_SAVING = ("save", "async_save")
+"""`async_save` returns when the tensors are staged; what writes them is another thread."""
 _YOUNGEST = 0
 """Collections of the youngest objects are many, and take microseconds."""
 
 
 def install(patches: Patches) -> None:
-    """Have `gc` call back when a collection begins and when it is over, if that is asked for."""
+    """Wrap the writing of checkpoints, and collections if they are asked for."""
+    patches.replace_everywhere(torch.save, outermost(labels.SAVE_CHECKPOINT, torch.save))
+    patches.on_restore(after_import(_DISTRIBUTED, lambda: _wrap_distributed(patches)))
     if nvtx_ranges.asks_for_collections():
-        _follow(patches)
+        follow_collections(patches)
 
 
-def install_unasked(patches: Patches) -> None:
-    """Have `gc` call back also if nobody asked for that."""
-    if not nvtx_ranges.asks_for_collections():
-        _follow(patches)
+def _wrap_distributed(patches: Patches) -> None:
+    module = sys.modules[_DISTRIBUTED]
+    functions = [vars(module)[name] for name in _SAVING if name in vars(module)]
+    patches.replace_each_everywhere(
+        [(function, outermost(labels.SAVE_CHECKPOINT, function)) for function in functions]
+    )
 
 
-def _follow(patches: Patches) -> None:
+def follow_collections(patches: Patches) -> None:
+    """Have `gc` call back when a collection begins and when it is over."""
     callback = _callback()
     gc.callbacks.append(callback)
     patches.on_restore(lambda: _remove(callback))
