@@ -2,8 +2,8 @@
 
     python benchmarks/watch.py [--collectives 20] [--steps 200] [--rounds 30]
 
-Blocks of steps with and without the watch alternate; operations are those of PyTorch's "fake"
-backend, which return at once. Medians of the differences of neighbouring blocks, and what lies
+Blocks of steps with and without the watch alternate; collectives are those of one rank over Gloo,
+which waits for none. Medians of the differences of neighbouring blocks, and what lies
 between their quartiles: of the whole step, of a step without collectives, and of one collective.
 """
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 import warnings
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 import torch
 from torch import distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 
@@ -37,7 +37,14 @@ def main(collectives: int, steps: int, rounds: int) -> None:
     """Measure and print."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    with TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        compare(collectives, steps, rounds)
+        dist.destroy_process_group()
+
+
+def compare(collectives: int, steps: int, rounds: int) -> None:
+    """Measure in turn with and without the watch, and print."""
     tensor = torch.ones(4)
     parameter = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=1e-4)
@@ -72,7 +79,6 @@ def main(collectives: int, steps: int, rounds: int) -> None:
         line = f"{name}: {usual:.0f} µs a step ({low:.0f} to {high:.0f}), {usual / STEP_US:.2%}"
         each = (usual - bare) / collectives
         print(f"{line} of 10 ms" + ("" if usual == bare else f"; {each:.2f} µs each"))
-    dist.destroy_process_group()
 
 
 def block(run: Callable[[], object], steps: int) -> float:

@@ -6,8 +6,9 @@ DDP's reducer waits in C++, from the last bucket's send to the end of the backwa
 
 Each `every` steps a thread puts medians into the store of the process group, a key-value store that
 all ranks reach: other than a collective it needs no order among ranks, and none can hang in it.
-Rank 0 compares them. It also puts how far the training is, once a second: while a step of rank 0
-does not end, who holds it up is who gives no such sign of life, or is behind and waits for nobody.
+Rank 0 compares them. It also puts how far the training is, once a second: while a step does not
+end, who holds it up is who gives no such sign of life, or is behind and waits for nobody. Rank 0
+says so, and where it is silent itself the first rank that is not.
 """
 
 from __future__ import annotations
@@ -351,6 +352,14 @@ class _Sign(NamedTuple):
     times: Sequence[Any] = ()  # of its last window
 
 
+def _max_beats() -> float:
+    """Return the beats without a sign of life after which a rank is said to be silent.
+
+    More than one: this rank may have been stopped itself.
+    """
+    return max(TIMEOUT_S / BEAT_S, 2)
+
+
 class Reporter:
     """The thread that passes a rank's times on; on rank 0 it compares all ranks'."""
 
@@ -373,6 +382,7 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._store: Any = None  # a connection of its own: the training's would wait for ours
         self._cloned: Any = None  # the training's
+        self._rank = 0
         self.timer = StepTimer(every, _clock, self.full)
         self.new_excerpt: Callable[[Path, int], Excerpt] | None = None  # if slow ranks are recorded
         self._num_excerpts, self._next_excerpt = 0, 0.0  # asked for; when one may be again
@@ -446,7 +456,7 @@ class Reporter:
         try:
             if window is not None and window.store is not None:
                 if self._cloned is not window.store:
-                    self._cloned = window.store
+                    self._cloned, self._rank = window.store, window.rank
                     self._store = getattr(window.store, "clone", lambda: window.store)()
                 what(window, *arguments)
                 self._record_if_asked(window.rank)
@@ -482,6 +492,7 @@ class Reporter:
         missing = dict.fromkeys(range(1, window.size), 0)
         begin, found = time.monotonic(), {}
         while missing:
+            self._give_sign(window)
             for rank in [*missing]:
                 sign = _Sign(*self._get(rank))
                 missing[rank] = sign.step
@@ -495,34 +506,41 @@ class Reporter:
         return [found[rank] for rank in sorted(found)], missing
 
     def _beat(self, window: _Window) -> None:
-        """Give a sign of life; on rank 0 judge those of all, once its step does not end."""
-        if window.rank != 0:
-            self._give_sign(window)
-            return
+        """Give a sign of life; the first rank that lives judges those of all, once no step ends."""
         own = self.timer.progress()
+        self._give_sign(window)
         if own[:2] != self._own[:2]:
             self._own, self._num_beats, self._since, self._stuck = own, 0, {}, set()
+            self._silent = set() if window.rank else self._silent
             return
         self._num_beats += 1
-        signs = {rank: _Sign(*self._get(rank)) for rank in range(1, window.size)}
-        signs = {rank: sign for rank, sign in signs.items() if sign.at is not None}
-        self._judge({0: _Sign(self._num_beats, *own), **signs})
+        signs = {}
+        for rank in range(window.size):
+            is_own = rank == window.rank
+            sign = _Sign(self._num_beats, *own) if is_own else _Sign(*self._get(rank))
+            is_alive = sign.at is None or not self._is_quiet(rank, sign)
+            if rank < window.rank and is_alive:
+                return
+            if sign.at is not None:
+                signs[rank] = sign
+        self._judge(signs, own[0])
 
-    def _judge(self, signs: dict[int, _Sign]) -> None:
+    def _judge(self, signs: dict[int, _Sign], step: int) -> None:
         """Say who gives no signs, or is behind while nobody gets further and waits for none."""
-        limit = max(TIMEOUT_S / BEAT_S, 2)  # in beats: this rank may have been stopped itself
         progress = {rank: sign[1:3] for rank, sign in signs.items()}
-        quiet = [rank for rank in signs if self._age(rank, "life", signs[rank].at) >= limit]
-        silent = {rank: signs[rank].step for rank in quiet}
-        is_still = min(self._age(rank, "calls", progress[rank]) for rank in signs) >= limit
+        silent = {rank: sign.step for rank, sign in signs.items() if self._is_quiet(rank, sign)}
+        least_age = min(self._age(rank, "calls", progress[rank]) for rank in signs)
         free = [rank for rank in signs if signs[rank].line]
         least = min((progress[rank] for rank in free), default=())
         stuck: Table = {}
-        if is_still and not silent and least < max(progress.values()):
+        if least_age >= _max_beats() and not silent and least < max(progress.values()):
             stuck = {str(rank): signs[rank].line for rank in free if progress[rank] == least}
         if silent.keys() - self._silent or stuck.keys() - self._stuck:
             self._stuck |= stuck.keys()
-            self._tell([], silent, signs[0].step, stuck)
+            self._tell([], silent, step, stuck)
+
+    def _is_quiet(self, rank: int, sign: _Sign) -> bool:
+        return self._age(rank, "life", sign.at) >= _max_beats()
 
     def _age(self, rank: int, what: str, value: object) -> int:
         """Return since how many beats this is the value."""
@@ -564,6 +582,8 @@ class Reporter:
         }
         text = json.dumps(table)  # whose keys are texts
         self.append(f"{text}\n")
+        if self._rank != 0:
+            return
         try:
             (self._callback or bool)(json.loads(text))
         except Exception:  # noqa: BLE001  (the user's, in our thread)
