@@ -159,7 +159,6 @@ class MessageLabels:
 def message_labels(rank: Rank) -> MessageLabels:
     """Return the texts by which a rank's communication kernels can be searched."""
     records = messages(rank)
-    order = np.argsort(records.kernel, kind="stable")
     columns = [
         records.operation,
         records.bytes,
@@ -170,13 +169,11 @@ def message_labels(rank: Rank) -> MessageLabels:
         records.root,
         records.direction,
     ]
-    alike = np.zeros(len(records), np.int64)
-    for column in columns:
-        _, value = np.unique(column, return_inverse=True)
-        _, alike = np.unique(alike * (len(records) + 1) + value, return_inverse=True)
-    _, first = np.unique(alike, return_index=True)
+    rows = np.stack(columns, axis=1)
+    _, first, alike = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     texts = tuple(_searched(records, place) for place in first.tolist())
-    return MessageLabels(records.kernel[order], alike[order], texts)
+    order = np.argsort(records.kernel, kind="stable")
+    return MessageLabels(records.kernel[order], alike.reshape(-1)[order], texts)
 
 
 def _searched(records: Messages, place: int) -> str:
@@ -293,7 +290,7 @@ class Events:
 def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
     """Return the GPU operations of a rank, on the run's clock."""
     operations: RankOperations = rank.operations
-    kernels, copies, memsets, graphs = operations.groups
+    _, _, memsets, graphs = operations.groups
     names = dict(rank.kernel_names)
     ids, of_signature = np.unique(operations.kernels.name_of_signature, return_inverse=True)
     kinds = {int(kind): f"{kind.label} copy" for kind in CopyKind}
@@ -302,53 +299,35 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
     copy_names = _named(copy_kinds, kinds, "unknown copy")
     first, memset = len(ids), len(ids) + len(copy_kinds)
     signatures = np.arange(len(operations.kernels.name_of_signature))
-    zero = np.zeros(1, np.int64)
+    has_gpu = rank.device is not None
+    sent = partial(_message_sizes, rank) if has_gpu else None
+    # The key of each group, its values, and the numbers of the names that they stand for.
+    keyed: list[tuple[Column, Int64, Int64]] = [
+        (operations.kernels.packed_signature, signatures, of_signature.reshape(-1)),
+        (pack(operations.copies.kind), copy_kinds, first + np.arange(len(copy_kinds))),
+    ]
+    for number, group in enumerate((memsets, graphs)):
+        one = np.zeros(1, np.int64)
+        keyed.append((pack(np.zeros(len(group), np.int64)), one, one + memset + number))
+    sizes = (sent, operations.copies.bytes.take, operations.memsets.bytes.take, None)
+    communicates = (lambda: rank.is_communication_kernel, lambda: rank.is_peer_copy, None, None)
+    labels = partial(message_labels, rank) if has_gpu else None
     return Events(
         NameTable([*kernel_names, *copy_names, "memset", "CUDA graph"], num_kernels=first),
-        (
+        tuple(
             EventPart(
-                operations.kernels.packed_signature,
-                signatures,
-                of_signature.reshape(-1),
-                kernels.starts,
+                *keyed[number],
+                group.starts,
                 clock,
-                lengths=kernels.packed_length.at,
-                streams=kernels.packed_stream,
-                communicates=lambda: rank.is_communication_kernel,
-                labels=partial(message_labels, rank) if rank.device is not None else None,
-                sizes=partial(_message_sizes, rank) if rank.device is not None else None,
-                code=partial(_code, rank, 0),
-            ),
-            EventPart(
-                pack(operations.copies.kind),
-                copy_kinds,
-                first + np.arange(len(copy_kinds)),
-                copies.starts,
-                clock,
-                kind=COPY,
-                lengths=copies.packed_length.at,
-                streams=copies.packed_stream,
-                communicates=lambda: rank.is_peer_copy,
-                sizes=operations.copies.bytes.__getitem__,
-                code=partial(_code, rank, 1),
-            ),
-            *(
-                EventPart(
-                    pack(np.zeros(len(group), np.int64)),
-                    zero,
-                    zero + memset + number,
-                    group.starts,
-                    clock,
-                    kind=kind,
-                    lengths=group.packed_length.at,
-                    streams=group.packed_stream,
-                    sizes=sizes,
-                    code=partial(_code, rank, 2 + number),
-                )
-                for number, (group, kind, sizes) in enumerate(
-                    ((memsets, COPY, operations.memsets.bytes.__getitem__), (graphs, COMPUTE, None))
-                )
-            ),
+                kind=(COMPUTE, COPY, COPY, COMPUTE)[number],
+                lengths=group.packed_length.at,
+                streams=group.packed_stream,
+                communicates=communicates[number],
+                labels=None if number else labels,
+                sizes=sizes[number],
+                code=partial(_code, rank, number),
+            )
+            for number, group in enumerate(operations.groups)
         ),
     )
 

@@ -93,8 +93,16 @@ def _row(
     timeline: RankTimeline, track: Track, view: Viewport, span: tuple[int, int], columns: int
 ) -> str:
     start_ns, end_ns = span
+    written: dict[str, Any] = {
+        "columns": view.columns,
+        "column": np.diff(view.column, prepend=0).tolist(),
+        "share": view.share.tolist(),
+        "count": view.count.tolist(),
+        **{part: [] for part in ("begin", "length", "name", "event")},
+        **{part: {} for part in ("names", "labels")},
+    }
     if track.samples is not None:
-        return _blocks_only(view)
+        return json.dumps(written, separators=(",", ":"))
     row, events = track.row, timeline.events[track.source]
     begin = np.maximum(row.starts(view.event), start_ns)
     length = np.minimum(row.ends(view.event), end_ns) - begin
@@ -103,12 +111,8 @@ def _row(
     # Of the screen's columns: a row can be cut into fewer, and into none narrower than 1 ns.
     room = _gaps(view, begin, end_ns) if track.kind == MARKS else length
     roomy = room >= -(-_LABELLED_COLUMNS * (end_ns - start_ns) // columns)
-    written: dict[str, Any] = {
+    written |= {
         "labels": _messages(timeline, track, index[roomy]),
-        "columns": view.columns,
-        "column": np.diff(view.column, prepend=0).tolist(),
-        "share": view.share.tolist(),
-        "count": view.count.tolist(),
         "begin": (begin - start_ns).tolist(),
         "length": length.tolist(),
         "name": name.tolist(),
@@ -154,18 +158,6 @@ def _gaps(view: Viewport, begin: Int64, end_ns: int) -> Int64:
     places = np.sort(np.concatenate((begin, view.edges_ns[view.column], [end_ns])))
     gaps: Int64 = places[np.searchsorted(places, begin, side="right")] - begin
     return gaps
-
-
-def _blocks_only(view: Viewport) -> str:
-    written: dict[str, Any] = {
-        "columns": view.columns,
-        "column": np.diff(view.column, prepend=0).tolist(),
-        "share": view.share.tolist(),
-        "count": view.count.tolist(),
-    }
-    nothing: dict[str, Any] = {"begin": [], "length": [], "name": [], "event": []}
-    texts: dict[str, Any] = {"names": {}, "labels": {}}
-    return json.dumps({**written, **nothing, **texts}, separators=(",", ":"))
 
 
 def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, str]:

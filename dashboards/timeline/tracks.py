@@ -262,40 +262,20 @@ def _rows_by_thread(
             _by_thread(ranges.thread),
             lambda group, index: _range_tracks(group, named, ranges, index, latest, clock),
         )
-    if calls is not None:
-        rows[ev.CALL] = (
-            _by_thread(calls.thread),
-            lambda group, index: _call_tracks(group, api, calls, index, clock),
-        )
     sampled = rank.cache.get(ev.stack_spans, rank)
     rows[ev.STACK] = (
         _by_thread(sampled.thread),
         lambda group, index: [_span_track(group, "sampled", ev.STACK, sampled, clock, index)],
     )
-    for label, kind, source, code in (
+    for label, kind, source, spans in (
+        (api, ev.HOST, ev.CALL, calls),
         ("operators", ev.OPERATORS, ev.OPERATOR, rank.trace.operators(rank.process)),
         ("Python", ev.PYTHON, ev.PYTHON, rank.trace.python_functions(rank.process)),
     ):
-        if code is not None:
-            drawn = partial(_code_tracks, label, kind, source, code, clock)
-            rows[source] = _by_thread(code.packed_thread.values), drawn
+        if spans is not None:
+            drawn = partial(_nested_tracks, label, kind, source, spans, clock)
+            rows[source] = _by_thread(spans.packed_thread.values), drawn
     return rows
-
-
-def _call_tracks(
-    group: str, api: str, calls: ApiCalls, index: Int32, clock: RankClock
-) -> Iterator[Track]:
-    rows = index.astype(np.int64)
-    start = calls.starts.at(rows)
-    end = start + calls.packed_length.at(rows)
-    del rows
-    order = tracks.order(start, end)
-    if order is not None:
-        index, start, end = index[order], start[order], end[order]
-    lane = tracks.nested(start, end, _MAX_NESTED)
-    yield from _lanes(
-        group, api, ev.HOST, ev.CALL, lane, index, clock.to_run(start), clock.to_run(end)
-    )
 
 
 def _range_tracks(
@@ -325,19 +305,27 @@ def _range_tracks(
             yield from _lanes(group, label, ev.NVTX, ev.RANGE, lane, index[chosen], *times)
 
 
-def _code_tracks(
-    label: str, kind: str, source: str, code: HostCode, clock: RankClock, group: str, index: Int32
+def _nested_tracks(
+    label: str,
+    kind: str,
+    source: str,
+    spans: ApiCalls | HostCode,
+    clock: RankClock,
+    group: str,
+    index: Int32,
 ) -> Iterator[Track]:
-    """Yield the rows of a thread's operators or functions of Python, folded at first."""
+    """Yield the rows of a thread's calls, operators or functions; the latter two are folded."""
     rows = index.astype(np.int64)
-    start, end = code.starts.at(rows), code.ends(rows)
+    start, end = spans.starts.at(rows), spans.ends(rows)
     order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = tracks.nested(start, end, _MAX_NESTED)
+    is_call = source == ev.CALL
+    group = group if is_call else f"{group} · {label}"
     times = clock.to_run(start), clock.to_run(end)
-    for track in _lanes(f"{group} · {label}", label, kind, source, lane, index, *times):
-        yield replace(track, is_folded=True)
+    for track in _lanes(group, label, kind, source, lane, index, *times):
+        yield track if is_call else replace(track, is_folded=True)
 
 
 def _span_track(
