@@ -7,6 +7,7 @@ for each event here: a rank has millions of them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
@@ -198,6 +199,7 @@ class EventPart:
     starts: Column | Int64  # when each event began: a column, or int64[n]
     # of the rank: starts are on its report's clock, what is asked for on the run's
     clock: RankClock = OWN
+    is_ordered: bool = True  # whether they stand in the order of their start
     kind: str = COMPUTE  # of the rows in which they stand
     # returns how long some of them took, int64[k]; None for no length
     lengths: Callable[[Int64], Int64] | None = None
@@ -226,6 +228,10 @@ class EventPart:
     def start(self, index: int) -> int:
         """Return when one of them began."""
         return int(self.start_ns(np.array([index]))[0])
+
+    def started_before(self, time_ns: int) -> int:
+        """Return the number of events that began before a time; they must be in order."""
+        return bisect_left(range(len(self)), time_ns, key=self.start)
 
     @cached_property
     def counted(self) -> tuple[Int64, Int64]:
@@ -344,7 +350,8 @@ def _events(
     """Return events on the run's clock; the keys, in their order, stand for the names."""
     numbers = np.arange(len(names))
     ids = key.distinct if kind == HOST else numbers
-    part = EventPart(key, ids, numbers, starts, clock, kind, lengths, code=code)
+    is_ordered = kind not in {HOST, STALLS}
+    part = EventPart(key, ids, numbers, starts, clock, is_ordered, kind, lengths, code=code)
     return Events(names, (part,))
 
 

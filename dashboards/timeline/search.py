@@ -23,7 +23,7 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int64
 
     RankEvents = Mapping[str, ev.Events]
 
@@ -135,28 +135,30 @@ class _Matches:
         return self.part.places(self.wanted) if self.chosen is None else self.chosen
 
     @cached_property
-    def start_ns(self) -> Int64:
-        """When they began, int64[m]."""
-        return self.part.start_ns(self.places)
+    def by_time(self) -> Int64:
+        """The matches in order of their starts, int64[m]."""
+        if self.part.is_ordered:
+            return self.places
+        return self.places[np.argsort(self.part.start_ns(self.places), kind="stable")]
 
-    def precede(self, at: Place) -> Mask:
-        """Return which of them come before a place, bool[m]."""
-        here = (self.rank, self.source)
-        if here != (at.rank, at.source):
-            return np.less(self.start_ns, at.start_ns + (here < (at.rank, at.source)))
-        is_first: Mask = (self.start_ns == at.start_ns) & (self.places < at.index - self.first)
-        return is_first | (self.start_ns < at.start_ns)
+    def num_before(self, at: Place) -> int:
+        """Return the number of matches before a place."""
+        here, there = (self.rank, self.source), (at.rank, at.source)
+        within = at.index - self.first if here == there else BEYOND_NS if here < there else 0
+        if self.part.is_ordered:  # then only some starts are looked at
+            first, stop = map(self.part.started_before, (at.start_ns, at.start_ns + 1))
+            return int(np.searchsorted(self.places, min(max(within, first), stop)))
+        start = self.part.start_ns(self.places)
+        is_before = (start == at.start_ns) & (self.places < within) | (start < at.start_ns)
+        return int(np.count_nonzero(is_before))
 
     def next(self, at: Place, *, backwards: bool) -> Place | None:
         """Return the first match at a place or after it, or the last one before it."""
-        chosen = np.flatnonzero(self.precede(at) == backwards)
-        if len(chosen) == 0:
+        number = self.num_before(at) - backwards
+        if not 0 <= number < len(self.by_time):
             return None
-        start = self.start_ns[chosen]
-        # Of those at once the first, or the last.
-        at_first = len(start) - 1 - start[::-1].argmax() if backwards else start.argmin()
-        event = self.first + int(self.places[chosen[at_first]])
-        return Place(int(start[at_first]), self.rank, self.source, event)
+        index = int(self.by_time[number])
+        return Place(self.part.start(index), self.rank, self.source, self.first + index)
 
 
 def search(
@@ -178,7 +180,7 @@ def search(
         else {
             "id": f"{place.rank}.{ev.SOURCES[place.source]}.{place.index}",
             "start": str(place.start_ns),
-            "number": 1 + sum(int(part.precede(place).sum()) for part in parts),
+            "number": 1 + sum(part.num_before(place) for part in parts),
         },
     }
 
@@ -228,7 +230,13 @@ def hits(
     borders = intervals.even_limits(start_ns, end_ns, columns)
     is_hit = np.zeros(len(borders) - 1, np.bool_)
     for match in _matches(ranks, query):
-        begin = match.start_ns[(match.start_ns >= start_ns) & (match.start_ns < end_ns)]
+        places = match.places
+        if match.part.is_ordered:
+            limits = [*map(match.part.started_before, (start_ns, end_ns))]
+            first, stop = np.searchsorted(places, limits).tolist()
+            places = places[first:stop]
+        begin = match.part.start_ns(places)
+        begin = begin[(begin >= start_ns) & (begin < end_ns)]
         is_hit[np.searchsorted(borders, begin, side="right") - 1] = True
     numbers: list[int] = np.flatnonzero(is_hit).tolist()
     return numbers
@@ -262,7 +270,8 @@ def listed(
         of_text = (place_of.get(text(key) or "", NULL) for key in distinct.tolist() if text)
         values = np.array([*of_text], np.int64) if text else distinct
         values = np.where(values == NULL, BEYOND_NS, values if order == column else -values)[which]
-        rows = np.stack((values, match.start_ns, np.full(len(keys), number), match.places))
+        start = match.part.start_ns(match.places)
+        rows = np.stack((values, start, np.full(len(keys), number), match.places))
         chosen = np.concatenate((chosen, rows), axis=1)
         chosen = chosen[:, np.lexsort(chosen[1::-1])[:most]]
     events: list[dict[str, Any]] = [{}] * chosen.shape[1]
@@ -348,8 +357,9 @@ def _matches_of(
         labelled = part.known_labels.matching(query.text)
     if not query.has_conditions and len(labelled) == 0:
         return numbers[named], count[named], None
-    places = np.union1d(part.places(numbers[named]), labelled)
-    places = _fulfilling(part, query, places)
+    is_found = np.zeros(len(part), np.bool_)
+    is_found[part.places(numbers[named])] = is_found[labelled] = True
+    places = _fulfilling(part, query, np.flatnonzero(is_found))
     wanted, of_each = np.unique(part.numbers(places), return_counts=True)
     return wanted, of_each, places
 
