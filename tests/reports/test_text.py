@@ -198,6 +198,8 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     shown_text = shown(path.write(tmp_path))
     assert "no GPU operation, so no rank; it holds 1 CUDA API call, 1 NVTX event" in shown_text
     assert "nsys profile --trace=cuda,nvtx" in shown_text
+    verdict = "Nothing can be judged: no report holds a GPU operation.\nDo: Record them: "
+    assert shown_text.index(verdict) < shown_text.index("Could not be analysed")
 
 
 @pytest.mark.long

@@ -62,14 +62,15 @@ class AnalysisSections(Record, frozen=True):
 def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> AnalysisSections:
     """Return all that a report of an analysis says."""
     header, missing, notes = _header(analysis), _gaps(analysis), _notes(analysis)
+    headline = tuple(map(one_line, headline_lines(analysis)))
     if not analysis.breakdown:
-        return AnalysisSections(header, gaps=missing, notes=notes)
+        return AnalysisSections(header, headline=headline, gaps=missing, notes=notes)
     where: list[Block | str] = [*where_lines(analysis), parts_table(analysis)]
     where += below_the_table(analysis)
     kernels = kernel_sections(analysis) if shows_kernels else ()
     return AnalysisSections(
         header,
-        headline=tuple(map(one_line, headline_lines(analysis))),
+        headline=headline,
         times=section("Where the time went", *where),
         steps=steps_section(analysis),
         slow_steps=slow_steps_section(analysis),

@@ -418,6 +418,12 @@ def test_only_calls_and_ranges(path: Path) -> None:
     assert {gap["reason"] for gap in document["not_applicable"]} == {
         "no report holds a GPU operation"
     }
+    assert document["headline"]["verdict"] == {
+        "problem": "Nothing can be judged: no report holds a GPU operation.",
+        "action": "Record them: nsys profile --trace=cuda,nvtx …",
+        "gain": None,
+        "trust": None,
+    }
     assert "it holds 1 CUDA API call, 1 NVTX event" in notes(path)[0]
     assert "none: no GPU operation was recorded" in attempt(path, "info").out
 

@@ -119,8 +119,11 @@ class ThreeLines(Struct, frozen=True, forbid_unknown_fields=True):
 def three_lines(analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on a run; None if nothing was judged, or only some findings were."""
     headline = analysis.headline
-    if headline is None or analysis.measured.wanted is not None:
+    if analysis.measured.wanted is not None:
         return None
+    if headline is None:
+        record = analysis.run.how_to_collect(Part.GPU_OPERATIONS).partition(" (")[0]
+        return ThreeLines(_NO_OPERATION, f"Record them: {record}", None, None)
     lost = lost_lines(analysis.completeness)
     if lost:
         return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
@@ -144,6 +147,9 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         gain, left = f"{gain}; {more}", left - len(more.split())
     action = short_action(causes[0], min(left, _MAX_ACTION))
     return ThreeLines(problem, action, gain, trust)
+
+
+_NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:

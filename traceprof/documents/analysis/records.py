@@ -205,7 +205,20 @@ def _headline(result: RunResult) -> Headline:
     if headline is None:
         source, of_none = StepsSource.NONE, StepUnit.STEP
         return _headline_row(
-            Savings(), None, None, [], [], source, [], [], None, of_none, None, None, None, None
+            Savings(),
+            None,
+            None,
+            [],
+            [],
+            source,
+            [],
+            [],
+            None,
+            of_none,
+            None,
+            None,
+            None,
+            three_lines(result),
         )
     lengths, unit = headline.lengths, headline.breakdown.unit
     served = unit.served
