@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +16,13 @@ from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.replay.results import PartKind, PathPart, StepPath, StepPathPart
 from traceprof.run.guard import optional
-from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.process_part import Kept, ProcessFacts
+    from traceprof.replay.graph.process_part import Kept
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.steps import RankSteps
     from traceprof.run.opening import Rank
@@ -44,91 +42,45 @@ _HOST = (
 )
 
 
-class PathCategory(str, Enum):
-    """Kinds of parts of the critical path."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    COPY = "copy"
-    HOST = "host"
-    DELAY = "delay"
-
-
-class PathSegment(Record, frozen=True):
-    """A segment of the critical path: consecutive calls or operations."""
-
-    rank: int  # the rank's number, the first one of its process
-    start_ns: int  # on the run's clock
-    end_ns: int  # on the run's clock; the next segment begins there
-    spent_ns: Mapping[PathCategory, float]  # its time by category
-
-    @property
-    def part(self) -> PathCategory:
-        """The category with most of its time."""
-        return max(self.spent_ns, key=lambda part: self.spent_ns[part])
-
-
-def critical_path(graph: RunGraph) -> Iterator[PathSegment]:
-    """Yield the critical path to the end of the last step, from the begin of the first one.
-
-    Segments are contiguous; they are on the rank that ends last and on the ranks it waited for.
-    Edges without duration are left out. The graph's first weights are the measured ones.
-    """
-    weights = graph.weights.of(0)
-    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
-    begin = float(times[last.nodes[0]])
-    way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))
-    kinds, source, target = graph.edges.kind, graph.edges.source, graph.edges.target
-    first = np.array([facts.host_node for facts in graph.facts])
-    stop = np.array([facts.end_node for facts in graph.facts])
-    for edge in way:  # as many as there are waits on the way
-        low = max(float(times[source[edge]]), begin)
-        high = float(times[target[edge]])
-        kind = EdgeKind(int(kinds[edge]))
-        node = int(source[edge] if kind == EdgeKind.ARRIVAL else target[edge])
-        process = int(np.searchsorted(first, node, side="right")) - 1
-        if high <= low or node >= stop[process]:
-            continue
-        facts = graph.facts[process]
-        spent = _spent(facts, kind, node, high - low)
-        yield PathSegment(facts.ranks[0], round(low), round(high), spent)
-
-
-def _spent(
-    facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
-) -> dict[PathCategory, float]:
-    if kind == EdgeKind.TRANSFER:
-        return {PathCategory.COMMUNICATION: length_ns}
-    if kind in _HOST:
-        return {PathCategory.HOST: length_ns}
-    if kind not in (EdgeKind.OPERATIONS, EdgeKind.LAUNCHES):
-        return {PathCategory.DELAY: length_ns}
-    by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
-    total = float(by_kind.sum())
-    work = min(length_ns, total)
-    rest = PathCategory.HOST if kind == EdgeKind.LAUNCHES else PathCategory.DELAY
-    spent = {rest: length_ns - work}
-    if total:
-        parts = (PathCategory.COMPUTE, PathCategory.COMMUNICATION, PathCategory.COPY)
-        shares = (work * by_kind / total).tolist()
-        spent |= zip(parts, shares, strict=True)
-    return spent
+_HOST_PART, _DELAY_PART = 3, 4  # after compute, communication and copies, as in `PathPart`
 
 
 def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
     """Return the time of the critical path in each process, within the steps.
 
-    The parts of all ranks sum to the length of the steps on the rank that ends last.
-    The graph's first weights are the measured ones.
+    The path leads to the end of the last step from the begin of the first one, on the rank that
+    ends last and on the ranks it waited for: the parts of all ranks sum to the length of the steps
+    there. The graph's first weights are the measured ones.
     """
-    totals = {facts.ranks[0]: dict.fromkeys(PathCategory, 0.0) for facts in graph.facts}
-    for segment in critical_path(graph):
-        for part, spent_ns in segment.spent_ns.items():
-            totals[segment.rank][part] += spent_ns
+    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
+    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
+    begin = float(times[last.nodes[0]])
+    way = binding_edges(graph.plan, graph.weights.of(0), times, int(last.nodes[-1]))
+    kinds, source, target = graph.edges.kind, graph.edges.source, graph.edges.target
+    first = np.array([facts.host_node for facts in graph.facts])
+    spent = np.zeros((len(first), _DELAY_PART + 1))
+    for edge in way:  # as many as there are waits on the way
+        length_ns = float(times[target[edge]]) - max(float(times[source[edge]]), begin)
+        kind = EdgeKind(int(kinds[edge]))
+        node = int(source[edge] if kind == EdgeKind.ARRIVAL else target[edge])
+        process = int(np.searchsorted(first, node, side="right")) - 1
+        facts = graph.facts[process]
+        if length_ns <= 0 or node >= facts.end_node:
+            continue
+        if kind in {EdgeKind.OPERATIONS, EdgeKind.LAUNCHES}:
+            by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
+            total = float(by_kind.sum())
+            work = min(length_ns, total)
+            part = _HOST_PART if kind == EdgeKind.LAUNCHES else _DELAY_PART
+            spent[process, part] += length_ns - work
+            spent[process, : len(by_kind)] += work * by_kind / max(total, 1.0)
+        elif kind == EdgeKind.TRANSFER:
+            spent[process, COMMUNICATION] += length_ns
+        else:
+            spent[process, _HOST_PART if kind in _HOST else _DELAY_PART] += length_ns
     return tuple(
-        PathPart(rank, *(round(spent[part]) for part in PathCategory))
-        for rank, spent in totals.items()
+        PathPart(facts.ranks[0], *map(round, of_process))
+        for facts, of_process in zip(graph.facts, spent.tolist(), strict=True)
     )
 
 

@@ -100,8 +100,9 @@ class Assumption(Record, frozen=True):
 
     def condition(self, analysis: OpenAnalysis) -> str:
         """Return under which conditions the answer holds."""
-        conditions = dict.fromkeys(atom.entry.condition_in(analysis) for atom in self.atoms)
-        return "; ".join(filter(None, conditions))
+        declared = [atom.entry.condition for atom in self.atoms]
+        texts = [text if isinstance(text, str) else text(analysis) for text in declared]
+        return "; ".join(filter(None, dict.fromkeys(texts)))
 
     @property
     def is_at_least_communication(self) -> bool:

@@ -33,6 +33,7 @@ from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
@@ -54,22 +55,9 @@ _LAUNCHING = (
 )
 
 
-def without_host_waits(process: Process, durations: Durations) -> Durations:
-    """Let the host never wait for the GPU, except for what it uses at once."""
-    del process
-    return replace(durations, waits_for_gpu=False)
-
-
-def without_kernel_waits(process: Process, durations: Durations) -> Durations:
-    """Let the host wait for copies only, and for what it uses at once."""
-    del process
-    return replace(durations, waits_for_kernels=False)
-
-
-def without_full_queues(process: Process, durations: Durations) -> Durations:
-    """Let no launch wait for room in the launch queue."""
-    del process
-    return replace(durations, stalls=False)
+def switched_off(switch: str) -> Callable[[Process, Durations], Durations]:
+    """Return a change that turns one kind of waits off: a field of `Durations`."""
+    return lambda _, durations: replace(durations, **{switch: False})
 
 
 def without_stalls(process: Process, durations: Durations) -> Durations:

@@ -27,6 +27,7 @@ from traceprof.replay.assumptions.kernels import (
 from traceprof.replay.assumptions.one_process import (
     may_be_in_line,
     no_such_kernel,
+    switched_off,
     unknown_data_loading,
     with_faster_kernels,
     with_faster_links,
@@ -34,9 +35,6 @@ from traceprof.replay.assumptions.one_process import (
     with_hidden_copies,
     without_communication,
     without_data_loading,
-    without_full_queues,
-    without_host_waits,
-    without_kernel_waits,
     without_launch_time,
     without_serialization,
     without_stalls,
@@ -144,9 +142,8 @@ class Entry(Record, frozen=True, kw_only=True):
     # is an estimate
     is_bound: bool = False
     has_spread: bool = False  # whether the bound is the better end of an estimate's interval
-    condition: str = ""  # under which condition the answer holds, in a few words
-    # called with the analysis; returns it, nothing if there is none in that run
-    condition_of: Callable[[OpenAnalysis], str] | None = None
+    # under which condition the answer holds, in a few words; or a function of the analysis
+    condition: str | Callable[[OpenAnalysis], str] = ""
     is_default: bool = True  # whether it is answered when no assumption is chosen
     # whether a step takes at least as long as its communication
     is_at_least_communication: bool = False
@@ -174,10 +171,6 @@ class Entry(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The form without its value: `link` of `link=2x`."""
         return name_of(self.form)
-
-    def condition_in(self, analysis: OpenAnalysis) -> str:
-        """Return under which condition the answer holds in a run, nothing without any."""
-        return self.condition if self.condition_of is None else self.condition_of(analysis)
 
 
 def name_of(text: str) -> str:
@@ -211,13 +204,13 @@ ASSUMPTIONS = (
         change=without_slowdown,
         is_bound=True,
         of_communication=True,
-        condition_of=unlike_kernels,
+        condition=unlike_kernels,
     ),
     Entry(
         form="no-launch-stall",
         meaning="the launch queue is never full",
         changed=_HOST,
-        change=without_full_queues,
+        change=switched_off("stalls"),
         is_bound=True,
     ),
     Entry(
@@ -228,7 +221,7 @@ ASSUMPTIONS = (
         " a program needs](#waits-that-stay). Where a program waits no more, what it waited for"
         " may come to wait elsewhere: of two such changes timed on a GPU, one brought less than"
         " half of what the replay had said.",
-        change=without_host_waits,
+        change=switched_off("waits_for_gpu"),
         is_bound=True,
         has_spread=True,
         condition="results are assumed to be read later, except those that the recording shows"
@@ -239,7 +232,7 @@ ASSUMPTIONS = (
         meaning="the host waits for copies, whose data it may need, and not for kernels",
         changed=_WAITS,
         details="[Waits that a program needs](#waits-that-stay) stay.",
-        change=without_kernel_waits,
+        change=switched_off("waits_for_kernels"),
         condition="kernels are assumed to be as fast as before, even where the change recompiles"
         " them",
         is_default=False,
@@ -377,7 +370,7 @@ ASSUMPTIONS = (
         is_bound=True,
         of_communication=True,
         needs_waits=False,
-        condition_of=unlike_kernels,
+        condition=unlike_kernels,
     ),
     Entry(
         form="perfect-overlap",

@@ -255,14 +255,11 @@ class WeightSets(Record, frozen=True):
         """Keep sets of weights, float64[e] each; at least one."""
         columns = iter(columns)
         full = np.ascontiguousarray(next(columns))
-        begins = tuple(range(0, max(len(full), 1), _ROWS_AT_ONCE))
-        others = [SAME * len(begins)]
+        others = [SAME]
         for column in columns:
-            parts = (slice(begin, begin + _ROWS_AT_ONCE) for begin in begins)
-            of_parts = (packed(*different(full[part], column[part])) for part in parts)
-            others.append(or_known(tuple(of_parts), others))
+            others.append(or_known(difference(full, column), others))
             del column  # before the next one is made
-        return WeightSets(full, tuple(others), begins)
+        return WeightSets(full, tuple(others))
 
     @staticmethod
     def joined(parts: Sequence[WeightSets]) -> WeightSets:
@@ -302,39 +299,24 @@ class WeightSets(Record, frozen=True):
         """Return some of the sets."""
         return replace(self, other=tuple(self.other[number] for number in numbers))
 
-    def columns(self, order: Int32 | Int64 | None = None) -> Float64:
-        """Return all sets, float64[e, k], in another order of the edges if one is given."""
+    def columns(self, order: Int32 | Int64) -> Float64:
+        """Return all sets, float64[e, k], in another order of the edges."""
         columns = np.empty((len(self.full), self.num))
         for number in range(self.num):
             column = self.of(number)
-            if order is None:
-                columns[:, number] = column
-                continue
             for begin in range(0, len(order), _ROWS_AT_ONCE):
                 rows = slice(begin, begin + _ROWS_AT_ONCE)
                 columns[rows, number] = column[order[rows]]
         return columns
 
 
-def different(full: Float64, column: Float64) -> tuple[Int32, Float64]:
-    """Return where one weight set differs from another, int32[d], and its weights there."""
-    if column is full:
-        return np.empty(0, np.int32), np.empty(0)
-    edge = (column != full).nonzero()[0].astype(np.int32)
-    return edge, column[edge]
-
-
 def difference(full: Float64, column: Float64) -> Difference:
-    """Return the difference of one weight set from another, packed."""
-    return (packed(*different(full, column)),)
-
-
-def packed(edge: Int32, weight: Float64) -> bytes:
-    """Compress ascending edges, int32[d], to differences, with their weights, float64[d]."""
+    """Return where one weight set differs from another, and its weights there, compressed."""
+    edge = (column != full).nonzero()[0].astype(np.int32)
     if len(edge) == 0:
-        return b""
+        return SAME
     apart = np.diff(edge, prepend=np.int32(0))
-    return zlib.compress(apart.tobytes() + weight.tobytes(), 1)
+    return (zlib.compress(apart.tobytes() + column[edge].tobytes(), 1),)
 
 
 def _unpacked(packed: bytes) -> tuple[Int32, Float64]:
