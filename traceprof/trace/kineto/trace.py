@@ -20,14 +20,11 @@ from traceprof.trace.kineto.host import read_annotations, read_marks
 from traceprof.trace.kineto.metadata import Metadata
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
-    NO_MPI_CALLS,
     NO_PROCESS_CALLS,
-    MpiCalls,
     ProcessCalls,
     rank_of,
 )
-from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS, NO_SAMPLES, NO_SPANS
-from traceprof.trace.model.operations import Counters
+from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.ranges import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import OPEN_END
@@ -37,11 +34,11 @@ from traceprof.units import counted
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.kineto.content import Content
     from traceprof.trace.kineto.host import Annotations
@@ -52,12 +49,9 @@ if TYPE_CHECKING:
         HostCode,
         LaunchStalls,
         Synchronizations,
-        ThreadSamples,
-        ThreadSpans,
     )
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
-    from traceprof.trace.model.trace import Section, SectionData
 
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _SYNC = (
@@ -141,9 +135,6 @@ def _contents(content: Content) -> list[Table]:
     ]
 
 
-_NO_COUNTERS = Counters({}, {}, {}, (), (), has_gpu_samples=False)
-
-
 class KinetoTrace(Trace):
     """A trace that is read as a whole on first use.
 
@@ -196,27 +187,6 @@ class KinetoTrace(Trace):
     def close(self) -> None:
         self._file.close()
         forget_names()
-
-    def release(self) -> None:
-        """Release nothing: the data is small, and reading it again is slow."""
-
-    def reopen(self) -> None:
-        """Do nothing: the file has been read."""
-
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """None: the trace is read at once."""
-        return ()
-
-    def read_section(self, section: Section) -> SectionData:
-        """Raise: there are no sections."""
-        raise KeyError(section)
-
-    def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep nothing: there are no sections."""
-
-    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Do nothing: there are no sections."""
 
     # -- what was recorded -----------------------------------------------------------------------
 
@@ -329,21 +299,11 @@ class KinetoTrace(Trace):
         """Return CUDA's and the profiler's own work inside calls: nothing else is recorded."""
         return self._activity if process == self._process else NO_ACTIVITY
 
-    def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Return None: thread switches are not recorded."""
-
     def operators(self, process: int) -> HostCode | None:
         return self._operators if process == self._process else None
 
     def python_functions(self, process: int) -> HostCode | None:
         return self._python_functions if process == self._process else None
-
-    def samples(self, process: int) -> ThreadSamples:
-        """Return nothing: it is not recorded."""
-        return NO_SAMPLES
-
-    def profiler_overhead(self, process: int) -> ThreadSpans:
-        return NO_SPANS
 
     def communication_calls(self, process: int) -> ProcessCalls:
         return self._calls if process == self._process else NO_PROCESS_CALLS
@@ -355,16 +315,6 @@ class KinetoTrace(Trace):
         A process without a GPU and without them has substitutes from PyTorch's own annotations.
         """
         return read_label_ranges(self._content, self._annotations, self._metadata)
-
-    @property
-    def counters(self) -> Counters:
-        """Nothing: counters of links are not recorded."""
-        return _NO_COUNTERS
-
-    @property
-    def has_unexported_stalls(self) -> bool:
-        """False: all records are written."""
-        return False
 
     def ranges(
         self, matching: re.Pattern[str], process: int | None = None, until: str = ""
@@ -404,10 +354,6 @@ class KinetoTrace(Trace):
                 longest[table.names[number]] = int(length[table.name == number].max())
         return sorted(longest, key=lambda name: -longest[name])[:limit]
 
-    def empty_domain_notes(self) -> list[str]:
-        """Return nothing: annotations have no domains."""
-        return []
-
     def gpu_name(self, key: RankKey) -> str | None:
         return self._metadata.gpu_name(key.device)
 
@@ -416,10 +362,6 @@ class KinetoTrace(Trace):
 
     def num_sms(self, key: RankKey) -> int | None:
         return self._metadata.num_sms(key.device)
-
-    def gpu_id(self, key: RankKey) -> str | None:
-        """Return None: unknown."""
-        return None
 
     def global_rank(self, process: int) -> int | None:
         rank = self.labelled_rank(process)
@@ -465,15 +407,6 @@ class KinetoTrace(Trace):
 
     def program(self, process: int) -> str | None:
         return self._content.process_names.get(process)
-
-    @property
-    def mpi_processes(self) -> frozenset[int]:
-        """Empty: MPI is not recorded."""
-        return frozenset()
-
-    def mpi_calls(self, process: int) -> MpiCalls:
-        """Return none: MPI is not recorded."""
-        return NO_MPI_CALLS
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -320,3 +320,6 @@ class Counters(Record, frozen=True):
         """Return the samples of the clock of a rank's GPU; None if there are none."""
         gpu = self.gpu_of_rank.get(key)
         return None if gpu is None else self.clocks.get(gpu)
+
+
+NO_COUNTERS = Counters({}, {}, {}, (), (), has_gpu_samples=False)

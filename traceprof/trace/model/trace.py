@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NewType, Protocol
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.model.host import NO_SWITCHES
+from traceprof.trace.model.communication_calls import NO_MPI_CALLS
+from traceprof.trace.model.host import NO_SAMPLES, NO_SPANS, NO_SWITCHES
+from traceprof.trace.model.operations import NO_COUNTERS
 
 if TYPE_CHECKING:
     import re
@@ -70,7 +72,7 @@ class Session(Record, frozen=True):
 
 
 class Trace(Protocol):
-    """An open report.
+    """An open report; what a format does not record has a default.
 
     Attributes:
         path: as it was given.
@@ -106,7 +108,7 @@ class Trace(Protocol):
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by rank; empty if the report has none."""
 
-    def first_launches(self, key: RankKey) -> Int64:  # noqa: ARG002
+    def first_launches(self, key: RankKey) -> Int64:
         """Return how long after their calls some of a rank's first operations began, int64[n].
 
         None of them where all operations are read anyway.
@@ -154,7 +156,6 @@ class Trace(Protocol):
 
         Both are empty where graphs have no ids.
         """
-        del process
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
@@ -179,13 +180,13 @@ class Trace(Protocol):
         Returns:
             bool[n]; None if thread switches were not recorded.
         """
+        return None
 
     def quiet_switches(self, process: int) -> ThreadSwitches:
         """Return the switches of a program's threads that make no CUDA calls.
 
         Those that the driver and the profiler start are left out.
         """
-        del process
         return NO_SWITCHES
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
@@ -198,24 +199,28 @@ class Trace(Protocol):
         Returns:
             int64[n]; empty if thread switches or names were not recorded.
         """
-        del process, start_ns, end_ns
         return np.empty(0, np.int64)
 
     def operators(self, process: int) -> HostCode | None:
         """Return the operators of a framework that a process ran, or None if unknown."""
+        return None
 
     def python_functions(self, process: int) -> HostCode | None:
         """Return the functions of Python that a process ran, or None if they are unknown."""
+        return None
 
     @property
     def has_unread_accelerator(self) -> bool:
         """True if an accelerator worked whose events are not read."""
+        return False
 
     def samples(self, process: int) -> ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""
+        return NO_SAMPLES
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
         """Return the profiler's own work in a process, on any of its threads."""
+        return NO_SPANS
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return the communication calls on the host, from NCCL's ranges and labels."""
@@ -227,10 +232,12 @@ class Trace(Protocol):
     @property
     def counters(self) -> Counters:
         """Sampled counters of links; empty if nothing was sampled."""
+        return NO_COUNTERS
 
     @property
     def has_unexported_stalls(self) -> bool:
         """True if stalls were captured, but left out of the export."""
+        return False
 
     def ranges(
         self, matching: re.Pattern[str], process: int | None = None, until: str = ""
@@ -268,6 +275,7 @@ class Trace(Protocol):
 
     def empty_domain_notes(self) -> list[str]:
         """Return notes on domains of ranges of the program without any record."""
+        return []
 
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the name of the rank's GPU, if known."""
@@ -280,6 +288,7 @@ class Trace(Protocol):
 
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
+        return None
 
     def global_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, if known."""
@@ -296,10 +305,12 @@ class Trace(Protocol):
 
     def distributed_rank(self, process: int) -> int | None:
         """Return the rank that torch.distributed gave the process, if known."""
+        return None
 
     @property
     def world_size(self) -> int | None:
         """The number of processes of the run, if torch.distributed gave it."""
+        return None
 
     def contents(self) -> Sequence[Content]:
         """Return the tables of events that are not empty, with their numbers of rows."""
@@ -314,9 +325,11 @@ class Trace(Protocol):
     @property
     def mpi_processes(self) -> frozenset[int]:
         """The processes with calls of MPI."""
+        return frozenset()
 
     def mpi_calls(self, process: int) -> MpiCalls:
         """Return the calls of MPI by which a process communicates."""
+        return NO_MPI_CALLS
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
@@ -326,6 +339,7 @@ class Trace(Protocol):
 
     def release(self) -> None:
         """Release data that can be read again and that most analyses do not need."""
+        return
 
     def unload(self) -> None:
         """Release all data that can be read again, which those of many reports add up to."""
@@ -333,10 +347,12 @@ class Trace(Protocol):
 
     def reopen(self) -> None:
         """Open the file again, because another process continues with the current handle."""
+        return
 
     @property
     def sections(self) -> tuple[Section, ...]:
         """Sections, each read as a whole on first use, in the order of need."""
+        return ()
 
     def read_section(self, section: Section) -> SectionData:
         """Read a section from the file; the trace itself stays as it is.
@@ -344,9 +360,12 @@ class Trace(Protocol):
         Raises:
             TraceFormatError: the file is damaged.
         """
+        raise KeyError(section)
 
     def keep_section(self, section: Section, data: SectionData) -> None:
         """Keep a section that was read, perhaps in another process."""
+        return
 
     def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
         """Set the source of sections that are not kept yet, instead of the file."""
+        return

@@ -30,7 +30,7 @@ from traceprof.trace.model.host import (
 )
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
 from traceprof.trace.nsight import host, nvtx_names, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import (
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host import (
         ApiCalls,
         HostActivity,
-        HostCode,
         LaunchStalls,
         Synchronizations,
         ThreadSamples,
@@ -75,6 +74,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
     from traceprof.trace.nsight.nvtx_events import EventColumns
+    from traceprof.trace.sqlite.database import FileUse
 
 GPU_OPERATIONS = Section("GPU operations")
 NAMED_RANGES = Section("named ranges")
@@ -171,7 +171,7 @@ class _ReadAgain(cached_property[Table]):
     """A cached property whose value `unload` releases."""
 
 
-class NsightTrace:
+class NsightTrace(Trace):
     """An export that is read lazily: only the schema is read at once.
 
     Each section is read on first use, or supplied by another process.
@@ -205,7 +205,6 @@ class NsightTrace:
         """
         self.path = path
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
-        self.in_use = self._database.in_use
         self._kept: dict[Section, SectionData] = {}
         self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
@@ -221,6 +220,10 @@ class NsightTrace:
             raise
         self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
+
+    @property
+    def in_use(self) -> FileUse:
+        return self._database.in_use
 
     def close(self) -> None:
         self.in_use.close()
@@ -502,19 +505,6 @@ class NsightTrace:
     def range_table(self, process: int) -> RangeTable | None:
         return self._nvtx_tables.ranges.of(process)
 
-    def operators(self, process: int) -> HostCode | None:  # noqa: ARG002
-        """Return None: frameworks' operators are ranges here, if they are recorded."""
-        return None
-
-    def python_functions(self, process: int) -> HostCode | None:  # noqa: ARG002
-        """Return None: functions of Python are only sampled."""
-        return None
-
-    @property
-    def has_unread_accelerator(self) -> bool:
-        """False: only GPUs are recorded."""
-        return False
-
     def marks(self, process: int) -> Marks | None:
         return self._nvtx_tables.marks.get(process)
 
@@ -550,15 +540,6 @@ class NsightTrace:
 
     def labelled_rank(self, process: int) -> int | None:
         return self._labelled_ranks.get(process)
-
-    def distributed_rank(self, process: int) -> int | None:  # noqa: ARG002
-        """Return None: unknown in an export."""
-        return None
-
-    @property
-    def world_size(self) -> int | None:
-        """None: PyTorch writes no process groups into Nsight's reports."""
-        return None
 
     def num_threads(self, process: int) -> int | None:
         return self.target.num_threads(process)
