@@ -22,7 +22,7 @@ import numpy as np
 
 from sample_traces.simulator.truth import check_is_free
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.kineto.gpu import COPY_KINDS, MEMORY_KINDS
+from traceprof.trace.kineto.records import COPY_KINDS, MEMORY_KINDS
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN

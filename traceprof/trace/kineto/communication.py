@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.kineto.content import Call, Content
     from traceprof.trace.kineto.events import Arguments
-    from traceprof.trace.kineto.host import Annotations
     from traceprof.trace.kineto.metadata import Metadata
+    from traceprof.trace.kineto.records import Annotations
     from traceprof.trace.model.ranges import LabelRanges
 
 _ITEM_BYTES = {

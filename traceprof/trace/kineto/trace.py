@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from traceprof.kernel_names.categories import forget_names
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.kineto import gpu, host
+from traceprof.trace.kineto import records
 from traceprof.trace.kineto.communication import read_calls, read_label_ranges
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
-from traceprof.trace.kineto.host import read_annotations, read_marks
 from traceprof.trace.kineto.metadata import Metadata
+from traceprof.trace.kineto.records import read_annotations, read_marks
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     NO_PROCESS_CALLS,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.kineto.content import Content
-    from traceprof.trace.kineto.host import Annotations
+    from traceprof.trace.kineto.records import Annotations
     from traceprof.trace.model.host import (
         ApiCalls,
         EventRecords,
@@ -244,7 +244,7 @@ class KinetoTrace(Trace):
                 f"{counted(sum(unread.values()), 'event')} of an accelerator"
                 f" ({', '.join(sorted(unread))}) not read: what it did is unknown"
             )
-        unknown = gpu.num_of_unknown_size(self._content)
+        unknown = records.num_of_unknown_size(self._content)
         if unknown:
             notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
         return notes
@@ -257,7 +257,7 @@ class KinetoTrace(Trace):
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by device."""
-        return gpu.read_operations(self._content, self._process)
+        return records.read_operations(self._content, self._process)
 
     def move_operations(self, key: RankKey, by_ns: int) -> None:
         moved = {**self.operations, key: self.operations[key].moved(by_ns)}
@@ -266,7 +266,7 @@ class KinetoTrace(Trace):
 
     @cached_property
     def signatures(self) -> Signatures:
-        return gpu.read_signatures(self._content)
+        return records.read_signatures(self._content)
 
     @cached_property
     def kernel_names(self) -> Mapping[int, str]:
@@ -293,7 +293,7 @@ class KinetoTrace(Trace):
         return self._event_records if process == self._process else None
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        return host.read_launch_stalls(self._content, process)
+        return records.read_launch_stalls(self._content, process)
 
     def host_activity(self, process: int) -> HostActivity:
         """Return CUDA's and the profiler's own work inside calls: nothing else is recorded."""
@@ -412,27 +412,27 @@ class KinetoTrace(Trace):
 
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
-        return host.read_api_calls(self._content)
+        return records.read_api_calls(self._content)
 
     @cached_property
     def _synchronizations(self) -> Synchronizations | None:
-        return host.read_synchronizations(self._content)
+        return records.read_synchronizations(self._content)
 
     @cached_property
     def _event_records(self) -> EventRecords | None:
-        return host.read_event_records(self._content, self._api_calls.get(self._process))
+        return records.read_event_records(self._content, self._api_calls.get(self._process))
 
     @cached_property
     def _activity(self) -> HostActivity:
-        return replace(NO_ACTIVITY, driver_work=host.read_overhead(self._content))
+        return replace(NO_ACTIVITY, driver_work=records.read_overhead(self._content))
 
     @cached_property
     def _operators(self) -> HostCode | None:
-        return host.read_host_code(self._content, self._process, Kind.HOST_OPERATOR)
+        return records.read_host_code(self._content, self._process, Kind.HOST_OPERATOR)
 
     @cached_property
     def _python_functions(self) -> HostCode | None:
-        return host.read_host_code(self._content, self._process, Kind.PYTHON)
+        return records.read_host_code(self._content, self._process, Kind.PYTHON)
 
     @cached_property
     def _annotations(self) -> dict[int, Annotations]:

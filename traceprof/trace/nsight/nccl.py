@@ -24,8 +24,7 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.ranges import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import MAX_BYTES, NULL, UNKNOWN
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import Events, portions
-from traceprof.trace.nsight.rows import read_strings
+from traceprof.trace.nsight.rows import portions, read_strings
 from traceprof.trace.sqlite.numbering import UNKEPT
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.ranges import LabelRanges
+    from traceprof.trace.nsight.nvtx_events import Events
     from traceprof.trace.sqlite.database import Database
 
 

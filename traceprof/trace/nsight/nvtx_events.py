@@ -19,6 +19,7 @@ from traceprof.trace.nsight.rows import (
     RowsByProcess,
     check_few_processes,
     check_times,
+    portions,
     read_strings,
 )
 from traceprof.trace.sqlite.numbering import NONE, NumberedTexts
@@ -26,7 +27,7 @@ from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 
-_IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 # Other expressions match a text whatever its digits are.
 _DEPENDS_ON_DIGITS = lazy(r"[0-9]|\(\?P=")
 _DIGIT = lazy(r"[0-9]")
@@ -316,12 +316,6 @@ _END_THREAD = "endGlobalTid"
 _NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
-
-
-def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield ids in portions that SQLite accepts."""
-    for first in range(0, len(ids), _IDS_PER_QUERY):
-        yield ids[first : first + _IDS_PER_QUERY]
 
 
 def _as_text(text: Text) -> str:

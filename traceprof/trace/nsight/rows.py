@@ -10,7 +10,7 @@ from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
@@ -75,13 +75,18 @@ class RowsByProcess:
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
+def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield ids in portions that SQLite accepts."""
+    for first in range(0, len(ids), _IDS_PER_QUERY):
+        yield ids[first : first + _IDS_PER_QUERY]
+
+
 def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Strings with these ids that the export has."""
     wanted = sorted(ids)
     strings: dict[int, str] = {}
     columns = {"id": int, "value": str}
-    for first in range(0, len(wanted), _IDS_PER_QUERY):
-        some = wanted[first : first + _IDS_PER_QUERY]
+    for some in portions(wanted):
         condition = f"id IN ({', '.join('?' * len(some))})"
         for row in database.rows(schema.STRINGS, columns, condition, some):
             if row["value"] is not None:
