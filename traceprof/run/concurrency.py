@@ -86,7 +86,7 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
         }.items()
     }
     beside = {kind: dict.fromkeys(KINDS, 0) for kind in KINDS}
-    beside["compute"]["compute"] = _measure_within(rank.compute, start, end)
+    beside["compute"]["compute"] = intervals.clip(rank.compute, start, end).measure_ns
     for kind, covered in few.items():
         beside[kind][kind] = covered.measure_ns
         if kind == "communication":
@@ -135,8 +135,3 @@ def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
 
 def _both(beside: dict[str, dict[str, int]], kind: str, other: str, together_ns: int) -> None:
     beside[kind][other] = beside[other][kind] = together_ns
-
-
-def _measure_within(covered: Intervals, start_ns: int, end_ns: int) -> int:
-    start, end = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
-    return int(intervals.covered_within(covered, start, np.maximum(start, end))[0])

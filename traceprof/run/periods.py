@@ -574,12 +574,14 @@ def period_steps(
     def period(phase: Phase) -> Period:
         middle = int(phase.begins[len(phase.begins) // 2 - 1])
         inside = chosen[middle : middle + phase.lag]
-        _, distinct = np.unique(signature[inside], return_index=True)
+        of_phase = signature[inside]
+        _, distinct = np.unique(of_phase, return_index=True)
         same = [
             GRAPH if is_graph[index] else name_of(int(place[index]))
             for index in [inside[0], *inside[distinct]]
         ]
-        return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[inside]))
+        num_first = int(np.count_nonzero(of_phase == of_phase[0]))
+        return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == num_first)
 
     return PeriodSteps(
         windows.chosen(_middle(windows.phases)),
@@ -632,10 +634,6 @@ def _middle(phase: Int64) -> Mask:
         first = (len(places) - num) // 2
         kept[places[:first]] = kept[places[first + num :]] = False
     return kept
-
-
-def _count(signature: Int64) -> int:
-    return int((signature == signature[0]).sum())
 
 
 def _within(start_ns: Int64, span_ns: tuple[int, int]) -> Mask:

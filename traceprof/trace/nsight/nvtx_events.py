@@ -281,7 +281,10 @@ def read_events(database: Database) -> EventColumns | None:
         text=every.get("text") or pack(np.full(length, NONE)),
         text_id=every.get("textId") or pack(np.full(length, NONE)),
         payload=every.get(schema.NVTX_INTEGER) or pack(np.full(length, NULL)),
-        texts=tuple(_as_text(text) for text in texts.known),
+        texts=tuple(
+            text if isinstance(text, str) else text.decode("utf-8", "replace")
+            for text in texts.known
+        ),
         binary=every.get("binaryData") or pack(np.full(length, NONE)),
         json=every.get("jsonText") or pack(np.full(length, NONE)),
         json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),
@@ -316,10 +319,6 @@ _END_THREAD = "endGlobalTid"
 _NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
-
-
-def _as_text(text: Text) -> str:
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def _has_digit(text: str) -> bool:
