@@ -5,10 +5,12 @@
 import { chosenNumbers, shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";
 import { toggleNotes } from "./notes.js";
-import { savePicture } from "./pictures.js";
 
 const REDRAWN_MS = 250; // at the earliest
 const SAID_MS = 2500;
+
+/** @param {"png" | "svg"} kind */
+const savePicture = async (kind) => (await import("./pictures.js")).savePicture(kind);
 
 const unchanged = () => window.dash_clientside.no_update;
 

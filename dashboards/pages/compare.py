@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from dash import html
@@ -38,7 +37,6 @@ ANSWERS = "compare"
 _MAX_NAME = 200
 _SPLIT = "Where it comes from"
 _BY_KERNEL = "Compute, by kernel"
-_SIGN = re.compile(r"(?<![\w.-])-(?=\d)")
 _KERNELS = (
     Column("before", "kernel before"),
     Column("after", "kernel after"),
@@ -103,18 +101,13 @@ def _head(section: Section) -> Component:
     """Return the verdict, then the candidates for the cause, then the sides."""
     lines = [one_line(block.text, 500) for block in section.blocks if isinstance(block, Paragraph)]
     candidates = [line for line in lines if line.startswith("differs")]
-    first, *others = (minus(line) for line in lines if line not in candidates)
+    first, *others = (ui.minus(line) for line in lines if line not in candidates)
     causes = [html.Li(line.removeprefix("differs: ")) for line in candidates]
     listed = [html.P("What differs, and may be the cause:"), html.Ul(causes)] if causes else []
     notes = [html.P(line, className="note") for line in others]
     return html.Section(
         [html.P(html.Strong(first), className="takes"), *listed, *notes], className="card headline"
     )
-
-
-def minus(text: str) -> str:
-    """Write the signs of numbers as tables and axes of the dashboard do."""
-    return _SIGN.sub("\N{MINUS SIGN}", text)
 
 
 def _section(section: Section, *above: Component) -> Component:
@@ -125,7 +118,7 @@ def _section(section: Section, *above: Component) -> Component:
             parts.append(_table(block))
             is_below = True
         elif isinstance(block, Paragraph):
-            text = minus(one_line(block.text, 500))
+            text = ui.minus(one_line(block.text, 500))
             parts.append(html.P(text, className="note") if is_below else html.P(text))
     return ui.card(section.title, *parts)
 
@@ -148,7 +141,7 @@ def _table(table: TableBlock) -> Component:
 def _cell(cell: object, class_name: str) -> Component:
     text = one_line(cell if isinstance(cell, str) else "", _MAX_NAME)
     if class_name == "number":
-        return ui.number(ui.UNKNOWN if text == "-" else minus(text))
+        return ui.number(ui.UNKNOWN if text == "-" else text)
     return html.Td(text, title=text)  # which may be cut to the width of the column
 
 

@@ -74,9 +74,17 @@ def row(heading: Children, *cells: Component) -> Component:
     return html.Tr([html.Th(heading, scope="row"), *cells])
 
 
-def number(text: Children) -> Component:
+_SIGN = re.compile(r"(?<![\w.-])-(?=\d)")
+
+
+def minus(text: str) -> str:
+    """Write the signs of numbers as axes and sortable tables do."""
+    return _SIGN.sub("\N{MINUS SIGN}", text)
+
+
+def number(text: str) -> Component:
     """Return a cell with a number."""
-    return html.Td(text, className="number")
+    return html.Td(minus(text), className="number")
 
 
 def bar(parts: Iterable[tuple[float, str, str]]) -> Component:

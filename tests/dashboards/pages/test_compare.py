@@ -27,6 +27,7 @@ from dashboards.questions import (
 )
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
+from dashboards.widgets.components import minus
 from tests.support.commands import run
 from tests.support.dashboard import Timeline, box_of, named, text
 from tests.support.selection import known
@@ -71,7 +72,7 @@ def test_causes_stand_apart_and_numbers_have_one_minus(analysis: Analysis) -> No
     (causes,) = named([head], "Ul")
     assert "command line: training before, overlap-slowdown after" in text([causes])
     assert "-" not in re.findall(r"(?<!\w)[-−](?=\d)", text([head, split]))
-    assert compare.minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
+    assert minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
         "−2.2 % (−2.7 to +1.0), 2-3 of --lr-3 and +0"
     )
 

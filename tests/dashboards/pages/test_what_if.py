@@ -76,6 +76,7 @@ def test_bars_are_what_is_gained(asked: WhatIf) -> None:
     most, least, mark = bar.children
     assert (most.style, least.style) == ({"width": "75.00%"}, {"width": "25.00%"})
     assert mark.style == {"left": "50.00%"}
+    assert "−50.0 %" in text(tree)  # the one minus of all tables
     (folded,) = (one for one in named(tree, "Details") if "<no launches>" in text(one))
     assert not folded.open
     assert text(folded).startswith("This recording does not answer launch=0")
