@@ -59,6 +59,7 @@ _DRAWN = (
     (charts.HOST, "CUDA call"),
     (charts.NVTX, "range"),
 )
+_MAX_RANKS = 40  # letters that name the ranks of a finding
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
 
 
@@ -126,8 +127,13 @@ def finding_card(
     judged = str(breakdown.judged_kind(view.analysis.of(breakdown)))
     severity = str(worst.severity)
     where = f"rank {worst.rank}: " if len(group) > 1 else ""
-    ranks = ranks_text([finding.rank for finding in group])
-    name = [html.H3(worst.id, title=meaning(worst.id)), html.Span(ranks, className="note")]
+    numbers = {finding.rank for finding in group}
+    ranks = ranks_text(numbers)
+    brief = ranks if len(ranks) < _MAX_RANKS else f"{len(numbers)} of {len(view.ranks)} ranks"
+    name = [
+        html.H3(worst.id, title=meaning(worst.id)),
+        html.Span(brief, className="note", title=ranks),
+    ]
     if cause is not None:
         name.append(html.Span(f"because of {cause}", className="note"))
     head = html.Summary(

@@ -118,8 +118,8 @@ class Column:
         return self.decimals is None and not self.width
 
     def is_empty(self, rows: Sequence[Row]) -> bool:
-        """Return whether none of these rows has text in it: then it is saved, but not shown."""
-        return self.decimals is None and not any(row.get(self.field) for row in rows)
+        """Return whether none of these rows has anything in it: then it is saved, but not shown."""
+        return all(row.get(self.field) in (None, "") for row in rows)
 
     def least_width(self, rows: Sequence[Row] = ()) -> int:
         """Return the pixels that its head and these rows need."""

@@ -289,7 +289,7 @@ def test_the_breakdown_of_many_ranks_leads_to_their_table(
 
 
 def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
-    analysis: Analysis,
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = analysis.findings[0]
     group = [
@@ -303,6 +303,17 @@ def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
     assert [text(row.children[1]) for row in rows[:2]] == ["64.000", "63.000"]
     assert text(rows[-1].children[:2]) == "48 others 1.000 to 48.000"
     assert len([*named(finding_card(group[:3], view), "Tr")]) == 4
+    assert "ranks 0-63" in text(card)
+    monkeypatch.setattr(View, "ranks", range(NUM))
+    assert f"32 of {NUM} ranks" in text(finding_card(group[::2], view))
+
+
+def test_a_column_without_any_value_is_saved_but_not_shown() -> None:
+    columns = (Column("a", "a", 1, 80), Column("b", "b", 1, 80), Column("c", "c", None, 80))
+    made = table("some", columns, [{"a": 0.0, "b": None, "c": ""}], "some.csv")
+    (grid,) = named(made, "AgGrid")
+    assert [column.get("hide", False) for column in grid.columnDefs] == [False, True, True]
+    assert grid.csvExportParams["allColumns"]
 
 
 def test_the_table_of_many_ranks_is_folded() -> None:
