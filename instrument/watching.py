@@ -1,8 +1,7 @@
 """`instrument.watch`: which rank is slow, while the training runs.
 
 Every rank divides each step into the time that it waits for others, the wait for its loader, and
-the rest, its own. The wrappers tell where: watching takes the place of a recorder of their ranges.
-DDP's reducer waits in C++, from the last bucket's send to the end of the backward pass.
+the rest, its own.
 
 Each `every` steps a thread puts medians into the store of the process group, a key-value store that
 all ranks reach: other than a collective it needs no order among ranks, and none can hang in it.
@@ -16,7 +15,6 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import inspect
 import itertools
 import json
 import logging
@@ -25,7 +23,6 @@ import os
 import statistics
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,12 +30,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.core.baseline import rank_number
-from instrument.core.patching import Patches
-from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from instrument.core.patching import Patches
+    from instrument.step_timer import Step
     from instrument.torch_trace import Excerpt
 
     Table = dict[str, Any]
@@ -51,8 +48,6 @@ NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
 EXCERPT_EVERY_S = 3600.0
-_MAX_CALLS = 1 << 15  # of a step: a process without an optimizer has no end of one
-_STEP = f"{labels.STEP} "
 
 
 class Times(NamedTuple):
@@ -69,186 +64,27 @@ class Times(NamedTuple):
     loader_mean_ns: int = 0
     loader_error_ns: int = 0  # standard error of this mean
 
+    @classmethod
+    def of(
+        cls,
+        rank: int,
+        number: int,
+        rows: Sequence[tuple[int, int, int, int]],
+        peers: Sequence[int] = (),
+    ) -> Times:
+        """Return the medians of steps, by the parts of each, of which the last has this number."""
+        columns = [*zip(*rows, strict=True)]
+        _, own_ns, _, loader_ns = columns
+        lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
+        medians = [int(statistics.median(column)) for column in columns]
+        mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
+        spread = int((upper - lower) / 2)
+        return cls._make((rank, number, *medians, spread, peers, int(mean), int(error)))
+
     def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
         """Return the times of the ranks that should take as long."""
         peers = self.peers or [other.rank for other in all_times]
         return [other for other in all_times if other.rank in peers and other.rank != self.rank]
-
-
-class HostClock:
-    """Marks are times of the host."""
-
-    mark = staticmethod(time.perf_counter_ns)
-    is_over = staticmethod(lambda _mark: True)
-    between = staticmethod(lambda begin, end: end - begin)
-
-
-class EventClock:
-    """Marks are CUDA events on the current stream, which are read once the GPU has passed them."""
-
-    def __init__(self, new_event: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
-        self._new_event = new_event
-        self._is_capturing = is_capturing
-
-    def mark(self) -> Any:  # noqa: ANN401  (an event)
-        """Record an event; None in the capture of a CUDA graph, whose part it would become."""
-        if self._is_capturing():
-            return None
-        event = self._new_event()
-        event.record()
-        return event
-
-    is_over = staticmethod(lambda mark: bool(mark.query()))
-    between = staticmethod(lambda begin, end: int(begin.elapsed_time(end) * 1e6))
-
-
-class _Step(NamedTuple):
-    begin: Any
-    end: Any
-    calls: Iterable[tuple[Any, Any, int]]
-    loader_ns: int
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.open: list[tuple[str, int]] = []
-        self.loader_ns = 0
-
-
-class StepTimer:
-    """The steps of this process; the methods that wrappers call only append to lists.
-
-    A step lasts from the end of one to the end of the next, so that the loader is in it.
-    """
-
-    def __init__(
-        self,
-        every: int,
-        new_clock: Callable[[StepTimer], Any],
-        full: Callable[[int, list[_Step]], None],
-    ) -> None:
-        self.is_on = True
-        self._every, self._new_clock, self._full = every, new_clock, full
-        self._clock: Any = HostClock()  # until the first step ends: there may be no group yet
-        self.mark: Callable[[], Any] = HostClock.mark
-        self.calls: deque[tuple[Any, Any, int]] = deque(maxlen=_MAX_CALLS)  # since the last step
-        self.transfers: set[str] = set()
-        self.patches = Patches()  # below those of all recorders
-        self._is_missing = self._is_marked = False  # whether a time of this step is unknown
-        self._thread = _Thread()
-        self._pid, self._ident = os.getpid(), 0  # of the thread whose steps these are
-        # The mark of the last bucket's send in this backward pass, and the calls until then.
-        self._sent: tuple[Any, int] | None = None
-        self._begin: Any = None
-        self._num_steps = self._num_sent = 0  # sent: buckets since the last step
-        self._steps: deque[_Step] = deque(maxlen=2 * every)
-        self.excerpt: Excerpt | None = None
-
-    def push(self, text: str) -> None:
-        """Open a range."""
-        if text.startswith(_STEP):
-            text = labels.STEP
-            self._is_marked = True
-        self._thread.open.append((text, time.perf_counter_ns()))
-
-    def pop(self) -> None:
-        """Close the range that this thread opened last."""
-        thread = self._thread
-        if not thread.open:
-            return
-        text, begin = thread.open.pop()
-        try:
-            if not self.is_on:
-                return
-            if text == labels.DATA_LOADING:
-                thread.loader_ns += time.perf_counter_ns() - begin
-            elif text == labels.BACKWARD:
-                sent, self._sent = self._sent, None
-                if sent is not None:  # from the end of a later call, perhaps of the send itself
-                    last = self.calls[-1][1] if len(self.calls) > sent[1] else sent[0]
-                    self.calls.append((last, self.mark(), threading.get_ident()))
-            elif text == (labels.STEP if self._is_marked else labels.OPTIMIZER_STEP):
-                self._step_ends()
-        except Exception:  # noqa: BLE001  (an observer must not stop the training)
-            self._fail()
-
-    def _mark_event(self) -> Any:  # noqa: ANN401
-        event = None
-        try:
-            event = self._clock.mark() if self.is_on else None
-        except Exception:  # noqa: BLE001
-            self._fail()
-        self._is_missing |= event is None
-        return event
-
-    def start(self, text: str) -> None:
-        """See that a bucket is sent; no range is opened."""
-        if self.is_on and text.startswith(labels.BUCKET):
-            self._sent = self.mark(), len(self.calls)
-            self._num_sent += 1
-
-    def _fail(self) -> None:
-        self.is_on = False
-        _log.warning("steps are not watched any more", exc_info=True)
-
-    def _step_ends(self) -> None:
-        thread = self._thread
-        calls, self.calls = self.calls, deque(maxlen=_MAX_CALLS)
-        loader_ns, thread.loader_ns = thread.loader_ns, 0
-        if self._num_steps == 0:  # launchers fork ranks
-            self._pid, self._ident = os.getpid(), threading.get_ident()
-            self._clock, self._sent = self._new_clock(self), None
-            self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
-        elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
-            return
-        begin, self._begin = self._begin, self.mark()
-        if not self._is_missing and begin is not None:
-            self._steps.append(_Step(begin, self._begin, calls, loader_ns))
-        self._is_missing = self._begin is None
-        self._num_sent = 0
-        self._num_steps += 1
-        if self.is_on and (self._num_steps == 1 or self._num_steps % self._every == 0):
-            steps = [step for step in self._steps if self._clock.is_over(step.end)]
-            for _ in steps:
-                self._steps.popleft()
-            self._full(self._num_steps, steps)
-        if self.excerpt is not None:
-            self._is_missing |= self.excerpt.step_ends(self._num_steps)  # it takes long
-
-    def progress(self) -> tuple[int, int, str]:
-        """Return the steps done, the calls begun since, and the script's line if in none."""
-        from instrument.core import calls  # noqa: PLC0415  (it imports torch)
-
-        line = calls.line_of(self._ident)
-        return self._num_steps, self._num_sent + len(self.calls) + (not line), line
-
-    def times(self, rank: int, number: int, steps: Sequence[_Step]) -> Times:
-        """Return the medians of steps of which the last has this number."""
-        between = self._clock.between
-        rows = []
-        for step in steps:
-            whole = between(step.begin, step.end)
-            wait = covered(
-                (between(step.begin, begin), between(step.begin, end))
-                for begin, end, ident in step.calls
-                if ident == self._ident
-            )
-            rows.append((whole, whole - wait - step.loader_ns, wait, step.loader_ns))
-        whole_ns, own_ns, wait_ns, loader_ns = zip(*rows, strict=True)
-        lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
-        medians = [int(statistics.median(ns)) for ns in (whole_ns, own_ns, wait_ns, loader_ns)]
-        mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
-        spread = int((upper - lower) / 2)
-        return Times._make((rank, number, *medians, spread, (), int(mean), int(error)))
-
-
-def covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Return how much of the time from 0 on is in one of these spans, or in more."""
-    total = reached = 0
-    for begin, end in sorted(spans):
-        total += max(end - max(begin, reached), 0)
-        reached = max(end, reached)
-    return total
 
 
 def excess_ns(
@@ -336,7 +172,7 @@ class Verdicts:
 
 class _Window(NamedTuple):
     number: int
-    steps: list[_Step]
+    steps: list[Step]
     store: Any
     rank: int = 0
     size: int = 1
@@ -383,7 +219,9 @@ class Reporter:
         self._store: Any = None  # a connection of its own: the training's would wait for ours
         self._cloned: Any = None  # the training's
         self._rank = 0
-        self.timer = StepTimer(every, _clock, self.full)
+        from instrument.step_timer import StepTimer  # noqa: PLC0415  (it imports torch)
+
+        self.timer = StepTimer(every, self.full)
         self.new_excerpt: Callable[[Path, int], Excerpt] | None = None  # if slow ranks are recorded
         self._num_excerpts, self._next_excerpt = 0, 0.0  # asked for; when one may be again
 
@@ -403,7 +241,7 @@ class Reporter:
                 _log.warning("no lines of the watch in %s: %s", self._path, error.strerror or error)
             self._has_complained = True
 
-    def full(self, number: int, steps: list[_Step]) -> None:
+    def full(self, number: int, steps: list[Step]) -> None:
         """Take a window of the training's thread, without waiting for anything."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="traceprof-watch", daemon=True)
@@ -466,8 +304,8 @@ class Reporter:
     def _pass_on(self, window: _Window) -> None:
         if len(window.steps) < 2:
             return
-        times = self.timer.times(window.rank, window.number, window.steps)
-        self._times = times._replace(peers=window.peers)
+        rows = self.timer.parts(window.steps)
+        self._times = Times.of(window.rank, window.number, rows, window.peers)
         if window.rank == 0:
             others, silent = self._others(window)
             self._tell([self._times, *others], silent, window.number, {})
@@ -639,23 +477,23 @@ def watch(
     if on_straggler not in {None, "record"}:
         raise ValueError(f"on_straggler is 'record' or None, not {on_straggler!r}")
     switch.end_watch()
-    try:
-        has_ranks = importlib.import_module("torch.distributed").is_available()
-    except ImportError:
-        has_ranks = False
-    if not has_ranks:
-        _log.warning("nothing is watched: there is no torch.distributed")
+    if why_not := _why_not():
+        _log.warning("nothing is watched: %s", why_not)
         return
-    if switch.follows_profiler():
-        _log.warning("nothing is watched: a torch.profiler records, which takes the same ranges")
-        return
+    from instrument.step_timer import time_waits  # noqa: PLC0415  (it imports torch)
+
     reporter = Reporter(every, None if path is None else Path(path).absolute(), callback)
     timer = reporter.timer
     if rank_number() == 0:
         reporter.append("")
     switch.disable()
     ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
-    _time_waits(timer)
+    try:
+        time_waits(timer)
+    except Exception as error:  # noqa: BLE001  (of an unknown version of PyTorch)
+        _log.warning("nothing is watched: %s: %s", type(error).__name__, error)
+        timer.patches.restore()
+        return
     switch.after_disabling(timer.patches.restore)
     if nvtx_ranges.is_recording():
         if on_straggler:
@@ -675,6 +513,17 @@ def watch(
     atexit.register(reporter.stop)
 
 
+def _why_not() -> str:
+    """Return why nothing can be watched, if so."""
+    try:
+        has_ranks = importlib.import_module("torch.distributed").is_available()
+    except ImportError:
+        has_ranks = False
+    if not has_ranks:
+        return "there is no torch.distributed"
+    return "a torch.profiler records, which takes the same ranges" * switch.follows_profiler()
+
+
 def _install_others(patches: Patches) -> None:
     """Have all ranges, which the watch itself does not need."""
     from instrument.wraps import pauses  # noqa: PLC0415  (it imports torch)
@@ -682,56 +531,3 @@ def _install_others(patches: Patches) -> None:
     patches.on_restore(switch.enable_beside_watch())
     if not nvtx_ranges.asks_for_collections():
         pauses.follow_collections(patches)
-
-
-def _time_waits(timer: StepTimer) -> None:
-    """Have a timer take the calls in which the host waits for other ranks."""
-    from torch import distributed as dist  # noqa: PLC0415
-    from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
-
-    from instrument.core import calls  # noqa: PLC0415
-    from instrument.wraps import collectives, process_groups  # noqa: PLC0415
-
-    for method in process_groups.WAITS:
-        timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
-    for method in ("monitored_barrier", "send", "recv", "recv_anysource"):
-        wrapper = calls.timed_method(
-            dist.ProcessGroup, method, timer, is_transfer=method != "monitored_barrier"
-        )
-        timer.patches.replace(dist.ProcessGroup, method, wrapper)
-    in_cpp = calls.originals([dist], collectives.DESCRIBE).values()
-    functions = [functional.wait_tensor, *(one for one in in_cpp if not inspect.isfunction(one))]
-    timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
-
-
-def _time_launches(timer: StepTimer) -> None:
-    """Have a timer take the calls that put work on a stream, which waits for other ranks there."""
-    from torch import distributed as dist  # noqa: PLC0415
-    from torch.distributed import _functional_collectives  # noqa: PLC0415
-
-    from instrument.core import calls  # noqa: PLC0415
-    from instrument.wraps import functional, process_groups  # noqa: PLC0415
-
-    for method in process_groups.METHODS:
-        if method in vars(dist.ProcessGroup):
-            wrapper = calls.timed_method(dist.ProcessGroup, method, timer)
-            timer.patches.replace(dist.ProcessGroup, method, wrapper)
-    functions = calls.originals([_functional_collectives], functional.DESCRIBE).values()
-    timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
-
-
-def _clock(timer: StepTimer) -> HostClock | EventClock:
-    """Return events for NCCL, else the host's clock."""
-    import torch  # noqa: PLC0415
-    from torch import distributed as dist  # noqa: PLC0415
-
-    if not dist.is_initialized() or "nccl" not in dist.get_backend():
-        return HostClock()
-    from instrument.core.wrapping import untraced  # noqa: PLC0415
-
-    for function in (EventClock.mark, StepTimer._mark_event):  # noqa: SLF001
-        untraced(function)
-    _time_launches(timer)
-    cuda: Any = torch.cuda
-    new_event = functools.partial(cuda.Event, enable_timing=True)
-    return EventClock(new_event, cuda.is_current_stream_capturing)

@@ -20,16 +20,9 @@ import instrument
 from instrument import switch, torch_trace
 from instrument.core import calls, nvtx_ranges, operations
 from instrument.recording import record_as_requested
-from instrument.watching import (
-    EventClock,
-    HostClock,
-    Reporter,
-    StepTimer,
-    Times,
-    Verdicts,
-    covered,
-    excess_ns,
-)
+from instrument.step_timer import EventClock, HostClock, StepTimer, covered
+from instrument.watching import Reporter, Times, Verdicts, excess_ns
+from instrument.wraps import process_groups
 from tests.support import recording
 from tests.support.commands import in_process, output_of
 from tests.support.programs import watched, watched_many, watched_recorded, watched_stuck
@@ -278,7 +271,7 @@ def test_eight_ranks_with_forks_and_groups_of_their_own(
 
 
 def timer(clock: Any, full: Any, every: int = 2) -> StepTimer:
-    return StepTimer(every, lambda _: clock, full)
+    return StepTimer(every, full, lambda _: clock)
 
 
 class FakeEvents:
@@ -329,7 +322,7 @@ def test_events_are_read_once_the_gpu_has_passed_them() -> None:
     *_, (number, steps) = windows
     assert number == 4
     assert len(steps) == 3
-    times = timed.times(0, number, steps[1:])
+    times = Times.of(0, number, timed.parts(steps[1:]))
     # Begin, bucket, send's begin and end, backward's end, the next begin.
     assert times.step_ns == 5 * MS
     assert times.wait_ns == 2 * MS
@@ -424,9 +417,9 @@ def test_calls_of_other_threads_are_not_waited_for() -> None:
         timed.push("optimizer step")
         timed.pop()
     steps = [step for _, window in windows for step in window]
-    waits = [timed.times(0, 2, [step] * 2).wait_ns for step in steps]
-    assert [wait >= 1 * MS for wait in waits] == [True, False, True]
-    assert all(timed.times(0, 2, [step] * 2).own_ns >= 10 * MS for step in steps)
+    parts = timed.parts(steps)
+    assert [wait_ns >= 1 * MS for _, _, wait_ns, _ in parts] == [True, False, True]
+    assert all(own_ns >= 10 * MS for _, own_ns, _, _ in parts)
 
 
 def calls_of(timed: StepTimer, call: Any) -> int:
@@ -463,6 +456,17 @@ def test_waits_on_the_host_are_timed(alone: dist.ProcessGroup) -> None:
     assert timed.transfers == set()
     instrument.disable()
     assert before == (dist.all_reduce, vars(dist.Work)["wait"], functional.wait_tensor)
+
+
+def test_a_version_whose_calls_cannot_be_timed_is_not_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = vars(dist.Work)["wait"]
+    monkeypatch.setattr(process_groups, "WAITS", ("wait", "wait_otherwise"))
+    instrument.watch()
+    assert caplog.messages[0].startswith("nothing is watched: AttributeError: ")
+    assert vars(dist.Work)["wait"] is before
+    assert not instrument.is_enabled()
 
 
 @pytest.mark.usefixtures("beside_another")
