@@ -34,7 +34,7 @@ def until_exists(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a file as a whole."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f"{path.name}-{os.getpid()}")
     partial.write_text(text)
     partial.rename(path)
 
@@ -127,4 +127,5 @@ def run(rank: int, store: str, folder: Path) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(seen | {"logged": logged.lines}))
     dist.barrier()
     dist.destroy_process_group()
-    write(Path(f"{store}.over"), "")
+    if rank == 0:
+        write(Path(f"{store}.over"), "")
