@@ -1,5 +1,6 @@
 """The critical path of a step: one part behind the other, as long as the step."""
 
+from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,9 @@ from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
-from traceprof.replay.critical_path import step_path
+from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.critical_path import critical_paths, step_path
+from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.results import StepPath
 from traceprof.replay.whatif import whatif
 
@@ -61,6 +64,23 @@ def test_it_is_as_long_as_the_step(path: Path) -> None:
         if not steps and headline is not None:
             whole = known(step_path(analysis))
             assert whole.length_ns == headline.step_ns
+
+
+def test_the_path_of_all_steps_has_the_parts_that_a_walk_along_it_finds() -> None:
+    """Its time by rank and kind, and all of it: as long as the steps of the rank that ends last."""
+    with closing(analyze(SAMPLE, options=_NO_REPLAY)) as analysis:
+        graph = run_graph(analysis, [Variant()])
+        ranks, walked = critical_paths(graph), known(step_path(analysis))
+    limits_ns = max((one.limits_ns for one in graph.steps), key=lambda limits: int(limits[-1]))
+    assert sum(rank.total_ns for rank in ranks) == limits_ns[-1] - limits_ns[0]
+    for rank in ranks:
+        spent = Counter[str]()
+        for part in walked.parts:
+            spent[part.kind] += (part.end_ns - part.start_ns) * (part.rank == rank.rank)
+        found = rank.compute_ns, rank.communication_ns, rank.copy_ns
+        assert found == (spent["compute"], spent["communication"], spent["copy"])
+        # Within a segment, who waited for a launch and who for the one before is not told apart.
+        assert rank.host_ns + rank.delay_ns == pytest.approx(spent["host"] + spent["delay"], abs=9)
 
 
 def test_it_names_what_ran(tmp_path: Path) -> None:
