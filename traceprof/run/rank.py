@@ -145,7 +145,7 @@ class Rank(RankInfo, frozen=True, eq=False):
 
     @property
     def moved_ns(self) -> int:
-        """By how much its GPU's times were moved to the host's clock: see `host_clock`."""
+        """By how much its GPU's times were moved to the host's clock: see `clocks`."""
         return 0 if self.device is None else self.trace.moved.get(self.key, 0)
 
     @derived

@@ -1,5 +1,5 @@
 """The assumptions: what may be assumed of a run, and how each changes the graph.
 
-`table` declares each one once. `one_process` and `slowdown` change what a process does; the others
-change edges between ranks, as `run_change` describes them.
+`table` declares each one once. `one_process` and `kernels` change what a process does; `run_change`
+describes changes of edges between ranks, which `sends` and `bucket_cap` make.
 """
