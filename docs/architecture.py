@@ -43,7 +43,7 @@ STATIONS = (
 # Where else a type goes.
 BRANCHES = {
     "RunResult": (
-        "traceprof.store.runs.save",
+        "traceprof.store.save",
         "traceprof.frames.results.table_frame",
         "traceprof.documents.analysis.records.document",
     ),
@@ -171,7 +171,8 @@ def way_of_the_data() -> str:
         passed = passed if source is None else source.rpartition(".")[2]
         if passed not in arguments:
             raise ValueError(f"{station} takes no {passed}: {', '.join(arguments)}")
-        place = folder_name(module.rpartition(".")[0])
+        folder = module.rpartition(".")[0]
+        place = folder_name(module if folder == "traceprof" else folder)
         text = {"render": "([report])", "save": "[(store)]"}.get(name, f'["{returned}"]')
         boxes[returned] = number
         lines.append(f"    d{number}{text}")

@@ -21,7 +21,7 @@ from traceprof.analysis import Analysis, analyze_reports
 from traceprof.comparison.stored_series import stored_series
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.frames import events
-from traceprof.store.runs import save
+from traceprof.store import save
 
 GLOO = SAMPLE.with_name("gloo.sqlite")
 

@@ -10,7 +10,7 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.sides import loaded
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
-from traceprof.store.runs import save
+from traceprof.store import save
 from traceprof.testing import RecordedRun
 
 DDP, LATE = SAMPLE_FOLDER / "ddp.sqlite", SAMPLE_FOLDER / "late-allreduce.sqlite"

@@ -23,7 +23,7 @@ from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceprofError
 from traceprof.reports import html, markdown
 from traceprof.reports.comparison_sections import usual
-from traceprof.store.runs import save
+from traceprof.store import save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ from traceprof.reports.blocks import Paragraph
 from traceprof.reports.comparison_sections import MAX_DIFFERENCES, comparison_sections
 from traceprof.reports.json import render
 from traceprof.run.step_ranges import StepsSource
-from traceprof.store.runs import save
+from traceprof.store import save
 
 
 def assert_sums(comparison: Comparison) -> None:

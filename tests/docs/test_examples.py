@@ -15,7 +15,7 @@ from tests.support.claims import private_names
 from tests.support.commands import output_of
 from traceprof.analysis import analyze_reports
 from traceprof.documents.analysis.records import TABLES
-from traceprof.store.runs import save, stored_runs
+from traceprof.store import save, stored_runs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

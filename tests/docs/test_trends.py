@@ -15,7 +15,7 @@ from tests.support.builders import stretch
 from tests.support.commands import output_of
 from tests.support.selection import missing
 from traceprof.analysis import Options, analyze_reports
-from traceprof.store.runs import save
+from traceprof.store import save
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trends.md").read_text(encoding="utf-8")
 OTAVA = Path(sys.prefix) / "otava" / "bin" / "otava"

@@ -17,7 +17,7 @@ from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.records import document
 from traceprof.replay.whatif import whatif
 from traceprof.reports.time_text import headline_lines
-from traceprof.store.runs import save, stored_runs
+from traceprof.store import save, stored_runs
 from traceprof.units import duration
 
 _WITHIN = 0.001

@@ -39,7 +39,7 @@ LOWEST_HEADER = """\
 # The lowest versions that pyproject.toml allows, and what goes with them, in Python 3.10.
 # Written by `make constraints`, which solves them; `make versions` runs tests with them.
 """
-QUICK_TESTS = ("tests/frames", "tests/reports", "tests/store")
+QUICK_TESTS = ("tests/frames", "tests/reports", "tests/test_store.py")
 FOR_TESTS = (
     *("hypothesis", "jsonschema", "playwright", "pytest", "pytest-rerunfailures", "pytest-xdist"),
 )

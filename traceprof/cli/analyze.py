@@ -165,7 +165,7 @@ def command(
         option = "--label" if name is None else "--name"
         raise UsageError(f"cannot use {option}", "no run is saved", "say where: --save runs.db")
     if store is not None:
-        from traceprof.store.runs import check
+        from traceprof.store import check
 
         check(store, name)
         if output not in {None, STDOUT} and os.path.realpath(store) == os.path.realpath(output):
@@ -234,7 +234,7 @@ def _step_number(text: str) -> int:
 
 
 def _save(analysis: RunResult, store: str, name: str | None, labels: dict[str, str]) -> None:
-    from traceprof.store.runs import save
+    from traceprof.store import save
 
     saved = save(store, analysis, name, labels)
     click.echo(f"traceprof: saved as {saved!r} in {one_line(store)}", err=True)

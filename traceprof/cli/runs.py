@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.reports.blocks import Section
-    from traceprof.store.runs import StoredRun
+    from traceprof.store import StoredRun
 
 _UNKNOWN = "unknown"
 _COMMIT_DIGITS = 10
@@ -50,7 +50,7 @@ def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
     if metrics:
         why = "it is a column of the csv"
         raise UsageError("cannot use --metric", why, "add --format csv")
-    from traceprof.store.runs import stored_runs
+    from traceprof.store import stored_runs
 
     runs = stored_runs(store)
     if output_format == "json":

@@ -18,7 +18,7 @@ from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_docume
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
-from traceprof.store.runs import is_store, load_json, stored_runs
+from traceprof.store import is_store, load_json, stored_runs
 from traceprof.trace.open import reports_in
 from traceprof.units import counted
 

@@ -11,7 +11,7 @@ from traceprof.comparison.gates import FINDING, METRICS
 from traceprof.comparison.series import series
 from traceprof.comparison.sides import stored
 from traceprof.errors import TraceFileError, UsageError
-from traceprof.store.runs import stored_runs
+from traceprof.store import stored_runs
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.support.fuzz.damage import alter_rows
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, _run
-from traceprof.store.runs import save
+from traceprof.store import save
 
 REPORT = "{report}"
 """In arguments, the damaged file; `{out}` is a name beside the folder that it lies in."""

@@ -15,9 +15,9 @@ from tests.support.selection import long_after
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
-from traceprof.store.runs import save
+from traceprof.store import save
 
-DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"
+DDP = Path(__file__).parents[1] / "sample_traces" / "ddp.sqlite"
 
 
 def one_byte_too_many() -> bytes:

@@ -18,12 +18,12 @@ import pytest
 from tests.support.databases import change
 from tests.support.selection import long_after
 from tests.support.workers import MAX_WAIT_S
+from traceprof import store as store_module
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.documents.analysis.records import TABLES, document
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
-from traceprof.store import runs as store_module
-from traceprof.store.runs import (
+from traceprof.store import (
     LISTS,
     check,
     columns,
@@ -34,7 +34,7 @@ from traceprof.store.runs import (
     written_table,
 )
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
 DDP = SAMPLES / "ddp.sqlite"
 
 
@@ -226,7 +226,7 @@ def test_a_killed_writer_leaves_no_half_run(result: RunResult, path: Path, is_ne
 _WRITER = """
 import sys, time
 from traceprof.analysis import analyze_reports
-from traceprof.store.runs import save
+from traceprof.store import save
 result = analyze_reports([sys.argv[1]])
 time.sleep(max(0, float(sys.argv[3]) - time.time()))
 for _ in range(5):

@@ -1,4 +1,4 @@
-"""Runs in a store: saved, listed, loaded."""
+"""A store of analyses: one SQLite file with a row for each run, and its numbers as tables."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceprof.trace.open import AnyPath
 
     Row = tuple[str | int | float | bytes | None, ...]
+
 
 LISTS = (
     "reports",

@@ -1,1 +1,0 @@
-"""A store of analyses: one SQLite file with a row for each run, and its numbers as tables."""
