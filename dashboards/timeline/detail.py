@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.units import counted, duration, percent, size_text, three_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dashboards.timeline.tracks import RankTimeline, Track
     from traceprof.communication.readiness import StreamWaits
@@ -358,17 +359,12 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
             yield "inside", " > ".join(around)
 
 
-def _python_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+def _host_code_facts(source: str, timeline: RankTimeline, index: int) -> Iterator[Fact]:
     rank = timeline.rank
-    functions: HostCode = rank.trace.python_functions(rank.process)  # type: ignore[assignment]
-    yield "thread", str(rank.trace.thread_number(_value(functions.packed_thread, index)))
-
-
-def _operator_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
-    rank = timeline.rank
-    operators: HostCode = rank.trace.operators(rank.process)  # type: ignore[assignment]  # it is one
-    yield "thread", str(rank.trace.thread_number(_value(operators.packed_thread, index)))
-    flops = int(operators.work_of(slice(index, index + 1))[0, 0])
+    read = rank.trace.operators if source == ev.OPERATOR else rank.trace.python_functions
+    code: HostCode = read(rank.process)  # type: ignore[assignment]  # it is one of them
+    yield "thread", str(rank.trace.thread_number(_value(code.packed_thread, index)))
+    flops = int(code.work_of(slice(index, index + 1))[0, 0])
     if flops > 0:
         yield "multiplications and additions", f"{flops:,}"
 
@@ -412,11 +408,11 @@ def _step_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         yield name, f"{duration(part)}{share}"
 
 
-_FACTS = {
+_FACTS: dict[str, Callable[[RankTimeline, int], Iterator[Fact]]] = {
     ev.RANGE: _range_facts,
     ev.MARK: _mark_facts,
-    ev.OPERATOR: _operator_facts,
-    ev.PYTHON: _python_facts,
+    ev.OPERATOR: partial(_host_code_facts, ev.OPERATOR),
+    ev.PYTHON: partial(_host_code_facts, ev.PYTHON),
     ev.STEP: _step_facts,
 }
 _WHAT = {

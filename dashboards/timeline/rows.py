@@ -205,11 +205,6 @@ class Viewport:
         return len(self.edges_ns) - 1
 
     @property
-    def num_events(self) -> int:
-        """The number of events in view."""
-        return len(self.event) + int(self.count.sum())
-
-    @property
     def share(self) -> Int64:
         """The covered share of each block, in thousandths, int64[b].
 

@@ -212,7 +212,9 @@ def check(events: Sequence[Event], start: int, end: int, columns: int, shift: in
     assert len(borders) - 1 == min(columns, end - start)
     assert max(np.diff(borders)) - min(np.diff(borders)) <= 1
     # Every event in view is in exactly one rectangle.
-    assert shown.num_events == sum(in_view(event, start, end) for event in events)
+    assert len(shown.event) + shown.count.sum() == sum(
+        in_view(event, start, end) for event in events
+    )
     assert len(set(shown.event.tolist())) == len(single)
     assert all(in_view(event, start, end) for event in single)
     assert single == [
@@ -261,7 +263,9 @@ def test_where_too_many_are_long_all_are_merged(
 ) -> None:
     shown = view(row(events), start, start + span, columns, 0)
     assert len(shown.event) == 0
-    assert shown.num_events == sum(in_view(event, start, start + span) for event in events)
+    assert len(shown.event) + shown.count.sum() == sum(
+        in_view(event, start, start + span) for event in events
+    )
     total = covered(events, start, start + span)
     assert int(shown.covered_ns.sum()) == total
 
