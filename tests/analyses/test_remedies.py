@@ -127,12 +127,9 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "Experts: raise the load-balancing",
     ),
     "kineto/bytedance_st": ("Find out why communication",),
-    "kineto/mi300_owlv2.json.gz": (
-        "Let more processes load:",
-        "Overlap the copy of",
-        "Attention in one kernel,",
-    ),
+    "kineto/mi300_owlv2.json.gz": ("The training's own thread", "Attention in one kernel,"),
     "no_metadata_2020_0886.sqlite": ("pin it (cudaMallocHost), cudaMemcpyAsync",),
+    "pairs/a100_loader_0_baseline.sqlite": ("Let more processes load:",),
     "pairs/a100_loader_3_dali_amp.sqlite": ("DALI: let its pipeline", "DALI: move what its"),
     "pairs/h100x2_per_layer_sync.sqlite": (
         "Send and receive with",
@@ -190,7 +187,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "GeForce boards have no",
         "If it must go",
     ),
-    "sample_traces/pipeline-bubble.sqlite": ("Post receives before their",),
+    "sample_traces/pipeline-bubble.sqlite": ("Post receives before their", "Overlap the copy of"),
     "sample_traces/sleeping-checkpoint.sqlite": ("If this is a",),
     "sample_traces/small-collectives.sqlite": (
         "Merge them: one all-reduce",

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.results import RankResult
+from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
 from traceprof.host.launching_code import launching_code
@@ -461,6 +462,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     most_ns: int  # what the mean steady step would gain at most, or all without steps
     is_pytorch: bool  # whether the program is known to use PyTorch
     has_fused_optimizer: bool  # whether its optimizer is fused already
+    is_launch_bound: bool  # whether launching most of the chains takes longer than running them
     # the longest row of attention, and the longest chain of each pattern that costs most
     evidence: tuple[f.Evidence, ...]
 
@@ -533,6 +535,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
         is_pytorch=rank.program.is_pytorch,
         has_fused_optimizer=rank.program.has_fused_optimizer,
+        is_launch_bound=_idle_within(rank, chains, MAX_BETWEEN_MARKERS_NS) > kernel_ns,
         evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, chains, name, names))[
             : f.MAX_EVIDENCE
         ],
@@ -572,7 +575,7 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
             advice(
                 has_chains=result.is_pytorch and metrics.num_chains > 0,
                 by_attention=by_attention,
-                is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
+                is_launch_bound=result.is_launch_bound,
                 by_optimizer=f.share(result.saved_by_optimizer_ns, result.saved_ns)
                 * (not result.has_fused_optimizer),
                 by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
@@ -615,14 +618,14 @@ def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     return covered & (call >= 0)
 
 
-def _idle_within(rank: Rank, chains: Chains) -> int:
-    """Return how long the GPU did nothing between kernels of a chain."""
+def _idle_within(rank: Rank, chains: Chains, longest_ns: int = intervals.BEYOND_NS) -> int:
+    """Return how long the GPU did nothing between kernels of a chain, in gaps up to a length."""
     start, end = _times(rank, chains.kernel)
     follows = np.ones(len(start), np.bool_)
     follows[chains.first] = False
     after = np.flatnonzero(follows)
     low, high = end[after - 1], start[after]
-    waits = high > low
+    waits = (high > low) & (high - low <= longest_ns)
     between = intervals.union(low[waits], high[waits])
     return intervals.subtract(between, rank.busy).measure_ns
 

@@ -469,6 +469,10 @@ def _advice(result: GpuIdleResult) -> list[str]:
             is_of_profiler=result.is_of_profiler,
             once=_once(result, IdleCause.UNKNOWN),
         )
+    longest = {cause: rows[0].name for cause, rows in result.details.items() if rows}
+    # The class of the iterator may stand on any of the ranges around each other.
+    loading = result.details.get(IdleCause.DATA_LOADING, ())
+    longest[IdleCause.DATA_LOADING] = " ".join(row.name for row in loading)
     known = advice(
         main,
         setup=setup[0].name if setup else "",
@@ -480,7 +484,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         how_to_collect=result.how_to_collect,
         allocated=result.allocated,
         reads_pages=result.reads_pages,
-        longest={cause: rows[0].name for cause, rows in result.details.items() if rows},
+        longest=longest,
         once=_once(result, IdleCause.WAITING),
         launches_graphs=result.launches_graphs,
     )
