@@ -19,7 +19,7 @@ Object.assign((page.dashAgGridComponentFunctions ??= {}), { Place });
 const DRAWN = [
   ["[data-plots]", async () => (await import("./charts/mount.js")).mountCharts()],
   ["#timeline", async () => (await import("./timeline/mount.js")).mountTimelines()],
-  ["#compare-timelines", async () => (await import("./compare/mount.js")).mountComparison()],
+  ["#compare-timelines", async () => (await import("./compare/timelines.js")).mountComparison()],
 ];
 for (const [selector, load] of DRAWN) {
   const observer = new MutationObserver(() => {

@@ -255,6 +255,11 @@ def test_the_overview_loads_nothing_that_draws_other_pages(own_page: Page, sampl
     assert len([url for url in asked if "dash_ag_grid.v" in url]) == 1
 
 
+@pytest.mark.parametrize("path", long_after(1, ["nccl", "steps", "kernels", "ranks", "what-if"]))
+def test_other_pages_take_few_requests(own_page: Page, sample_url: str, path: str) -> None:
+    assert 20 < len(loaded(own_page, f"{sample_url}/{path}")) <= 50
+
+
 def test_steps(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, f"{sample_url}/steps")

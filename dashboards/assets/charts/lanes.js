@@ -5,9 +5,8 @@ import { CanvasChart } from "./canvas.js";
 import { widest } from "./cells.js";
 import { entry, legend, themeColor } from "./frame.js";
 import { decimalTexts } from "./plot.js";
-import { drawMark, glyphOf } from "./lane_marks.js";
 
-/** @import { Lanes } from "./types.d.ts" */
+/** @import { LaneMark, Lanes } from "./types.d.ts" */
 /** @typedef {{ series: number, point: number, row: number }} LanePlace */
 
 const FOOT = 38; // of the axis and its title
@@ -17,6 +16,92 @@ const TICK = 70; // between ticks, at least
 const MAX_NAMES = 0.4; // of the width
 const NEAR = 14; // pixels, the reach of the pointer
 const MAX_DECADES = 5; // of a logarithmic axis, with three ticks each
+
+/**
+ * Place and colours of a mark.
+ * @typedef {object} Spot
+ * @property {number} x of its value
+ * @property {number} y the middle of its row
+ * @property {number} zero where bars begin
+ * @property {number} size of the row
+ * @property {string} color
+ * @property {string} paper behind it
+ */
+
+/** @typedef {{ glyph: string, draw: (context: CanvasRenderingContext2D, spot: Spot) => void }} Mark */
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Spot} spot
+ */
+function circle(context, { x, y }) {
+  context.beginPath();
+  context.arc(x, y, 5, 0, 2 * Math.PI);
+}
+
+/** @type {Record<LaneMark, Mark>} */
+const MARKS = {
+  bar: {
+    glyph: "■",
+    draw(context, { x, y, zero, size }) {
+      context.fillRect(Math.min(x, zero), y - 0.36 * size, Math.abs(x - zero), 0.72 * size);
+    },
+  },
+  dot: {
+    glyph: "●",
+    draw(context, spot) {
+      circle(context, spot);
+      context.globalAlpha = 0.75; // points of many ranks overlap
+      context.fill();
+      context.globalAlpha = 1;
+    },
+  },
+  ring: {
+    glyph: "○",
+    draw(context, spot) {
+      circle(context, spot);
+      context.fillStyle = spot.paper;
+      context.fill();
+      context.stroke();
+    },
+  },
+  tick: {
+    glyph: "┃",
+    draw(context, { x, y, size }) {
+      context.fillRect(x - 1.5, y - 0.36 * size, 3, 0.72 * size);
+    },
+  },
+  diamond: {
+    glyph: "◇",
+    draw(context, { x, y, paper }) {
+      context.beginPath();
+      context.moveTo(x - 6, y);
+      context.lineTo(x, y - 6);
+      context.lineTo(x + 6, y);
+      context.lineTo(x, y + 6);
+      context.closePath();
+      context.fillStyle = paper;
+      context.fill();
+      context.stroke();
+    },
+  },
+};
+
+/** @param {LaneMark} name */
+const glyphOf = (name) => MARKS[name].glyph;
+
+/**
+ * Draw a mark.
+ * @param {CanvasRenderingContext2D} context
+ * @param {LaneMark} name
+ * @param {Spot} spot
+ */
+function drawMark(context, name, spot) {
+  context.fillStyle = spot.color;
+  context.strokeStyle = spot.color;
+  context.lineWidth = 2;
+  MARKS[name].draw(context, spot);
+}
 
 /**
  * Places of ticks: 1, 2 or 5 of a power of ten apart, at most so many.

@@ -3,11 +3,27 @@
 import { parameter, timelineAt } from "../address.js";
 import { ask } from "../timeline/data.js";
 import { make } from "../timeline/elements.js";
+import { duration } from "../timeline/time.js";
 import { Timeline } from "../timeline/timeline.js";
-import { chosenIn, stepLabel } from "./steps.js";
 
 /** @import { ComparedTimelines } from "./timelines.js" */
-/** @import { Side, Step } from "./types.d.ts" */
+/** @import { Choice, Side, Step } from "./types.d.ts" */
+
+/**
+ * The rank and step in an address, such as `3.12`; else the side's own proposal.
+ * @param {string | null} text
+ * @param {Side} side
+ * @returns {Choice}
+ */
+export function chosenIn(text, side) {
+  const [rank, step] = text === null ? [side.rank, side.step] : text.split(".").map(Number);
+  if (!side.ranks.some(({ number }) => number === rank)) return { rank: side.rank, step: side.step };
+  return { rank: rank ?? side.rank, step: step ?? null };
+}
+
+/** @param {Step} step */
+export const stepLabel = ({ number, length }) =>
+  `${number === null ? "the training" : `step ${number}`} · ${duration(length)}`;
 
 export class ComparedSide {
   /**

@@ -1,6 +1,7 @@
 // @ts-check
 // A step of each side of a comparison: the choice of rank and step, and timelines below each other
-// that zoom and move together. Each step begins at 0.
+// that zoom and move together, in the element that dashboards/pages/compare.py makes. Each step
+// begins at 0.
 import { withSteps } from "../address.js";
 import { LinkedTimelines } from "../timeline/linked.js";
 import { ComparedSide } from "./side.js";
@@ -38,4 +39,18 @@ export class ComparedTimelines {
       timeline?.refresh();
     }
   }
+}
+
+/** Draw every such element from now on: pages change without reloading the document. */
+export function mountComparison() {
+  /** @type {ComparedTimelines | null} */
+  let current = null;
+  const mount = () => {
+    const root = document.getElementById("compare-timelines");
+    if (root === (current?.root ?? null)) return;
+    current = root && new ComparedTimelines(root);
+  };
+  window.addEventListener("traceprof:theme", () => current?.restyle());
+  new MutationObserver(mount).observe(document.body, { childList: true, subtree: true });
+  mount();
 }

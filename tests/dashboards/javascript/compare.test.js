@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { chosenIn, stepLabel } from "../../../dashboards/assets/compare/steps.js";
+import { chosenIn, stepLabel } from "../../../dashboards/assets/compare/side.js";
 import { LinkedTimelines } from "../../../dashboards/assets/timeline/linked.js";
 
 const SIDE = { rank: 1, step: 4, ranks: [{ number: 0 }, { number: 1 }] };
