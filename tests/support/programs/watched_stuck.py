@@ -62,7 +62,7 @@ def wake(other: int) -> None:
 
 
 class WakeFirst(logging.Handler):
-    """Keeps what is logged, and lets rank 0 go on where it is said to be silent."""
+    """Keeps what is logged, and lets rank 0 go on where it is first said to be silent."""
 
     def __init__(self, first: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class WakeFirst(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        if self.lines[-1].startswith("rank 0 did not answer"):
+        if self.lines[-1].startswith("rank 0 did not answer") and len(self.lines) == 1:
             wake(self._first)
 
 
