@@ -7,6 +7,7 @@ import { duration } from "./time.js";
 
 const MIN_WIDTH = 1;
 const LINE = 2; // pixels, the median
+const SPREAD = 0.4; // how opaque it is
 
 /**
  * @param {SpreadReply[]} replies
@@ -48,7 +49,7 @@ export function spreadLines({ name, least, median, most, rank, late }) {
  * @param {Spread[]} spreads
  */
 export function drawSpreads(painter, { top, height }, spreads) {
-  const { context, theme, shades } = painter;
+  const { context, theme } = painter;
   const tallest = Math.max(...spreads.map(({ most }) => most), 1);
   const bottom = top + height - 2;
   const scale = (/** @type {number} */ ns) => (ns / tallest) * (height - 5);
@@ -61,7 +62,9 @@ export function drawSpreads(painter, { top, height }, spreads) {
       context.fillRect(left, bottom - to, width, to - from);
     };
     fill(theme.line, 0, scale(least));
-    fill(shades.host[2], scale(least), scale(most));
+    context.globalAlpha = SPREAD; // what is written on it stays readable in light and dark
+    fill(theme.accent, scale(least), scale(most));
+    context.globalAlpha = 1;
     fill(theme["text-2"], scale(median) - LINE / 2, scale(median) + LINE / 2);
     if (!late) continue;
     fill(theme.high, 0, Math.max(scale(late.length), LINE));
