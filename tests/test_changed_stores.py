@@ -14,7 +14,7 @@ from tests.support.databases import change
 from tests.support.selection import long_after
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_ERROR
-from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
+from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES
 from traceprof.store import save
 
 DDP = Path(__file__).parents[1] / "sample_traces" / "ddp.sqlite"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
-from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
-from traceprof.documents.analysis.records import TABLES, document
+from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, TABLES, document
 from traceprof.errors import TraceFileError, UsageError, one_line
 from traceprof.findings import Count  # noqa: TC001  (msgspec reads it)
 from traceprof.structs import Record

@@ -20,7 +20,7 @@ from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name, kernel_title
-from traceprof.reports.kernels_text import arithmetic_text, reached, step_text
+from traceprof.reports.ranks_text import arithmetic_text, reached, step_text
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 

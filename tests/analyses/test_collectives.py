@@ -19,7 +19,7 @@ from tests.support.claims import only_finding, only_gap
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import collectives
 from traceprof.analyses.collectives import CollectivesResult
-from traceprof.communication.latency import best_time_and_latency
+from traceprof.communication.messages import best_time_and_latency
 from traceprof.findings import Severity
 from traceprof.run.opening import Window
 from traceprof.units import size_text

@@ -18,7 +18,7 @@ from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import launch_queue
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.host.queue_depth import launch_queue as queue_of
+from traceprof.host.launch_stalls import launch_queue as queue_of
 from traceprof.ranks import arrivals
 from traceprof.run.opening import Window
 

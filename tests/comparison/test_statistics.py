@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.selection import known
-from traceprof.comparison.statistics import (
+from traceprof.comparison.mean_change import (
     adjusted,
     of_captures,
     p_value,

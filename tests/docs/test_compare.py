@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.commands import run, shows
 from traceprof.cli.main import EXIT_DONE
-from traceprof.comparison.statistics import t_quantile
+from traceprof.comparison.mean_change import t_quantile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
 BLOCKS = [

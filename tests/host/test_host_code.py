@@ -12,8 +12,7 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import ranks_of
 from traceprof.analyses.gpu_idle.advice import advice
 from traceprof.host.host_code import nested
-from traceprof.host.idle_causes import IdleCause, idle_causes
-from traceprof.host.idle_details import details
+from traceprof.host.idle_causes import IdleCause, details, idle_causes
 from traceprof.host.thread_evidence import Allocations, allocations
 from traceprof.run.rank import Rank, Window
 

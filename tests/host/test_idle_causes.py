@@ -12,8 +12,7 @@ from tests.reference.nsight_export import export_of
 from tests.reference.spans import length, without
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.traces import GPU_SAMPLES, ranks_of
-from traceprof.host.idle_causes import IdleCause, idle_causes
-from traceprof.host.idle_details import IdleDetail, details
+from traceprof.host.idle_causes import IdleCause, IdleDetail, details, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.run.opening import Window
 from traceprof.run.windows import training_of

@@ -14,8 +14,15 @@ from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison, measured
 from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
-from traceprof.ranks.transfers import OperationKind, latency_and_rate, transfers
-from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
+from traceprof.ranks.waits import (
+    GroupWaits,
+    OperationKind,
+    latency_and_rate,
+    split_by_leaving,
+    transfers,
+    wait_matrix,
+    waits_of,
+)
 from traceprof.run.session_clocks import Clocks, seeded
 from traceprof.trace.grouping import mean_of, middle_of_others
 

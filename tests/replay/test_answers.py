@@ -44,7 +44,7 @@ from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run
 from traceprof.replay.graph.weights import Reading
 from traceprof.replay.results import Answer, WhatIf
 from traceprof.replay.whatif import answers_to, whatif
-from traceprof.reports.terminal import plain, renderable
+from traceprof.reports.text import plain, renderable
 from traceprof.reports.whatif_text import answers_section
 from traceprof.run.opening import Rank
 

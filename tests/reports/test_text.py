@@ -42,7 +42,7 @@ from traceprof.reports import html, text
 from traceprof.reports import json as json_report
 from traceprof.reports.claims import claim
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
-from traceprof.reports.kernels_text import MAX_KERNELS, compute_lines
+from traceprof.reports.ranks_text import MAX_KERNELS, compute_lines
 from traceprof.units import duration, percent, ranks_text
 
 MAX_WORDS = 400  # of a report without `--verbose`

@@ -24,8 +24,7 @@ from traceprof.analysis import Analysis
 from traceprof.comparison.mean_change import mean_change
 
 if TYPE_CHECKING:
-    from traceprof.comparison.mean_change import MeanChange
-    from traceprof.comparison.statistics import Interval
+    from traceprof.comparison.mean_change import Interval, MeanChange
     from traceprof.intervals import Float64
 
     Noise = Callable[[np.random.Generator, int], Float64]

@@ -17,17 +17,18 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.results import RankResult
-from traceprof.communication.latency import (
+from traceprof.communication.messages import (
     DISTINCT_SIZES,
     LARGE_BYTES,
     MAX_LATENCY_NS,
+    ONE_SIDED,
     SMALL_BYTES,
     SmallMessages,
+    messages,
     small_messages,
 )
-from traceprof.communication.messages import ONE_SIDED, messages
 from traceprof.host.idle_causes import around_ns
-from traceprof.ranks.transfers import counted_bytes, rate
+from traceprof.ranks.waits import counted_bytes, rate
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64, Intervals
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.transfers import Transfer
+    from traceprof.ranks.waits import Transfer
     from traceprof.run.cpu_rank import CpuOperations
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.communication_calls import CallLabel

@@ -23,8 +23,7 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.results import RankResult
-from traceprof.communication.latency import MAX_LATENCY_NS
-from traceprof.communication.messages import messages
+from traceprof.communication.messages import MAX_LATENCY_NS, messages
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.parts import HowToCollect, Part

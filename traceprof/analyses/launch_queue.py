@@ -20,9 +20,10 @@ from traceprof.host.launch_stalls import (
     Holder,
     find_stalls,
     late_launches,
+    launch_queue,
     queue_holders,
+    release_queue,
 )
-from traceprof.host.queue_depth import launch_queue, release_queue
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part

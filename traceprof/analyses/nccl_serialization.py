@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.communication import nccl_queues as queueing
+from traceprof.communication import readiness as queueing
 from traceprof.communication.messages import asynchronous_calls
-from traceprof.communication.nccl_queues import Independence
-from traceprof.communication.readiness import FOLLOWS_NS
+from traceprof.communication.readiness import FOLLOWS_NS, Independence
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS

@@ -9,8 +9,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.communication.latency import SMALL_BYTES
-from traceprof.communication.messages import asynchronous_calls
+from traceprof.communication.messages import SMALL_BYTES, asynchronous_calls
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS

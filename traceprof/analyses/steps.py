@@ -10,8 +10,7 @@ from msgspec import Struct
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, one_of
-from traceprof.host.idle_causes import IdleCause, idle_causes, wait_idle
-from traceprof.host.idle_details import details
+from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.intervals import Intervals
 from traceprof.kernel_names import function_name

@@ -33,7 +33,7 @@ def command(finding: str | None) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from traceprof.reports.terminal import PLAIN_WIDTH
+    from traceprof.reports.text import PLAIN_WIDTH
 
     page = explanation(named_finding(finding))
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)

@@ -43,7 +43,7 @@ def command(reports: tuple[str, ...]) -> None:
     """
     from rich.console import Console
 
-    from traceprof.reports.terminal import plain
+    from traceprof.reports.text import plain
     from traceprof.run.guard import collected_failures
     from traceprof.run.opening import open_run
     from traceprof.run.summary import FailedReport, all_failed, try_report

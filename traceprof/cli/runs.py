@@ -60,7 +60,7 @@ def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
 
         click.echo(json.dumps([asdict(run) for run in runs], indent=1))
         return
-    from traceprof.reports.terminal import plain, renderable
+    from traceprof.reports.text import plain, renderable
 
     shown = renderable([_section(runs)])
     if sys.stdout.isatty():

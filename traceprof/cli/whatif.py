@@ -79,7 +79,7 @@ def command(
     from traceprof.replay.assumptions.assumption import parse
     from traceprof.replay.whatif import whatif
     from traceprof.reports.json import render_document
-    from traceprof.reports.terminal import plain, renderable
+    from traceprof.reports.text import plain, renderable
     from traceprof.reports.whatif_text import answers_section
 
     for assumption in assumed:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.steps import CAUSES, PARTS
+from traceprof.comparison.mean_change import LEVEL, Interval, t_quantile
 from traceprof.comparison.series import series
-from traceprof.comparison.statistics import LEVEL, Interval, t_quantile
 from traceprof.documents.comparison import Spread
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from traceprof.analysis import Analysis, analyze_captures
 from traceprof.comparison.between import MIN_RUNS
 from traceprof.comparison.comparable import is_same
 from traceprof.documents.analysis.model import Document
-from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_document
-from traceprof.documents.analysis.records import document
+from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, document, read_document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.store import is_store, load_json, stored_runs

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.host import evidence_names as evidence
+from traceprof.host import host_code as evidence
 from traceprof.host.host_code import line_text, nested
 from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.patterns import lazy

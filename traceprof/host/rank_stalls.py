@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.host import evidence_names as names
+from traceprof.host import host_code as names
 from traceprof.host.host_code import functions_named, host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls

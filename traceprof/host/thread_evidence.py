@@ -1,6 +1,6 @@
 """Activity of each thread of a process that can explain why a GPU idles.
 
-* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`),
+* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.host_code`),
   captures of graphs, CUDA's records of loading and compiling, and calls of over
   `MIN_FIRST_LAUNCH_NS` that launched a kernel for the first time on its device
 * allocation: API calls by name
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host import evidence_names as names
+from traceprof.host import host_code as names
 from traceprof.host.host_code import (
     Sleep,
     code_evidence,

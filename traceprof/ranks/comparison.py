@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match, spread
-from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import (
     GroupWaits,
     RankWaits,
     mpi_matrix,
     mpi_waits,
     split_by_leaving,
+    transfers,
     wait_matrix,
     waits_of,
     waits_of_rank,
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.matching import Group
-    from traceprof.ranks.transfers import OperationKind, Transfer
-    from traceprof.ranks.waits import MpiWaits
+    from traceprof.ranks.waits import MpiWaits, OperationKind, Transfer
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
 

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from traceprof.errors import one_line
 from traceprof.reports.blocks import Paragraph, Section, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
-from traceprof.reports.kernels_text import compute_lines, kernel_section, module_section
-from traceprof.reports.ranks_text import rank_sections
+from traceprof.reports.ranks_text import (
+    compute_lines,
+    kernel_section,
+    module_section,
+    rank_sections,
+)
 from traceprof.reports.time_text import (
     below_the_table,
     headline_lines,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
-from traceprof.comparison.headline import LEVEL_TEXT, change_text, exact, signed, span
+from traceprof.comparison.findings import LEVEL_TEXT, change_text, exact, signed, span
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import section, table

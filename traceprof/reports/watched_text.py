@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.reports.blocks import Paragraph, section, table
-from traceprof.reports.terminal import plain, renderable
+from traceprof.reports.text import plain, renderable
 from traceprof.units import counted, duration
 from traceprof.version import __version__
 

@@ -34,7 +34,7 @@ from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, ModuleU
 from traceprof.analysis import Analysis, analyze
 from traceprof.documents.comparison import ModuleChange
 from traceprof.execution.options import Options
-from traceprof.reports.kernels_text import compute_lines, step_text
+from traceprof.reports.ranks_text import compute_lines, step_text
 from traceprof.units import percent
 
 SLOWED = SAMPLE.with_stem("overlap-slowdown")

@@ -10,8 +10,13 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.links import link_findings
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
-from traceprof.communication.latency import LARGE_BYTES
-from traceprof.communication.messages import Names, asynchronous_calls, messages, operation_names
+from traceprof.communication.messages import (
+    LARGE_BYTES,
+    Names,
+    asynchronous_calls,
+    messages,
+    operation_names,
+)
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
 from traceprof.kernel_names import UNKNOWN_OPERATION
@@ -25,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
-    from traceprof.ranks.transfers import Transfer
-    from traceprof.ranks.waits import RankWaits
+    from traceprof.ranks.waits import RankWaits, Transfer
     from traceprof.run.rank import Rank, Window
 
 PEER_COPY = "peer copy"

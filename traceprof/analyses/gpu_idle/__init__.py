@@ -16,8 +16,7 @@ from traceprof.errors import one_line
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import may_copy_from_pageable
-from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
-from traceprof.host.idle_details import details
+from traceprof.host.idle_causes import IdleCause, details, idle_causes, why_unknown
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import allocations
@@ -32,8 +31,7 @@ from traceprof.units import counted, duration, percent, times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.host.idle_causes import IdleCauses, UnknownCause
-    from traceprof.host.idle_details import IdleDetail
+    from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
     from traceprof.host.thread_evidence import Allocations
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank

@@ -1,11 +1,13 @@
-"""Builds the document of an analysis from its results, a table at a time."""
+"""The document of an analysis, built from its results a table at a time, and read from a file."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from traceprof.analyses import rank_work
@@ -17,6 +19,7 @@ from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.documents.analysis import model
 from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
+from traceprof.errors import TraceFileError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.host.units import StepUnit
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.trace.model.trace import Session
-
 
 _breakdown_row = maker(model.Breakdown, "rank")
 _completeness_row = maker(model.Completeness, "rank")
@@ -396,3 +398,74 @@ def document(result: RunResult) -> Document:
         headline=_headline(result),
         **tables,  # type: ignore[arg-type]
     )
+
+
+MAX_DOCUMENT_BYTES = 1 << 28
+"""Of a document, which holds some 50 kB for each rank."""
+
+_MAX_NUMBER = 1 << 62  # sums of some, and their squares as floats, can be computed
+
+
+def read_document(text: bytes, name: str) -> Document:
+    """Return the document of an analysis from JSON; errors call its source by the name.
+
+    Raises:
+        TraceFileError: it is not JSON, another document, from another version, or damaged.
+    """
+    if len(text) > MAX_DOCUMENT_BYTES:
+        why = f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB"
+        raise TraceFileError(f"cannot read {name}", why, "analyse fewer reports at once")
+    try:
+        values = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceFileError(
+            f"cannot read {name}", f"it is not JSON: {error}", "write the analysis again"
+        ) from error
+    schema = values.get("schema") if isinstance(values, dict) else None
+    if schema != SCHEMA:
+        why = f"it is {schema!r}, not an analysis"
+        raise TraceFileError(f"cannot compare {name}", why, "use analyze --format json")
+    try:
+        document = msgspec.convert(values, Document)
+    except msgspec.ValidationError as error:
+        why = f"another version of traceprof wrote it ({error})"
+        raise TraceFileError(
+            f"cannot compare {name}", why, "analyse the reports again with this version"
+        ) from error
+    fault = next(_faults(values, document), None)
+    if fault is not None:
+        why = f"it was changed: {fault}"
+        raise TraceFileError(f"cannot compare {name}", why, "write the analysis again")
+    return document
+
+
+def _faults(values: object, document: Document) -> Iterator[str]:
+    """Yield what no analysis writes."""
+    if _holds_large_number(values):
+        yield "a number is too large"
+    if not document.reports or not document.ranks:
+        yield "it has no report or no rank"
+    ranks = [rank.rank for rank in document.ranks]
+    if len(set(ranks)) < len(ranks) or [rank.rank for rank in document.run.ranks] != ranks:
+        yield "its ranks are not those of its run"
+    if {totals.rank for totals in document.step_totals} - {*ranks}:
+        yield "it has steps of other ranks"
+    num_steps = Counter(step.rank for step in document.steps)
+    for totals in document.step_totals:
+        places = totals.steps
+        if len(places) != totals.num_steps or max(places, default=-1) >= num_steps[totals.rank]:
+            yield f"the steps of rank {totals.rank} are not those of its totals"
+
+
+def _holds_large_number(values: object) -> bool:
+    """Return whether a number, at any depth, is so large that it cannot be computed with."""
+    stack = [values]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, (int, float)) and not abs(value) <= _MAX_NUMBER:
+            return True
+    return False

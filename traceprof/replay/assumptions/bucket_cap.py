@@ -8,8 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
-from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
-from traceprof.communication.messages import messages
+from traceprof.communication.messages import DISTINCT_SIZES, MAX_LATENCY_NS, messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.host.evidence_names import LOADER_STAGE
+from traceprof.host.host_code import LOADER_STAGE
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
 from traceprof.replay.graph.longest_path import ROOT, GraphEdges, WeightSets, difference, or_known

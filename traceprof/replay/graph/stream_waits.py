@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from traceprof.communication.messages import messages
-from traceprof.communication.nccl_queues import Independence, independence_of
+from traceprof.communication.readiness import Independence, independence_of
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in

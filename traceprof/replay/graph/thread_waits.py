@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.evidence_names import OVER_BY_ITSELF
+from traceprof.host.host_code import OVER_BY_ITSELF
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.structs import Record
