@@ -185,6 +185,19 @@ def test_of_two_ranks_the_one_that_computes_longer_is_named_before_the_one_that_
     ]
 
 
+def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:
+    """Operations behind others on their stream: `info`, where they may depend on each other."""
+    for severity, first in (
+        (Severity.INFO, "exposed-communication"),
+        (Severity.LOW, "nccl-serialization"),
+    ):
+        findings = [
+            made("exposed-communication", Saving.at_most(400), 480, severity=Severity.HIGH),
+            made("nccl-serialization", Saving.at_most(400), 290, severity=severity),
+        ]
+        assert in_order(findings, STEP_NS)[0].id == first
+
+
 def test_a_cause_that_gains_nothing_hides_no_symptom() -> None:
     headline = analyze_reports([SAMPLE_FOLDER / "host-stall.sqlite"]).headline
     assert headline is not None

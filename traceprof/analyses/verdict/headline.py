@@ -11,7 +11,7 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps import slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.yields import expected_ns
-from traceprof.findings import Finding, by_id, worst_of
+from traceprof.findings import Finding, Severity, by_id, worst_of
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -68,8 +68,13 @@ def symptoms(groups: Mapping[str, Sequence[Finding]], step_ns: int) -> dict[str,
     """Return of each cause the first symptom, a large one if any, that it explains mostly.
 
     A cause on another rank explains what it costs, and what a step gains without it: its cost is
-    that beyond the mean of all ranks, others wait for what lies beyond their own time.
+    that beyond the mean of all ranks, others wait for what lies beyond their own time. What is
+    `info` in spite of its cost (it may be in order) explains nothing that is more.
     """
+    matters = {
+        id_: any(one.severity is not Severity.INFO for one in group)
+        for id_, group in groups.items()
+    }
     cost = {id_: max(one.impact_ns for one in group) for id_, group in groups.items()}
     symptoms = {}
     for id_, group in groups.items():
@@ -80,7 +85,10 @@ def symptoms(groups: Mapping[str, Sequence[Finding]], step_ns: int) -> dict[str,
         explained = [
             symptom
             for symptom in _SYMPTOMS.get(id_, () if whole is None else (whole,))
-            if symptom in groups and explains and explains >= _EXPLAINED * cost[symptom]
+            if symptom in groups
+            and explains
+            and explains >= _EXPLAINED * cost[symptom]
+            and (matters[id_] or not matters[symptom])
         ]
         large = [symptom for symptom in explained if cost[symptom] >= _EXPLAINED * explains]
         if explained:
