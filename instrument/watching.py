@@ -72,7 +72,7 @@ class Times(NamedTuple):
         rows: Sequence[tuple[int, int, int, int]],
         peers: Sequence[int] = (),
     ) -> Times:
-        """Return the medians of steps, by the parts of each, of which the last has this number."""
+        """Return the medians of steps from the parts of each; `number` is the last step's."""
         columns = [*zip(*rows, strict=True)]
         _, own_ns, _, loader_ns = columns
         lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")

@@ -40,8 +40,9 @@ _VERDICTS = (
 
 def layout(path: Path) -> Component:
     """Return the page of the file as it is now."""
-    told = read_windows(path)
-    found, windows = watched(path, told), [one for one in told if one.ranks]
+    all_windows = read_windows(path)
+    found = watched(path, all_windows)
+    windows = [window for window in all_windows if window.ranks]
     restarts = f", {counted(found.num_restarts, 'restart')} between" * bool(found.num_restarts)
     about = f"{counted(found.num_windows, 'window')} of steps up to {found.last_step}{restarts}"
     parts = [f"{TITLE} of {one_line(path.name)}", about, f"traceprof {__version__}"]

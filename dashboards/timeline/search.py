@@ -282,9 +282,8 @@ def listed(
         for row, event, *known in zip(at.tolist(), index.tolist(), *written, strict=True):
             key = f"{match.rank}.{ev.SOURCES[match.source]}.{match.first + event}"
             events[row] = {"id": key, **dict(zip(COLUMNS, known, strict=True))}
-            events[row]["start"] = str(
-                events[row]["start"]
-            )  # beyond what the browser's numbers hold
+    for event in events:  # the browser's numbers do not hold all of it
+        event["start"] = str(event["start"])
     return {"count": sum(int(match.count.sum()) for match in matches), "events": events}
 
 
