@@ -20,6 +20,7 @@ from sample_traces.simulator.scenarios import SCENARIOS
 from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
 from tests.support.changes import damaged, faster_links, recorded, step_ns
+from tests.support.selection import long_after
 from traceprof.analyses.exposed_communication import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, Saving
@@ -122,12 +123,20 @@ OTHER_WORK = {
 
 
 DAMAGES = ("", "synchronize calls", "stream waits and event records")
+KINDS = ("hidden", "longer than compute, slows down", "late")  # others of RUNS lie between these
 
 
-@pytest.mark.parametrize(("name", "run"), [*RUNS.items(), *SEEN_ALONE.items(), *OTHER_WORK.items()])
-def test_nothing_gains_more_where_no_step_is_replayed(
-    name: str, run: Accumulation, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    "name",
+    long_after(
+        6,
+        dict.fromkeys(
+            [*KINDS, "short, seen alone", *[*OTHER_WORK][:2], *RUNS, *SEEN_ALONE, *OTHER_WORK]
+        ),
+    ),
+)
+def test_nothing_gains_more_where_no_step_is_replayed(name: str, tmp_path: Path) -> None:
+    run = {**RUNS, **SEEN_ALONE, **OTHER_WORK}[name]
     path, copy = tmp_path / "t.sqlite", tmp_path / "damaged.sqlite"
     gain_ns = run.step_ns(path) - run.step_ns(link=0.0)
     for damage in DAMAGES:
@@ -181,7 +190,7 @@ def test_who_waits_for_copies_of_others_may_idle_less(scenario: str, tmp_path: P
     assert 0 < gain_ns <= saving.high_ns
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", long_after(len(KINDS), dict.fromkeys([*KINDS, *RUNS])))
 def test_its_advice_gains_no_more_where_gradients_accumulate(name: str, tmp_path: Path) -> None:
     run, path = RUNS[name], tmp_path / "t.sqlite"
     last_only = replace(run, reduces_all=False)

@@ -18,6 +18,7 @@ from tests.reference import gpu_programs as second
 from tests.reference.gpu_machine import US, Steps, Thread
 from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.changes import recorded, step_ns
+from tests.support.selection import long_after
 from tests.support.traces import ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import ID
@@ -128,6 +129,11 @@ PROGRAMS = {
 LAST = {"two passes", "four passes"}  # where the last backward is the limit
 EACH = {"four passes that reduce": 4}  # where each backward is
 HIDDEN = {"short compute", "shorter compute", "a slower rank", *LAST, *EACH}  # where backwards are
+# One of each kind of limit and of program; the others are variations.
+QUICK = {
+    *("short compute", "two passes", "four passes that reduce", "a slower rank", "without ranges"),
+    *("as much of both", "two equal models", "high latency"),
+}
 
 
 def late_on(path: Path) -> list[Finding]:
@@ -160,7 +166,9 @@ def with_autograd(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", long_after(len(QUICK), sorted(PROGRAMS, key=lambda name: name not in QUICK))
+)
 def test_a_step_gains_no_more(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     setup = program.setup()
@@ -181,7 +189,7 @@ def test_a_step_gains_no_more(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.4])
 @pytest.mark.parametrize(("num_layers", "ns"), [(1, 900 * US), (3, 250 * US)])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", long_after(1, [0, 1]))
 def test_a_step_of_the_second_simulator_gains_no_more(
     num_layers: int, ns: float, slowdown: float, seed: int, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import breakdown
 from traceprof.analyses.measurements import MEASUREMENTS
@@ -31,7 +32,7 @@ def _about(result: RunResult, id_: str) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("sample", long_after(2, SAMPLES), ids=lambda path: path.stem)
 def test_a_finding_is_the_same_alone(sample: Path) -> None:
     for savings in (False, None):
         whole = _result(sample, Options(savings=savings))

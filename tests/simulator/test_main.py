@@ -17,15 +17,6 @@ def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in shown for name in names)
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, *RUN_SCENARIOS])
-def test_every_scenario_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_simulator(name, "--help") == EXIT_DONE
-    shown = " ".join(capsys.readouterr().out.split())
-    summary = (SCENARIOS.get(name) or RUN_SCENARIOS[name]).summary
-    assert summary in shown
-    assert len(summary) < 80
-
-
 def test_a_scenario_and_its_truth_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,34 +56,3 @@ def test_a_run_and_its_truth_are_written(
     assert run("analyze", *sorted(folder.glob("*.sqlite")), "--verbose") == EXIT_DONE
     shown = " ".join(capsys.readouterr().out.split())
     assert all(text in shown for text in said)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("dpp", "ddp"),
-        ("data-loadin", "data-loading"),
-        ("straggler-hots", "straggler-host"),
-        ("glo", "gloo"),
-    ],
-)
-def test_a_scenario_by_another_name_is_suggested(
-    wrong: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_simulator(wrong) != EXIT_DONE
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert f"did you mean {meant!r}" in err.lower()
-
-
-def test_nothing_is_overwritten_and_no_run_is_empty(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine = tmp_path / "mine.sqlite"
-    mine.write_text("mine")
-    assert run_simulator("ddp", "-o", mine) != EXIT_DONE
-    assert mine.read_text() == "mine"
-    assert "it exists already" in capsys.readouterr().err
-    assert run_simulator("ddp", "--gpus", "0", "-o", tmp_path / "x.sqlite") != EXIT_DONE
-    assert "gpus" in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == [mine]
