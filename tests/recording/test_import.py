@@ -62,7 +62,7 @@ def test_an_nsys_older_than_cuda_is_named_before_the_command_starts(
 ) -> None:
     (installed / "target-linux-x64" / "libcupti.so.12.4").touch()
     monkeypatch.setattr("traceprof.recording.doctor.cuda_of_torch", lambda _: "13.0")
-    monkeypatch.setattr("traceprof.recording.machine.gpus", lambda: ([], "580.65.06", ()))
+    monkeypatch.setattr("traceprof.recording.nvidia_smi.gpus", lambda: ([], "580.65.06"))
     _, _, said = recorded(tmp_path)
     first, *_ = said.splitlines()
     assert first.startswith("GPU work may be lost: this nsys knows CUDA up to 12.4, and PyTorch is")

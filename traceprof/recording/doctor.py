@@ -14,9 +14,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from traceprof.errors import TraceprofError, one_line
-from traceprof.recording import machine, nvidia_smi
 from traceprof.recording import nsys as nsys_module
+from traceprof.recording import nvidia_smi
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
     Space,
@@ -309,8 +311,6 @@ def file_name(host: str) -> str:
 
 def as_bytes(diagnosis: Diagnosis) -> bytes:
     """Return a diagnosis as JSON."""
-    import msgspec  # noqa: PLC0415  (`record --dry-run` needs none)
-
     return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
 
 
@@ -334,20 +334,15 @@ def store_throttling(folder: Path, before: Diagnosis) -> Path:
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
     """Return the GPUs, the driver's version, paths between GPUs, and network cards."""
-    by_nvml = machine.gpus()
-    gpus, driver, paths = (*nvidia_smi.gpus(), ()) if by_nvml is None else by_nvml
+    gpus, driver = nvidia_smi.gpus()
     text = nvidia_smi.topology() if gpus else ""
     matrix, names = nvidia_smi.parse_topology(text)
     nodes = nvidia_smi.parse_numa_nodes(text)
-    if matrix:
-        paths = nvidia_smi.gpu_paths(matrix, len(gpus))
-    devices = [
-        gpu if gpu.numa_node is not None else nvidia_smi.with_numa_node(gpu, nodes.get(gpu.index))
-        for gpu in gpus
-    ]
+    gpus = [msgspec.structs.replace(gpu, numa_node=nodes.get(gpu.index)) for gpu in gpus]
+    paths = nvidia_smi.gpu_paths(matrix, len(gpus)) if matrix else ()
     cards = nvidia_smi.nearest_gpus(matrix, names)
     listed = {name: cards.get(name, ()) for name in (*network_cards(), *cards)}
-    return devices, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
+    return gpus, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
 
 
 def recordable_data(

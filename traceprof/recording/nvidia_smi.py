@@ -154,11 +154,6 @@ def _run(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def with_numa_node(gpu: Gpu, node: int | None) -> Gpu:
-    """Return a GPU with its NUMA node."""
-    return replace(gpu, numa_node=node)
-
-
 def nearest_gpus(
     matrix: dict[str, dict[str, str]], names: dict[str, str]
 ) -> dict[str, tuple[int, ...]]:
