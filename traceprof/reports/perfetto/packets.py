@@ -1,13 +1,13 @@
 """Packets of a Perfetto trace, written as they are made.
 
 Few are objects of Perfetto's classes. TrackEvents and values of counters are Protobuf messages as
-columns of bytes, many of one kind at a time: numpy encodes a column of fields, and every message
-takes as many bytes as Protobuf needs for its numbers. Tags come from Perfetto's classes.
+columns of bytes, many of one kind at a time: numpy encodes a column of fields, its numbers with as
+many bytes as the largest one needs. Tags come from Perfetto's classes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from traceprof.reports.perfetto.events import TrackEvents
 
     Bytes = npt.NDArray[np.uint8]
-    Words = npt.NDArray[Any]
 
 
 def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
@@ -111,30 +110,15 @@ def _is_nested(start_ns: Int64, end_ns: Int64) -> Mask:
 
 
 _BITS = 7  # of a number in each byte; the eighth says that another byte follows
-_LOW = 56  # bits that the first eight bytes of a number hold
-_ONES = 0x0101010101010101
-# By the number of bytes: which of eight are kept, and which of them say that another follows.
-_KEPT = np.array([_ONES & ((1 << 8 * num) - 1) for num in range(9)], np.uint64)
-_MORE = np.append(0, 0x80 * _KEPT[:-1]).astype(np.uint64)
-# Where groups of bits go, halved again and again: 56 = 2 × 28, 28 = 2 × 14, 14 = 2 × 7.
-_HALVES = (
-    (0x000000000FFFFFFF, 0x00FFFFFFF0000000, 4),
-    (0x00003FFF00003FFF, 0x0FFFC0000FFFC000, 2),
-    (0x007F007F007F007F, 0x3F803F803F803F80, 1),
-)
-
-
-class ByteColumn(Record, frozen=True):
-    """Bytes of n messages that follow each other."""
-
-    words: Words  # of 1, 2 or 8 bytes, little-endian: one for each message, or one for all
-    kept: Words  # which bytes are written: words of the same size with a 1 in each of these
+_MORE = 1 << _BITS
 
 
 class RowFields(Record, frozen=True):
     """Fields of n messages."""
 
-    columns: tuple[ByteColumn, ...]  # in the order of their bytes
+    # in order, uint8[n or 1, width]: of each message, or of all; and which messages have them,
+    # bool[n], None for all
+    columns: tuple[tuple[Bytes, Mask | None], ...]
     length: Int64  # int64[n] or int64[1], how many bytes are written of each
 
     def __add__(self, other: RowFields) -> RowFields:
@@ -142,11 +126,11 @@ class RowFields(Record, frozen=True):
 
     def where(self, is_present: Mask) -> RowFields:
         """Return the same fields, of some messages only: bool[n]."""
-        columns = [
-            ByteColumn(column.words, np.where(is_present, column.kept, column.kept.dtype.type(0)))
-            for column in self.columns
-        ]
-        return RowFields(tuple(columns), np.where(is_present, self.length, 0))
+        columns = tuple(
+            (content, is_present if known is None else is_present & known)
+            for content, known in self.columns
+        )
+        return RowFields(columns, np.where(is_present, self.length, 0))
 
 
 class EncodedMessages(NamedTuple):
@@ -163,39 +147,18 @@ def tag_of(message: Message, num_bytes: int = 1) -> bytes:
 
 
 def numbers(tag: bytes, values: Int64) -> RowFields:
-    """Return a field of numbers, int64[n] or int64[1]: 10 bytes of negative ones."""
+    """Return a field of numbers, int64[n] or int64[1], as many bytes as the largest one needs."""
     value = np.asarray(values).astype(np.uint64)
     top = int(value.max()) if len(value) else 0
-    length = np.ones(len(value), np.int64)
-    for bits in range(_BITS, min(top.bit_length(), 64), _BITS):
-        length += value >= np.uint64(1 << bits)
-    if top < 1 << _BITS:
-        columns = [ByteColumn(value.astype(np.uint8), np.ones(1, np.uint8))]
-    else:
-        spread = value & np.uint64((1 << _LOW) - 1)
-        for low, high, shift in _HALVES:
-            spread = (spread & np.uint64(low)) | ((spread & np.uint64(high)) << np.uint64(shift))
-        first = np.minimum(length, 8)
-        more = np.where(length > 8, np.uint64(0x80 * _ONES & ((1 << 64) - 1)), _MORE[first])
-        columns = [ByteColumn(spread | more, _KEPT[first])]
-        if top >> _LOW:
-            rest = value >> np.uint64(_LOW)
-            high_word = (rest & np.uint64(0x7F)) | (rest >> np.uint64(_BITS) << np.uint64(8))
-            high_word |= np.where(length > 9, np.uint64(0x80), np.uint64(0))
-            kept = _KEPT[np.maximum(length - 8, 0)]
-            columns.append(ByteColumn(high_word.astype(np.uint16), kept.astype(np.uint16)))
-        elif top < 1 << 2 * _BITS:
-            columns = [
-                ByteColumn(column.words.astype(np.uint16), column.kept.astype(np.uint16))
-                for column in columns
-            ]
-    return _after(tag, RowFields(tuple(columns), length))
+    shifts = np.arange(0, max(top.bit_length(), 1), _BITS).astype(np.uint64)
+    content = (value[:, np.newaxis] >> shifts).astype(np.uint8) & np.uint8(_MORE - 1)
+    content[:, :-1] |= _MORE
+    return _after(tag, content)
 
 
 def fixed_numbers(tag: bytes, values: Int64) -> RowFields:
     """Return a field of numbers of eight bytes each, int64[n]."""
-    column = ByteColumn(np.asarray(values).astype(np.uint64), _KEPT[8:])
-    return _after(tag, RowFields((column,), np.full(1, 8, np.int64)))
+    return _after(tag, np.asarray(values).astype("<u8")[:, np.newaxis].view(np.uint8))
 
 
 def messages(tag: bytes, fields: RowFields) -> RowFields:
@@ -206,32 +169,21 @@ def messages(tag: bytes, fields: RowFields) -> RowFields:
 def texts(tag: bytes, text: str) -> RowFields:
     """Return a field that is the same text in all messages."""
     content = text.encode()
-    padded = np.frombuffer(content.ljust(-(-len(content) // 8) * 8, b"\0"), np.uint64)
-    sizes = np.minimum(len(content) - 8 * np.arange(len(padded)), 8)
-    columns = [ByteColumn(padded[[at]], _KEPT[[size]]) for at, size in enumerate(sizes.tolist())]
-    fields = RowFields(tuple(columns), np.full(1, len(content), np.int64))
-    return numbers(tag, fields.length) + fields
+    return numbers(tag, _all(len(content))) + _after(content, np.empty((1, 0), np.uint8))
 
 
 def written(fields: RowFields, num: int) -> EncodedMessages:
     """Put n messages together."""
-    row = np.dtype([(f"f{number}", part.words.dtype) for number, part in enumerate(fields.columns)])
-    words, kept = (np.empty(num, row) for _ in range(2))
-    for rows, columns in (
-        (words, [part.words for part in fields.columns]),
-        (kept, [part.kept for part in fields.columns]),
-    ):
-        named = dict(zip(row.names or (), columns, strict=True))
-        same = np.zeros(1, row)  # what all messages share is copied row by row
-        for name, column in named.items():
-            if len(column) == 1:
-                same[name] = column
-        rows.view(np.uint8).reshape(num, row.itemsize)[:] = same.view(np.uint8)
-        for name, column in named.items():
-            if len(column) != 1:
-                rows[name] = column
-    content: Bytes = words.view(np.uint8)[kept.view(np.bool_)]
-    return EncodedMessages(content, np.broadcast_to(fields.length, num))
+    width = sum(content.shape[1] for content, _ in fields.columns)
+    rows, kept = np.empty((num, width), np.uint8), np.ones((num, width), np.bool_)
+    first = 0
+    for content, known in fields.columns:
+        part = slice(first, first + content.shape[1])
+        rows[:, part] = content
+        if known is not None:
+            kept[:, part] = known[:, np.newaxis]
+        first = part.stop
+    return EncodedMessages(rows[kept], np.broadcast_to(fields.length, num))
 
 
 def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Bytes:
@@ -251,9 +203,10 @@ def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Byte
     return content
 
 
-def _after(tag: bytes, fields: RowFields) -> RowFields:
-    columns = tuple(ByteColumn(np.full(1, byte, np.uint8), np.ones(1, np.uint8)) for byte in tag)
-    return RowFields((*columns, *fields.columns), fields.length + len(tag))
+def _after(tag: bytes, content: Bytes) -> RowFields:
+    before = np.frombuffer(tag, np.uint8)[np.newaxis]
+    length = np.full(1, len(tag) + content.shape[1], np.int64)
+    return RowFields(((before, None), (content, None)), length)
 
 
 _BEGIN, _END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
