@@ -13,9 +13,7 @@ CLOCKS = Clocks(
 )
 
 
-def kernels_of(
-    rank: int, lengths: Any, parts: int, *, number: Any = None, beside: Any = None
-) -> PlacedKernels:
+def kernels_of(rank: int, lengths: Any, parts: int) -> PlacedKernels:
     """Kernels of a rank by step and place, int[s, p], in parts of a step."""
     num_steps, num = lengths.shape
     step_ns = 2 * int(lengths.sum(axis=1).max())
@@ -24,7 +22,7 @@ def kernels_of(
         rank=rank,
         report=rank,
         num_steps=num_steps,
-        number=np.arange(num_steps) if number is None else number,
+        number=np.arange(num_steps),
         start_ns=start,
         end_ns=start + step_ns,
         places=pack_places(
@@ -32,14 +30,12 @@ def kernels_of(
             np.tile(np.arange(num) * parts // num, num_steps),
             np.tile(np.arange(num) % 7, num_steps),
             np.full(lengths.size, 108),
-            np.zeros(lengths.size, np.int64) if beside is None else beside.ravel(),
         ),
         length_ns=pack(lengths.ravel()),
         names=tuple("abcdefg"),
         categories=("matmul",) * 7,
         num_blocking=np.full(parts - 1, num_steps),
         num_communicating=np.full(parts - 1, num_steps),
-        all_to_all=np.empty((0, 3), np.int64),
         window_ns=num_steps * step_ns,
         clock_hz=None,
     )

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.steps import SlowSteps, StepTotals
     from traceprof.findings import Finding, FindingKind, NotApplicable
     from traceprof.host.rank_stalls import RankStalls
@@ -200,8 +199,6 @@ class MeasuredRun(Record, frozen=True):
     """Of the hosts of ranks with a GPU."""
     placed: tuple[PlacedKernels, ...] = ()
     """The kernels of ranks with a GPU by their place in steps."""
-    uneven: Unevenness | None = None
-    """How uneven these are; None if no two ranks can be compared."""
     passes: tuple[RankPasses, ...] = ()
     """The compute of ranks between their messages."""
     failed: tuple[FailedReport, ...] = ()

@@ -7,8 +7,7 @@ differ from each other and from step to step, at least 1 % of the compute.
 
 An excess is *constant* where the median over the steps is beyond three times the noise; beyond
 20 % neither noise nor several steps are needed. It *changes* where in most parts of steps (between
-two meetings of the ranks) some rank is 20 % beyond the others. Smaller changes are known only where
-a part has many kernels (`unevenness`).
+two meetings of the ranks) some rank is 20 % beyond the others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses import pipeline_bubble
-from traceprof.analyses.kernels.unevenness import meeting, shared_steps
+from traceprof.analyses.kernels.placed_kernels import shared_steps
 from traceprof.findings import Count, Ns, one_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.run.guard import optional
@@ -31,8 +30,7 @@ from traceprof.trace.grouping import DISTANCE_TO_DEVIATION, mean_of, median_of, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.kernels.unevenness import SharedSteps
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels, SharedSteps
     from traceprof.analyses.measurements import MeasuredRun
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
@@ -119,6 +117,22 @@ class RunWork(Record, frozen=True):
     excesses: tuple[Excess, ...] = ()  # largest first
     # by rank, a number that it shares with those that run the same kernels, whatever their stage
     alike: tuple[int, ...] = ()
+
+    @property
+    def slower(self) -> dict[int, float]:
+        """By which factor ranks are slower than their peers, by number; not where that changes."""
+        slower = {}
+        for excess in self.excesses:
+            if excess.is_constant is not False:
+                row = self.ranks[excess.member]
+                more = excess.own_ns - excess.own_ns / excess.slower
+                slower[row.rank] = row.compute_ns / max(row.compute_ns - more, 1.0)
+        return slower
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether another rank is the longest each time."""
+        return any(excess.is_constant is False for excess in self.excesses)
 
 
 def run(measured: MeasuredRun) -> RunWork:
@@ -362,13 +376,13 @@ class _Tables(Record, frozen=True):
             if np.isfinite(self.num_blocks[at]).all()
             else self.num_kernels[at].sum(axis=1),
             step_ns=float(median_of(lengths)),
-            num_shared=len(self.steps.numbers),
+            num_shared=self.steps.num,
         )
 
 
 def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
     steps = shared_steps(placed, clocks)
-    num_steps = len(steps.numbers)
+    num_steps = steps.num
     number: dict[tuple[str, str], int] = {}
     name_of = [
         np.array([number.setdefault(key, len(number)) for key in zip(*texts, strict=True)], int)
@@ -381,9 +395,8 @@ def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
     num_blocks = np.zeros(len(placed))
     columns = []
     for index, (rank, of_rank) in enumerate(zip(placed, steps.of_rank, strict=True)):
-        runs = rank.places.runs.values.reshape(-1, 3)
-        row, step, _, name, blocks, _ = rank.places.in_runs(np.arange(len(runs)))
-        length, at = rank.length_ns.at(row), of_rank[step]
+        step, _, name, blocks = rank.places.unpacked
+        length, at = rank.length_ns.values, of_rank[step]
         known = at >= 0
         columns.append((at[known], name_of[index][name[known]], length[known]))
         total[index] = np.bincount(at[known], length[known], num_steps)
@@ -417,22 +430,31 @@ def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
 
 def _parts(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64) -> Float64:
     """Return what peers take in each part of steps, float64[s, u, r]."""
-    meets = np.append(0, np.cumsum(meeting(ranks)))
+    meets = np.append(0, np.cumsum(_meeting(ranks)))
     meets //= -(-(int(meets[-1]) + 1) // _MAX_PARTS)  # rounded up
     num_parts, num_steps = int(meets[-1]) + 1, len(steps)
     length = np.zeros((num_steps * num_parts, len(ranks)))
     num = np.zeros((num_steps * num_parts, len(ranks)))
     for column, (rank, own_step) in enumerate(zip(ranks, of_rank, strict=True)):
-        runs = rank.places.runs.values.reshape(-1, 3)
-        row, step, part, *_ = rank.places.in_runs(np.arange(len(runs)))
+        step, part, *_ = rank.places.unpacked
         at = np.searchsorted(steps, own_step[step])
         known = (own_step[step] >= 0) & (np.append(steps, -1)[at] == own_step[step])
         cell = at[known] * num_parts + meets[np.minimum(part[known], len(meets) - 1)]
-        length[:, column] = np.bincount(cell, rank.length_ns.at(row)[known], len(length))
+        length[:, column] = np.bincount(cell, rank.length_ns.values[known], len(length))
         num[:, column] = np.bincount(cell, minlength=len(length))
     most = num.max(axis=1)
     length[num.min(axis=1) < (1 - SAME_WORK) * most] = np.nan
     return length.reshape(num_steps, num_parts, len(ranks))
+
+
+def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
+    """Return after which communication of a step ranks meet, 0 or 1 by its number in the step."""
+    num = max(len(rank.num_communicating) for rank in placed)
+    blocking, communicating = np.zeros(num, np.int64), np.zeros(num, np.int64)
+    for rank in placed:
+        blocking[: len(rank.num_blocking)] += rank.num_blocking
+        communicating[: len(rank.num_communicating)] += rank.num_communicating
+    return (2 * blocking > communicating).astype(np.int64)
 
 
 def _peers(

@@ -49,7 +49,7 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
             longer = percent(metrics.slower - 1)
-            return f"{longer} longer at the same places, {uneven_kernels.because(metrics)}"
+            return f"{longer} longer than its peers, {uneven_kernels.because(metrics)}"
     if cause in _OF_HOST:
         stalls = next((host for host in measured.stalls if host.rank == rank), None)
         # A stall is the cause only where it makes up most of the lateness.

@@ -1,19 +1,14 @@
-"""Ranks whose kernels take longer than those of other ranks, and what makes them do so.
-
-Kernels at the same place of a step show small differences (`unevenness`), whole ranks against their
-peers show large ones in any recording (`rank_work`).
-"""
+"""Ranks that compute longer than their peers (`rank_work`), and what makes them do so."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof.analyses import rank_work
-from traceprof.analyses.kernels import unevenness as limits
-from traceprof.analyses.kernels.unevenness import shared_steps
+from traceprof.analyses.kernels.placed_kernels import shared_steps
 from traceprof.errors import one_line
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements import MeasuredRun
     from traceprof.analyses.rank_work import Excess, RunWork
     from traceprof.intervals import Float64
@@ -94,7 +88,7 @@ MAX_KERNEL = 60
 MIN_LOWER_CLOCK = 0.01
 """The share by which a clock must be lower than the others' to be a reason."""
 MIN_MORE_WORK = 0.02
-"""The share by which thread blocks or bytes must be more than the others' to be a reason."""
+"""The share by which thread blocks must be more than the others' to be a reason."""
 
 
 class UnevenKernelsMetrics(f.Metrics):
@@ -103,7 +97,7 @@ class UnevenKernelsMetrics(f.Metrics):
     excess_ns: Annotated[
         f.Ns,
         "how much longer the slowest rank of each part of a step took than the"
-        " mean of the ranks at the same places, summed over the steady steps",
+        " mean of its peers, summed over the steady steps",
     ]
     rank: Annotated[f.Count, "the slowest rank; where it changes, the one that costs most"]
     num_kernels: Annotated[
@@ -123,8 +117,7 @@ class UnevenKernelsMetrics(f.Metrics):
     ]
     category_fraction: Annotated[f.Fraction, "the share of the excess that it makes up"]
     slower: Annotated[
-        f.Positive,
-        "the time of the rank's kernels, as a multiple of the others' mean at these places",
+        f.Positive, "the time of the rank's kernels, as a multiple of its peers' mean"
     ]
     share_longest: Annotated[
         f.Fraction, "the share of the parts of steps in which it was the slowest"
@@ -158,17 +151,11 @@ class UnevenKernelsMetrics(f.Metrics):
     work: Annotated[
         f.Positive | None,
         "the number of thread blocks of the slowest rank's kernels (of kernels,"
-        " where whole ranks are compared and grids are unknown), as a"
-        " multiple of the others' mean: 1 where all do the same work; null if"
-        " unknown",
+        " where grids are unknown), as a multiple of its peers' mean: 1 where"
+        " all do the same work; null where another rank is the slowest each"
+        " time, and of one kernel",
     ]
-    all_to_all: Annotated[
-        f.Positive | None,
-        "the bytes that the slowest rank sends in the all-to-all after a part,"
-        " as a multiple of the ranks' mean: experts send their results back;"
-        " null if unknown",
-    ]
-    coverage: Annotated[f.Fraction, "the share of the ranks' compute that was compared"]
+    coverage: Annotated[f.Fraction, "1: all kernels of the compared steps are counted"]
 
 
 FINDINGS = {
@@ -189,14 +176,12 @@ class UnevenRank(Record, frozen=True):
     step_ns: float  # the excess in the mean step
     window_ns: int  # the length of what is judged, on the rank
     evidence: tuple[f.Evidence, ...]  # the steps in which the rank was furthest beyond the others
-    by_work: bool  # whether whole ranks were compared, and not kernel by kernel
     kernel: str | None = None  # the only kernel that is uneven
 
 
 class UnevenKernelsResult(Record, frozen=True):
     """The uneven kernels of a run."""
 
-    uneven: Unevenness | None  # how uneven kernels are; None if no two ranks can be compared
     work: RunWork  # of the ranks
     ranks: tuple[UnevenRank, ...]  # worst first; none if kernels are even
     num_ranks: int  # with a GPU
@@ -210,43 +195,13 @@ class UnevenKernelsResult(Record, frozen=True):
 
 def run(measured: MeasuredRun) -> UnevenKernelsResult:
     """Measure what uneven kernels cost a run."""
-    uneven, placed, work = measured.uneven, measured.placed, rank_work.run(measured)
+    work = rank_work.run(measured)
+    ranks = tuple(_uneven_rank(measured, work, excess) for excess in work.excesses)
     how_to_sample = measured.run.how_to_collect(Part.LINK_COUNTERS)
-    has_stages = any(rank.stage is not None for rank in work.ranks)
-    if uneven is not None and uneven.is_uneven and not has_stages:
-        # Of kernels at the same place, ranks of a pipeline's stages are no peers.
-        ranks: tuple[UnevenRank, ...] = (_by_place(measured, work, uneven),)
-    else:
-        ranks = tuple(_by_work(measured, work, excess) for excess in work.excesses)
-    return UnevenKernelsResult(uneven, work, ranks, len(placed), how_to_sample)
+    return UnevenKernelsResult(work, ranks, len(measured.placed), how_to_sample)
 
 
-def _by_place(measured: MeasuredRun, work: RunWork, uneven: Unevenness) -> UnevenRank:
-    """Return what is uneven at the same places of steps."""
-    placed = measured.placed
-    rank = placed[uneven.member]
-    num_steps = max(rank.num_steps, 1)
-    metrics = UnevenKernelsMetrics(
-        excess_ns=round(uneven.excess_ns * num_steps),
-        rank=rank.rank,
-        num_kernels=round(uneven.num_kernels * num_steps),
-        is_constant=uneven.is_constant,
-        category=uneven.category,
-        category_fraction=uneven.category_share,
-        slower=uneven.slower,
-        share_longest=uneven.share_longest,
-        others_wait_ns=_others_wait_ns(measured, rank.rank, is_one=bool(uneven.is_constant)),
-        **_compute(work, uneven.member),
-        clock=_clock(placed, uneven.member, range(len(placed))),
-        work=uneven.work,
-        all_to_all=uneven.all_to_all,
-        coverage=uneven.coverage,
-    )
-    evidence = _evidence(measured, uneven.member, uneven.by_step_ns[:, uneven.member])
-    return UnevenRank(metrics, uneven.excess_ns, rank.window_ns, evidence, by_work=False)
-
-
-def _by_work(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank:
+def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank:
     """Return what is uneven among peers."""
     rank = measured.placed[excess.member]
     num_steps = max(rank.num_steps, 1)
@@ -275,51 +230,25 @@ def _by_work(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank
         stage=work.ranks[excess.member].stage,
         clock=_clock(measured.placed, excess.member, peers),
         work=excess.work if excess.is_constant is not False and excess.name is None else None,
-        all_to_all=None,
         coverage=1.0,
     )
     evidence = _evidence(measured, excess.member, excess.by_step_ns)
-    return UnevenRank(
-        metrics, excess.excess_ns, rank.window_ns, evidence, by_work=True, kernel=excess.name
-    )
-
-
-def _compute(work: RunWork, member: int) -> dict[str, Any]:
-    """Return what a rank computes in a step, and what its peers do."""
-    row = work.ranks[member] if work.ranks else None
-    peers = (
-        []
-        if row is None or row.peers is None
-        else [one for one in work.ranks if one.peers == row.peers and one.rank != row.rank]
-    )
-    return {
-        "compute_ns": None if row is None else row.compute_ns,
-        "least_ns": min((peer.compute_ns for peer in peers), default=None),
-        "most_ns": max((peer.compute_ns for peer in peers), default=None),
-        "num_peers": len(peers),
-        "num_in_group": 1 + len(peers)
-        if row is None or row.peers is None
-        else work.peers[row.peers].num_ranks,
-        "stage": None if row is None else row.stage,
-    }
+    return UnevenRank(metrics, excess.excess_ns, rank.window_ns, evidence, excess.name)
 
 
 def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the excess by its share of the training, as far as others waited for it."""
-    uneven = result.uneven
     if result.num_ranks < 2:
         return []
-    is_compared = any(row.peers is not None for row in result.work.ranks)
-    if uneven is None and not is_compared:
+    if all(row.peers is None for row in result.work.ranks):
         return [
             f.NotApplicable(
                 ID,
-                "no kernel is at the same place of a step on two ranks, so none can be compared",
-                "give reports of several ranks of one run, with steps marked",
+                "no two ranks reduce gradients together, or run the same kernels equally often, so"
+                " none can be compared",
+                "give reports of several ranks of one run",
             )
         ]
-    if not result.ranks:
-        return [] if uneven is None or uneven.is_judged else [_too_few(len(uneven.numbers))]
     claims: list[f.Finding | f.NotApplicable] = []
     for rank in result.ranks:
         metrics = rank.metrics
@@ -361,29 +290,20 @@ def cause_of(metrics: UnevenKernelsMetrics) -> str:
 
 def because(metrics: UnevenKernelsMetrics) -> str:
     """Say what makes kernels uneven, with the numbers that show it."""
-    more = [
-        f"{value:.2f} × {what}"
-        for value, what in (
-            (metrics.work, "the thread blocks of the others"),
-            (metrics.all_to_all, "the mean bytes of the all-to-all after it"),
-        )
-        if value is not None and value > 1 + MIN_MORE_WORK
-    ]
     cause = cause_of(metrics)
     if cause == CLOCK:
         return f"the clock of its GPU is {percent(1 - (metrics.clock or 1.0))} lower"
     if cause == WORK:
-        return f"it has more work: {', '.join(more)}"
+        return f"it has more work: {metrics.work:.2f} × the thread blocks of the others"
     if cause == HARDWARE:
         same = "with as many thread blocks" if metrics.work is not None else ""
         clock = "at the same clock" if metrics.clock is not None else ""
         known = " ".join(filter(None, (same, clock)))
         hint = "" if metrics.clock is not None else ": throttled, shared, or another kind of board"
         return f"its GPU is slower {known}".rstrip() + hint
-    uneven = f"; the longest has {', '.join(more)}" if more else ""
     if cause == CHANGING:
-        return f"the work changes from step to step: sequences or experts{uneven}"
-    return f"too few steps show whether it is always this rank{uneven}"
+        return "the work changes from step to step: sequences or experts"
+    return "too few steps show whether it is always this rank"
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -430,35 +350,9 @@ def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _too_few(num_steps: int) -> f.NotApplicable:
-    steps = "no steps" if num_steps < 2 else f"{num_steps} steps"
-    return f.NotApplicable(
-        ID,
-        f"{steps} with few kernels at the same place on several ranks: noise cannot be estimated",
-        f"record at least {limits.MIN_STEPS} steps",
-    )
-
-
 def _title(rank: UnevenRank) -> str:
     metrics = rank.metrics
-    step = f"{duration(round(rank.step_ns))} in the mean step"
     of_category = f"{percent(metrics.category_fraction)} of it {metrics.category}"
-    if rank.by_work:
-        return _title_of_work(rank, step, of_category)
-    if metrics.is_constant:
-        return (
-            f"The same kernels take {percent(metrics.slower - 1)} longer than on the other ranks:"
-            f" {step} beyond the mean, {of_category}; {because(metrics)}"
-        )
-    return (
-        "The same kernels take different times, the longest not always on the same rank (on this"
-        f" one in {percent(metrics.share_longest)} of the parts of steps): {step} beyond the mean,"
-        f" {of_category}; {because(metrics)}"
-    )
-
-
-def _title_of_work(rank: UnevenRank, step: str, of_category: str) -> str:
-    metrics = rank.metrics
     of_stage = "" if metrics.stage is None else f" of stage {metrics.stage}"
     others, recorded = metrics.num_peers, 1 + metrics.num_peers
     peers = f"{counted(others, 'peer')}{of_stage}"
@@ -472,8 +366,9 @@ def _title_of_work(rank: UnevenRank, step: str, of_category: str) -> str:
     if metrics.is_constant is False:
         return (
             f"Another rank{of_stage} computes longest each time (this one in"
-            f" {percent(metrics.share_longest)} of the parts of steps): {step} beyond the mean,"
-            f" {of_category}; {because(metrics)}"
+            f" {percent(metrics.share_longest)} of the parts of steps):"
+            f" {duration(round(rank.step_ns))} in the mean step beyond the mean, {of_category};"
+            f" {because(metrics)}"
         )
     what = (
         "It computes"
@@ -493,10 +388,6 @@ PAGE = {
     "num_noise": f"{rank_work.NUM_NOISE:.0f}",
     "min_cost": percent(rank_work.MIN_COST),
     "certain": percent(rank_work.CERTAIN),
-    "min_standard_errors": f"{limits.MIN_STANDARD_ERRORS:.0f}",
-    "min_excess": percent(limits.MIN_EXCESS),
-    "min_constant": percent(limits.MIN_CONSTANT),
-    "min_steps": str(limits.MIN_STEPS),
     "min_lower_clock": percent(MIN_LOWER_CLOCK),
     "min_more_work": percent(MIN_MORE_WORK),
 }

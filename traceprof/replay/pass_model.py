@@ -194,22 +194,12 @@ def _waiting_inside(
 
 def _unevenness(measured: MeasuredRun) -> tuple[Int64, Float64, bool]:
     """Return which ranks run the same kernels, which are slower, and whether that changes."""
-    work, uneven = rank_work.run(measured), measured.uneven
+    work = rank_work.run(measured)
     place = {of_rank.rank: index for index, of_rank in enumerate(measured.passes)}
     alike = np.arange(len(place)) + len(work.alike)
-    slower, is_changing = np.ones(len(place)), False
-    at = [place.get(row.rank, -1) for row in work.ranks]
-    for index, number in zip(at, work.alike, strict=True):
-        alike[index] = number
-    for excess in work.excesses:
-        if excess.is_constant is False:
-            is_changing = True
-        else:
-            more = excess.own_ns - excess.own_ns / excess.slower
-            compute_ns = work.ranks[excess.member].compute_ns
-            slower[at[excess.member]] = compute_ns / max(compute_ns - more, 1.0)
-    has_stages = any(row.stage is not None for row in work.ranks)
-    if not work.excesses and not has_stages and uneven is not None and uneven.is_uneven:
-        is_changing = not uneven.is_constant
-        slower[place[measured.placed[uneven.member].rank]] = max(uneven.slower, 1.0)
-    return alike, slower, is_changing
+    for row, number in zip(work.ranks, work.alike, strict=True):
+        alike[place[row.rank]] = number
+    slower = np.ones(len(place))
+    for rank, factor in work.slower.items():
+        slower[place[rank]] = factor
+    return alike, slower, work.is_changing

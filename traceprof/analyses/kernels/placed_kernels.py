@@ -14,21 +14,22 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals, labels
-from traceprof.communication.messages import messages
 from traceprof.intervals import by_rows, num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.patterns import lazy
+from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
-from traceprof.trace.grouping import distinct_values, is_in, numbered
+from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
+    from traceprof.run.session_clocks import Clocks
     from traceprof.trace.columns import Column
 
 
@@ -160,15 +161,12 @@ def share_time(start_ns: Int64, end_ns: Int64) -> Mask:
     return is_beside
 
 
-ALONE, BESIDE, DISTURBED = 0, 1, 2
-"""What ran beside a kernel: nothing; communication, at least half of the time; anything else."""
 MAX_KERNELS = 1 << 17
 """Kernels of a rank that are kept at most, but no fewer than those of `_MIN_STEPS` steps."""
 _MIN_STEPS = 6
+_MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
 _STRIDE = 3  # steps often alternate: an even stride would see one kind only
-_NUM_STATES = 3
 _NUMBER = lazy(r"0x[0-9a-fA-F]+|\d+")
-_ALL_TO_ALL = "AlltoAll"
 
 
 class Places(Record, frozen=True):
@@ -178,37 +176,30 @@ class Places(Record, frozen=True):
     # communication kernels that were launched before them in it, and their number
     runs: Column
     kind: Column  # n indices into `kinds`
-    # int64[k, 3]: an index of a name, the number of thread blocks (0 if it is not known), and
-    # `ALONE`, `BESIDE` or `DISTURBED`
-    kinds: Int64
+    kinds: Int64  # int64[k, 2]: an index of a name, and the number of thread blocks, 0 if unknown
 
-    def in_runs(self, chosen: Int64) -> tuple[Int64, ...]:
-        """Return the k kernels of some runs, by indices.
-
-        Returns:
-            Six int64[k]: the kernel's index, step and part, as in `runs`, and what `kinds` holds.
-        """
+    @property
+    def unpacked(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Step and part of each kernel, as in `runs`, its name and thread blocks, int64[n] each."""
         runs = self.runs.values.reshape(-1, 3)
-        first, num = (np.cumsum(runs[:, 2]) - runs[:, 2])[chosen], runs[chosen, 2]
-        row = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
-        step, part = np.repeat(runs[chosen, :2], num, axis=0).T
-        return row, step, part, *self.kinds.take(self.kind.at(row), axis=0).T
+        step, part = np.repeat(runs[:, :2], runs[:, 2], axis=0).T
+        name, blocks = self.kinds.take(self.kind.values, axis=0).T
+        return step, part, name, blocks
 
 
-def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:
+def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64) -> Places:
     """Return the places of n kernels, given by columns, int64[n]; see `Places`."""
     is_first = np.ones(len(step), np.bool_)
     is_first[1:] = (np.diff(step) != 0) | (np.diff(part) != 0)
     first = np.flatnonzero(is_first)
     num = np.diff(np.append(first, len(step)))
     sizes, size = numbered(blocks)
-    keys, kind = numbered((name * len(sizes) + size) * _NUM_STATES + beside)
-    what, state = np.divmod(keys, _NUM_STATES)
-    of_name, of_size = np.divmod(what, max(len(sizes), 1))
+    keys, kind = numbered(name * len(sizes) + size)
+    of_name, of_size = np.divmod(keys, max(len(sizes), 1))
     return Places(
         pack(np.stack((step[first], part[first], num), axis=1).ravel()),
         pack(kind),
-        np.stack((of_name, sizes[of_size], state), axis=1),
+        np.stack((of_name, sizes[of_size]), axis=1),
     )
 
 
@@ -229,8 +220,6 @@ class PlacedKernels(Record, frozen=True):
     # compute kernel began
     num_blocking: Int64
     num_communicating: Int64  # int64[p], how many there are
-    # int64[k, 3], of the all-to-alls whose size is known: step, number in the step and bytes
-    all_to_all: Int64
     window_ns: int  # the length of the part that findings are about
     # the mean clock of its GPU while it computed; None if it was not sampled
     clock_hz: float | None
@@ -240,26 +229,49 @@ class PlacedKernels(Record, frozen=True):
         return replace(self, rank=rank, report=report)
 
 
+class SharedSteps(Record, frozen=True):
+    """Steps that several ranks have."""
+
+    num: int
+    # by rank, int64[steps], which of these each of its steps is; -1 for none
+    of_rank: tuple[Int64, ...]
+
+
+def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps:
+    """Match the steps of ranks: by time where clocks show it, else by number."""
+    most = max(placed, key=lambda rank: len(rank.number))
+    start, end = (clocks.to_run(most.report, limit) for limit in (most.start_ns, most.end_ns))
+    length = float(median_of(end - start))
+    of_rank = []
+    for rank in placed:
+        own = [clocks.to_run(rank.report, limit) for limit in (rank.start_ns, rank.end_ns)]
+        unsure = clocks.uncertainty_ns(rank.report, most.report)
+        if (rank.num_steps == 0) != (most.num_steps == 0):
+            step = np.full(len(rank.number), -1)
+        elif unsure is None or unsure > max(_MAX_UNSURE * length, ONE_MACHINE_NS):
+            step = np.searchsorted(most.number, rank.number)
+            step = np.where(is_in(rank.number, most.number), step, -1)
+        else:
+            middle = (own[0] + own[1]) // 2
+            step = np.searchsorted(start, middle, side="right") - 1
+            step = np.where((step >= 0) & (middle < end[step]), step, -1)
+            step[1:][step[1:] == step[:-1]] = -1
+        of_rank.append(step)
+    known = np.concatenate(of_rank)
+    num = np.bincount(known[known >= 0], minlength=len(start))
+    number = np.where(num > 1, np.cumsum(num > 1) - 1, -1)
+    numbered_steps = (np.where(step >= 0, number[step], -1) for step in of_rank)
+    return SharedSteps(int((num > 1).sum()), tuple(numbered_steps))
+
+
 def run(rank: Rank, window: Window) -> PlacedKernels:
-    """Return the kernels of a rank's steady steps; without steps, of a window."""
-    return placed_kernels(rank, window, MAX_KERNELS)[0]
-
-
-def placed_kernels(
-    rank: Rank, window: Window, most: int | None = None
-) -> tuple[PlacedKernels, Int64]:
-    """Return kernels of steps, and their indices among the rank's kernels, int64[n].
-
-    The window counts as one step where it holds none. At most so many kernels of steady steps are
-    kept, if they are those of enough steps; all kernels of all steps without `most`.
-    """
+    """Return the kernels of a rank's steady steps; a window without steps counts as one."""
     steps = steady_steps(rank, window)
     number, start_ns, end_ns = np.zeros(1, np.int64), steps.start_ns, steps.end_ns
     if rank.steps is not None and len(steps.step):
-        chosen = steps.step if most is not None else steps.judged
-        number = rank.steps.number[chosen]
-        start_ns, end_ns = rank.steps.start_ns[chosen], rank.steps.end_ns[chosen]
-    row, step, kept = _ordered(rank, number, start_ns, end_ns, most)
+        number = rank.steps.number[steps.step]
+        start_ns, end_ns = rank.steps.start_ns[steps.step], rank.steps.end_ns[steps.step]
+    row, step, kept = _ordered(rank, number, start_ns, end_ns)
     kernels = rank.operations.kernels
     communicates = rank.is_communication_kernel.take(row)
     # The number of communication kernels before each in its step.
@@ -268,41 +280,36 @@ def placed_kernels(
     part = before - np.append(before, 0)[first[:-1]][step]
     start, end = kernels.start_ns[row], kernels.ends(row)
     blocking, communicating = _blocking(communicates, part, step, start, end)
-    all_to_all = _all_to_all(rank, row, step, part)
     computes = np.flatnonzero(~communicates)
     del before, communicates, start, end  # there can be many
     row, step, part = row.take(computes), step.take(computes), part.take(computes)
     of_name, names, categories = _names(rank)
     signature = kernels.packed_signature.kept.take(row)
     used, name = numbered(of_name.take(signature))
-    placed = PlacedKernels(
+    return PlacedKernels(
         rank=rank.rank,
         report=rank.report,
         num_steps=len(steps.step),
         number=number[kept],
         start_ns=start_ns[kept],
         end_ns=end_ns[kept],
-        places=pack_places(
-            step, part, name, blocks_by_signature(rank).take(signature), _beside(rank, row)
-        ),
+        places=pack_places(step, part, name, blocks_by_signature(rank).take(signature)),
         length_ns=pack(kernels.packed_length.at(row)),
         names=tuple(names[index] for index in used.tolist()),
         categories=tuple(categories[index] for index in used.tolist()),
         num_blocking=blocking,
         num_communicating=communicating,
-        all_to_all=all_to_all,
         window_ns=window.length_ns,
         clock_hz=_clock(rank, start_ns[kept], end_ns[kept]),
     )
-    return placed, row
 
 
 def _ordered(
-    rank: Rank, number: Int64, start_ns: Int64, end_ns: Int64, most: int | None
+    rank: Rank, number: Int64, start_ns: Int64, end_ns: Int64
 ) -> tuple[Int64, Int64, Int64]:
     """Return the kernels that start in some of the steps, in the order of launches in each.
 
-    Arrays by step; at most so many kernels are kept, all without `most`.
+    Arrays by step; at most `MAX_KERNELS` are kept, if they are those of enough steps.
 
     Returns:
         int64[n], indices of kernels; int64[n], indices into the steps that are kept; and
@@ -310,11 +317,10 @@ def _ordered(
     """
     kernels = rank.operations.kernels
     low, high = (np.searchsorted(kernels.start_ns, limit) for limit in (start_ns, end_ns))
-    most = intervals.BEYOND_NS if most is None else most
     if len(start_ns) == 1:  # no steps: a last operation may begin where the window ends
-        high = np.minimum(high, low + most)
+        high = np.minimum(high, low + MAX_KERNELS)
     kept, stride = np.arange(len(number)), 1
-    while intervals.total((high - low)[kept]) > most:
+    while intervals.total((high - low)[kept]) > MAX_KERNELS:
         stride *= _STRIDE
         fewer = np.flatnonzero(number % stride == 0)
         if len(fewer) < _MIN_STEPS:
@@ -370,31 +376,6 @@ def _blocking(
     num = int(part[at].max(initial=-1)) + 1
     blocks = start_ns[after] >= end_ns[at]
     return np.bincount(part[at][blocks], minlength=num), np.bincount(part[at], minlength=num)
-
-
-def _beside(rank: Rank, kernel: Int64) -> Int64:
-    """Return what ran beside some kernels, int64[n]."""
-    kernels = rank.operations.kernels
-    start, end = kernels.start_ns[kernel], kernels.ends(kernel)
-    covered = intervals.covered_within(rank.communication, start, end)
-    beside = np.where(2 * covered >= end - start, BESIDE, DISTURBED)
-    beside[covered == 0] = ALONE
-    beside[beside_other_compute(rank)[kernel]] = DISTURBED
-    return beside
-
-
-def _all_to_all(rank: Rank, row: Int64, step: Int64, part: Int64) -> Int64:
-    """Return step, number in the step and bytes of the all-to-alls whose size is known."""
-    sent = messages(rank)
-    if _ALL_TO_ALL not in sent.operations:
-        return np.empty((0, 3), np.int64)
-    known = (sent.operation == sent.operations.index(_ALL_TO_ALL)) & (sent.bytes >= 0)
-    kernel, size = sent.kernel[known], sent.bytes[known]
-    order = np.argsort(row, kind="stable")
-    place = np.minimum(np.searchsorted(row[order], kernel), max(len(row) - 1, 0))
-    is_there = row[order[place]] == kernel if len(row) else np.zeros(len(kernel), np.bool_)
-    at = order[place[is_there]] if len(row) else np.empty(0, np.int64)
-    return np.stack((step[at], part[at], size[is_there]), axis=1)
 
 
 def _clock(rank: Rank, start_ns: Int64, end_ns: Int64) -> float | None:

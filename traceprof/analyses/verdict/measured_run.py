@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from traceprof.analyses import collectives
-from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import MEASUREMENTS, MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.results import Results
@@ -24,13 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.analyses.collectives import ProcessGroupsResult
-    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements import Wanted
     from traceprof.analyses.results import RankResult
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.session_clocks import Clocks
     from traceprof.run.summary import ReportSummary, RunSummary
     from traceprof.run.windows import Range
 
@@ -158,11 +154,10 @@ def _together(
     for name in {gap.id for gap in failures} & {"arrivals", "placed", "passes"}:
         taken[name] = []
     joined: dict[str, Any] = {name: tuple(values) for name, values in taken.items()}
-    comparison = _compared(run, [packed.unpacked for packed in taken["arrivals"]])
     return MeasuredRun(
         run=run,
         results=_by_analysis([rank.results for rank in ranks.values()]),
-        ranks=comparison,
+        ranks=_compared(run, [packed.unpacked for packed in taken["arrivals"]]),
         wanted=wanted,
         missing={
             analysis.name: tuple(
@@ -174,7 +169,6 @@ def _together(
         hidden={number: rank.hidden for number, rank in ranks.items()},
         losses={number: rank.losses for number, rank in ranks.items() if rank.losses is not None},
         shown=_by_analysis([rank.shown for rank in ranks.values()]),
-        uneven=_unevenness(taken["placed"], comparison.clocks),
         failed=tuple(failed),
         **joined,
     )
@@ -183,11 +177,6 @@ def _together(
 @optional("clocks", otherwise=lambda run, _: compare_ranks(run, ()))
 def _compared(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
     return compare_ranks(run, arrivals)
-
-
-@optional("uneven-kernels", otherwise=lambda *_: None)
-def _unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
-    return unevenness(placed, clocks)
 
 
 def _by_analysis(ranks: Sequence[Mapping[str, RankResult]]) -> Results:

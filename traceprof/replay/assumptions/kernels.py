@@ -8,15 +8,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses import breakdown, overlap_slowdown, pipeline_bubble
+from traceprof.analyses import overlap_slowdown, pipeline_bubble, rank_work
 from traceprof.analyses.full_precision_matmul import half_precision_shares
-from traceprof.analyses.kernels.placed_kernels import placed_kernels
-from traceprof.analyses.kernels.unevenness import matched_kernels, shared_steps
 from traceprof.analyses.overlap_slowdown import slowed_kernels
 from traceprof.ranks.passes import OTHER, WEIGHTS
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.run.rank import Window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of, places
 
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 
     Reading = Literal["rate", "least", "most"]
     """Which attribute of `SlowedKernels` is taken for the rate."""
-    EqualLengths = Mapping[int, tuple[Int64, Float64]]
-    """By index of the rank in the run: indices of its kernels, and what they take."""
 
 _ELSEWHERE = (
     "kernels that were never alone at their place are assumed to lose as much as their like"
@@ -164,59 +159,31 @@ def not_in_full_precision(analysis: OpenAnalysis) -> CannotChange | None:
 _NUM_KINDS = WEIGHTS + 1
 
 
-def equal_lengths(analysis: OpenAnalysis) -> tuple[EqualLengths]:
-    """Return the durations of kernels if they took as long as on the other ranks.
-
-    A rank that is always the longest is as fast as the others at the mean, also where its kernels
-    could not be compared. If the longest rank changes, all ranks take the mean of all.
-    """
-    uneven, measured = analysis.measured.uneven, analysis.measured
-    if uneven is None or not_uneven(analysis) is not None:
-        return ({},)
-    judged = {result.rank: result.judged for result in measured.of(breakdown)}
-    ranks = {rank.rank: (index, rank) for index, rank in enumerate(analysis.run.ranks)}
-    placed, kernels, indices = [], [], []
-    for entry in measured.placed:
-        index, rank = ranks[entry.rank]
-        begin, length = judged[entry.rank].window_start_ns, judged[entry.rank].window_ns
-        of_rank, rows = placed_kernels(rank, Window(begin, begin + length))
-        placed.append(of_rank)
-        kernels.append(rows)
-        indices.append(index)
-    lengths = [item.length_ns.values.astype(np.float64) for item in placed]
-    if uneven.is_constant:
-        lengths[uneven.member] /= uneven.slower
-    for matched in matched_kernels(placed, shared_steps(placed, measured.ranks.clocks)):
-        for place, of_rank_ns in enumerate(lengths):
-            if uneven.is_constant and place != uneven.member:
-                continue
-            at = np.flatnonzero(matched.rank == place)
-            equal, own = matched.mean_ns[at], matched.length_ns[at]
-            if uneven.is_constant:
-                num = matched.num_ranks[at]
-                equal = (num * equal - own) / (num - 1)
-            of_rank_ns[matched.row[at]] = equal
-    return (dict(zip(indices, zip(kernels, lengths, strict=True), strict=True)),)
+def slower_ranks(analysis: OpenAnalysis) -> tuple[Mapping[int, float]]:
+    """Return by which factor ranks are slower than their peers, by index of the rank in the run."""
+    slower = rank_work.run(analysis.measured).slower
+    return ({i: slower.get(rank.rank, 1.0) for i, rank in enumerate(analysis.run.ranks)},)
 
 
-def with_equal_kernels(process: Process, durations: Durations, equal: EqualLengths) -> Durations:
-    """Let kernels take these times."""
-    length = durations.length_ns.copy()
-    for index, rank in process.ranks:
-        if index in equal:
-            kernel, ns = equal[index]
-            row = process.work.rows_of_kernels(index, rank)[kernel]
-            length[row[row >= 0]] = ns[row >= 0]
+def with_equal_kernels(
+    process: Process, durations: Durations, slower: Mapping[int, float]
+) -> Durations:
+    """Let the kernels of slower ranks take as long as those of their peers."""
+    work, length = process.work, durations.length_ns.copy()
+    for index, _ in process.ranks:
+        length[(work.rank == index) & (work.kind == COMPUTE)] /= slower[index]
     return replace(durations, length_ns=length)
 
 
 def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why kernels cannot be made equal; None if they are uneven."""
-    uneven = analysis.measured.uneven
-    if uneven is None:
-        return CannotChange("no kernel is at the same place of a step on two ranks")
-    if not uneven.is_uneven:
+    """Return why kernels cannot be made equal; None if the same ranks are always slower."""
+    work = rank_work.run(analysis.measured)
+    if all(row.peers is None for row in work.ranks):
+        return CannotChange("no two ranks do the same work")
+    if not work.excesses:
         return CannotChange("no rank's kernels take significantly longer than those of the others")
+    if work.is_changing:
+        return CannotChange("another rank is the longest each time")
     return None
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from traceprof.errors import UsageError
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
 from traceprof.replay.assumptions.kernels import (
-    equal_lengths,
     equal_stages,
     not_in_full_precision,
     not_uneven,
+    slower_ranks,
     unlike_kernels,
     with_equal_kernels,
     with_equal_stages,
@@ -265,11 +265,12 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="equal-kernels",
-        meaning="uneven kernels take as long as on the other ranks",
-        details="If one rank is always the longest, its kernels take the mean of the others; where"
-        " the longest rank changes, all take the mean of all (`traceprof explain uneven-kernels`).",
+        meaning="ranks compute as long as their peers",
+        details="A rank that is always the longest takes the mean of the others; where the longest"
+        " rank changes, all take the mean of all, by a model of passes (`traceprof explain"
+        " uneven-kernels`).",
         change=with_equal_kernels,
-        of_run=equal_lengths,
+        of_run=slower_ranks,
         is_bound=True,
         refusal=not_uneven,
         condition="work or clocks are assumed to become perfectly even",
