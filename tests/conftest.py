@@ -179,9 +179,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("cpu_export"):
         own.append(OWN_CPU_TRACE)
         turn.append(OWN_CPU_TRACE)
+    is_quick = "not long" in metafunc.config.option.markexpr  # thousands of others take seconds
     exports = [
         pytest.param(path, marks=[] if path in turn else [pytest.mark.long], id=real_name(path))
         for path in (*own, *REAL_TRACES)
+        if path in turn or not is_quick
     ]
     metafunc.parametrize("real_trace", exports, scope="session")
 

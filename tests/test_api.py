@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.traces import SAMPLE
+from tests.support.traces import SAMPLE, result_of
 from traceprof.analyses.verdict.run_result import Verdict
-from traceprof.analysis import Analysis, analyze_reports
+from traceprof.analysis import Analysis
 from traceprof.comparison.stored_series import stored_series
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.frames import events
@@ -30,7 +30,7 @@ GLOO = SAMPLE.with_name("gloo.sqlite")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reports")
     shutil.copy(SAMPLE, folder / "a.sqlite")
-    save(folder / "runs.db", analyze_reports([SAMPLE]), "first")
+    save(folder / "runs.db", result_of(SAMPLE), "first")
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import in_process
 from tests.support.databases import change
 from tests.support.selection import long_after
-from traceprof.analysis import analyze_reports
+from tests.support.traces import result_of
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES
 from traceprof.store import save
@@ -30,7 +30,7 @@ def one_byte_too_many() -> bytes:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
-    save(folder / "runs.db", analyze_reports([DDP]), "a")
+    save(folder / "runs.db", result_of(DDP), "a")
     in_process("analyze", "--format", "json", "-o", folder / "a.json", DDP)
     return folder
 

@@ -1,8 +1,6 @@
 """Files for those who host, build and cite the project say what holds."""
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,6 @@ from check_jsonschema import main
 from click.testing import CliRunner
 
 from tests.support import dist
-from tests.support.commands import ended
-from tests.support.selection import missing
 from traceprof.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -94,55 +90,3 @@ def test_constraints_are_of_what_is_promised(path: Path) -> None:
     assert {*re.findall(r'"([\w-]+)', required)} <= names
     pinned = re.compile(r"#.*|[\w.-]+==[\w.+!-]+( ; .*)?")
     assert [line for line in lines if not pinned.fullmatch(line)] == []
-
-
-def test_versions_that_differ_between_pythons_have_markers() -> None:
-    packages = {"3.10": {"a": "1", "b": "1"}, "3.11": {"a": "1", "b": "2"}, "3.12": {"b": "2"}}
-    assert dist.constraints(packages).removeprefix(dist.HEADER).splitlines() == [
-        'a==1 ; python_version == "3.10" or python_version == "3.11"',
-        'b==1 ; python_version == "3.10"',
-        'b==2 ; python_version == "3.11" or python_version == "3.12"',
-    ]
-
-
-@pytest.mark.parametrize(
-    ("program", "expected"), [("nsys", pytest.skip.Exception), ("cc", pytest.fail.Exception)]
-)
-def test_ci_skips_only_what_its_machine_cannot_have(
-    program: str, expected: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CI", "true")
-    monkeypatch.setenv("TRACEPROF_WITHOUT", " nsys chromium")
-    with pytest.raises(expected):
-        missing("it", program)
-
-
-@pytest.mark.slow
-def test_what_is_not_collected_is_counted(tmp_path: Path) -> None:
-    """By each worker; the first process says it."""
-    (tmp_path / "conftest.py").write_text(
-        "from tests.support.selection import Uncollected\n"
-        "def pytest_configure(config):\n"
-        "    config.pluginmanager.register(Uncollected('traces', 'get them'))\n"
-    )
-    (tmp_path / "test_few.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('number', [1, 2])\n"
-        "def test_recording(traces, number): ...\n"
-        "def test_other(): ...\n"
-        "def test_not_asked_for(traces): ...\n"
-    )
-    pytest_ = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:dash"]
-    done = ended(
-        *pytest_,
-        "-n",
-        "1",
-        "-k",
-        "not asked",
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert "1 passed" in done.stdout
-    assert (
-        "2 tests of recordings that this machine lacks are not collected: get them" in done.stdout
-    )

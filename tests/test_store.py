@@ -17,9 +17,10 @@ import pytest
 
 from tests.support.databases import change
 from tests.support.selection import long_after
+from tests.support.traces import result_of
 from tests.support.workers import MAX_WAIT_S
 from traceprof import store as store_module
-from traceprof.analysis import RunResult, analyze_reports
+from traceprof.analysis import RunResult
 from traceprof.documents.analysis.records import TABLES, document
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
@@ -40,7 +41,7 @@ DDP = SAMPLES / "ddp.sqlite"
 
 @pytest.fixture(scope="module")
 def result() -> RunResult:
-    return analyze_reports([DDP])
+    return result_of(DDP)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def count(path: Path, table: str) -> int:
     "sample", long_after(2, ["link-counters", "gloo", "ddp", "late-allreduce"])
 )
 def test_a_run_comes_back_as_its_document(sample: str, path: Path) -> None:
-    result = analyze_reports([SAMPLES / f"{sample}.sqlite"])
+    result = result_of(SAMPLES / f"{sample}.sqlite")
     assert save(path, result) == sample
     assert load(path, sample) == json.loads(json_report.render(result))
 

@@ -1,24 +1,22 @@
 """Writers on a disk that is full: the result is whole, or not there at all, and one line says why.
 
-Each is given a disk of 20 sizes up to what it takes, and one with room.
+Each is given a disk of 5 sizes up to what it takes, of 20 by `make verify`, and one with room.
 """
 
-import io
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from sample_traces.simulator.__main__ import command as simulator
 from tests.support.commands import Outcome, in_process
 from tests.support.recording import profile
-from tests.support.selection import missing, rows_long_after
+from tests.support.selection import long_after, missing, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -28,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="file systems in memory are Linux's"),
 ]
 
-_NUM_SIZES = 20
+_FEW, _MANY = 5, 20  # sizes
 _WITH_ROOM = 5  # times what is there at the end: a database has all it changes twice meanwhile
 _PAGE = 4096
 _ROOM = 64 << 20  # more than any of these writes
@@ -80,19 +78,20 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def walk(
-    disk: Disk, write: Callable[[], Outcome], *, before: Callable[[], object] | None = None
+    disk: Disk, write: Callable[[], Outcome], num_sizes: int, before: Callable[[], object] | None
 ) -> None:
-    """Give a writer less room than it takes, 20 times, and more each time.
+    """Give a writer less room than it takes, some times, and more each time.
 
     Args:
         disk: where it writes.
         write: the writer.
+        num_sizes: of the disk.
         before: puts what is there before it writes.
     """
     sizes = [_ROOM]
     num_refused, num_done = 0, 0
     whole: dict[str, bytes] = {}
-    for number in range(_NUM_SIZES + 2):
+    for number in range(num_sizes + 2):
         disk.resize(_ROOM)
         disk.clear()
         if before is not None:
@@ -100,8 +99,8 @@ def walk(
         was_there, used = disk.files(), disk.used()
         if number:
             taken = sizes[0] - used  # at the end: while it writes it may take more
-            share = number if number <= _NUM_SIZES else _WITH_ROOM * _NUM_SIZES
-            disk.resize(used + max(_PAGE, taken * share // _NUM_SIZES))
+            share = number if number <= num_sizes else _WITH_ROOM * num_sizes
+            disk.resize(used + max(_PAGE, taken * share // num_sizes))
         outcome = write()
         disk.resize(_ROOM)
         assert "Traceback" not in outcome.err
@@ -118,23 +117,12 @@ def walk(
             assert disk.files() == was_there, outcome.err
             assert "cannot" in outcome.err
             assert outcome.err.count("\n") == 1, outcome.err
-    assert num_refused >= _NUM_SIZES // 4
+    assert num_refused >= num_sizes // 4
     assert num_done
 
 
 def answered(*arguments: str | Path) -> Callable[[], Outcome]:
     return lambda: in_process(*arguments)
-
-
-def simulated(*arguments: str | Path) -> Callable[[], Outcome]:
-    def write() -> Outcome:
-        out = io.StringIO()
-        with redirect_stdout(out), redirect_stderr(out), pytest.raises(SystemExit) as ended:
-            simulator([str(argument) for argument in arguments])
-        assert isinstance(ended.value.code, int)
-        return Outcome(EXIT_ERROR if ended.value.code else EXIT_DONE, "", out.getvalue())
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -156,11 +144,14 @@ def simulated(*arguments: str | Path) -> Callable[[], Outcome]:
     ids=lambda words: "-".join(words[:3]),
 )
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "there"])
-def test_commands(disk: Disk, arguments: Sequence[str | Path], *, is_there: bool) -> None:
+@pytest.mark.parametrize("num_sizes", long_after(1, [_FEW, _MANY]))
+def test_commands(
+    disk: Disk, arguments: Sequence[str | Path], num_sizes: int, *, is_there: bool
+) -> None:
     filled = [disk.path / "out" if word is OUT else word for word in arguments]
     is_folder = "csv" in arguments or "parquet" in arguments
     before = small(disk.path / "out", arguments, is_folder=is_folder) if is_there else None
-    walk(disk, answered(*filled), before=before)
+    walk(disk, answered(*filled), num_sizes, before)
 
 
 def small(out: Path, arguments: Sequence[str | Path], *, is_folder: bool) -> Callable[[], object]:
@@ -174,17 +165,6 @@ def small(out: Path, arguments: Sequence[str | Path], *, is_folder: bool) -> Cal
         (out / f"steps.{arguments[1]}" if is_folder else out).write_text("before")
 
     return put
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["x.sqlite", "x.json", "x.json.gz"])
-def test_simulated_traces(disk: Disk, name: str) -> None:
-    walk(disk, simulated("ddp", "-o", disk.path / name))
-
-
-@pytest.mark.long
-def test_simulated_runs(disk: Disk) -> None:
-    walk(disk, simulated("straggler-host", "-o", disk.path / "run"))
 
 
 @pytest.mark.long
@@ -202,8 +182,8 @@ def test_conversions(
     with closing(open_trace(report)):
         taken = disk.used()
     codes = []
-    for share in (*range(_NUM_SIZES + 1), _WITH_ROOM * _NUM_SIZES):
-        disk.resize(max(_PAGE, taken * share // _NUM_SIZES))
+    for share in (*range(_MANY + 1), _WITH_ROOM * _MANY):
+        disk.resize(max(_PAGE, taken * share // _MANY))
         outcome = in_process("info", report)
         codes.append(outcome.code)
         if outcome.code == EXIT_DONE:

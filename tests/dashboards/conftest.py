@@ -3,10 +3,11 @@
 A page fails its test where it logs an error or asks another host for anything.
 """
 
+import json
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,10 +26,11 @@ from playwright.sync_api import (
 
 from dashboards import questions
 from dashboards.server.serving import HOST
+from sample_traces.simulator import simulate_run
 from tests.support.dashboard import Serve, serving
-from tests.support.selection import missing
+from tests.support.selection import missing, once
 from tests.support.traces import SAMPLE, analysis_of
-from traceprof.analysis import Analysis
+from traceprof.analysis import Analysis, analyze
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
@@ -47,6 +49,20 @@ def analysis() -> Iterator[Analysis]:
     """Return the analysis of the sample trace, which no test may change."""
     with analysis_of(SAMPLE) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def straggling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Analysis, int]]:
+    """Return eight ranks on four machines, whose clocks differ by up to 0.6 s, and the late one."""
+    folder = once(tmp_path_factory, "straggling", _simulate_straggling) / "run"
+    (truth,) = folder.glob("*truth.json")
+    late: int = json.loads(truth.read_text())["straggler"]["rank"]
+    with closing(analyze(*sorted(folder.glob("*.sqlite")))) as made:
+        yield made, late
+
+
+def _simulate_straggling(folder: Path) -> None:
+    simulate_run("straggler-slow-kernels", folder / "run", seed=1)
 
 
 @pytest.fixture(scope="session")

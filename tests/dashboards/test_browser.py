@@ -4,7 +4,6 @@
 """
 
 import csv
-import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -26,7 +25,7 @@ from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
-from traceprof.units import duration, percent, size_text
+from traceprof.units import duration, percent
 
 # What has too little contrast for WCAG 2.2, AA: texts under 4.5, edges of marks under 3.
 FAINT = """() => {
@@ -186,14 +185,6 @@ def number(text: str) -> float | None:
     return None if text == "–" else float(text.replace(",", ""))  # noqa: RUF001
 
 
-def tiles(page: Page) -> dict[str, str]:
-    """Return the numbers at the top of a page."""
-    pairs: list[list[str]] = page.eval_on_selector_all(
-        ".numbers > div", "all => all.map(e => [...e.children].slice(0, 2).map(c => c.innerText))"
-    )
-    return dict(pairs)
-
-
 # -- the numbers of each page ---------------------------------------------------------------------
 
 
@@ -277,68 +268,6 @@ def test_steps(page: Page, sample_url: str) -> None:
 
 
 @pytest.mark.long
-def test_overlap(page: Page, serve: Serve) -> None:
-    expected = document("overlap-slowdown")
-    finding = next(
-        finding for finding in expected["findings"] if finding["id"] == "overlap-slowdown"
-    )
-    metrics = finding["metrics"]
-    shown(page, f"{serve(SAMPLE.with_stem('overlap-slowdown'))}/overlap?rank={finding['rank']}")
-    assert tiles(page) == {
-        "hidden": duration(metrics["hidden_ns"]),
-        "cost": duration(finding["impact_ns"]),
-        "net gain": duration(metrics["net_gain_ns"]),
-        "slowdown": f"{metrics['slowdown']:.2f} ×",
-    }
-    (row,) = grid(page, "overlap-ranks")
-    assert number(row["num_overlapped"]) == metrics["num_overlapped"]
-    assert number(row["matched_fraction"]) == pytest.approx(
-        100 * metrics["matched_fraction"], abs=0.05
-    )
-    excess = sum(number(kernel["excess_ns"]) or 0 for kernel in grid(page, "overlap-kernel-table"))
-    assert excess == pytest.approx(metrics["excess_ns"] / 1e6, abs=0.02)
-
-
-@pytest.mark.long
-def test_nccl(page: Page, serve: Serve) -> None:
-    expected = document("nccl-serialization")
-    shown(page, f"{serve(SAMPLE.with_stem('nccl-serialization'))}/nccl")
-    rows = grid(page, "nccl-operations")
-    assert len(rows) == len(expected["collectives"])
-    for row, use in zip(rows, expected["collectives"], strict=True):
-        assert (row["rank"], row["operation"]) == (str(use["rank"]), use["operation"])
-        assert (row["communicator"], number(row["count"])) == (use["communicator"], use["count"])
-        assert number(row["bytes"]) == use["bytes"]
-        assert number(row["total_ns"]) == pytest.approx(use["total_ns"] / 1e6, abs=5e-4)
-        busbw = number(row["busbw_gb_per_s"])
-        assert busbw == pytest.approx(use["busbw_gb_per_s"], abs=5e-3)
-    finding = next(
-        finding for finding in expected["findings"] if finding["id"] == "nccl-serialization"
-    )
-    waits = {row["rank"]: row for row in grid(page, "nccl-waits")}[str(finding["rank"])]
-    metrics = finding["metrics"]
-    assert number(waits["num_blocked"]) == metrics["num_blocked"]
-    assert number(waits["blocked_ns"]) == pytest.approx(metrics["blocked_ns"] / 1e6, abs=5e-4)
-
-
-@pytest.mark.long
-def test_launch_queue(page: Page, serve: Serve) -> None:
-    expected = document("launch-queue-stall")
-    (finding,) = (
-        finding for finding in expected["findings"] if finding["id"] == "launch-queue-stall"
-    )
-    metrics = finding["metrics"]
-    shown(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/launch-queue")
-    row = {queue["rank"]: queue for queue in grid(page, "queues")}[str(finding["rank"])]
-    assert number(row["max_queue_depth"]) == metrics["max_queue_depth"]
-    assert number(row["num_stalls"]) == metrics["num_stalls"]
-    assert number(row["cost_ns"]) == pytest.approx(finding["impact_ns"] / 1e6, abs=5e-4)
-    holders = grid(page, "queue-holders")
-    assert holders[0]["name"] == metrics["holder"]
-    page.wait_for_selector("#queue-depth .uplot canvas")
-
-
-@pytest.mark.long
 def test_links(page: Page, serve: Serve) -> None:
     expected = document("link-counters")
     shown(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links")
@@ -360,20 +289,6 @@ def test_links(page: Page, serve: Serve) -> None:
     num_drawn, num_used, num_idle = map(int, said.groups())
     assert num_drawn < num_used == len(expected["links"]) - num_idle
     expect(page.locator("#link-rates .uplot")).to_have_count(num_drawn)
-
-
-@pytest.mark.long
-def test_links_between_gpus(page: Page, serve: Serve) -> None:
-    shown(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links")
-    page.wait_for_selector("#peer-matrix canvas")
-    sizes = [
-        size_text(link["bytes"])
-        for link in document("peer-copies")["links"]
-        if link["direction"] == "p2p"
-    ]
-    drawn = json.loads(page.locator("#peer-matrix").get_attribute("data-plots") or "")
-    texts = [text for row in drawn["rows"] for text in row["texts"] if text]
-    assert sorted(texts) == sorted(sizes)
 
 
 def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:
@@ -617,13 +532,6 @@ def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: An
     assert "G" * 200 not in page.content()  # laying out such a name takes the browser its time
 
 
-@pytest.mark.long
-def test_hostile_names_are_shown_as_they_are(page: Page, hostile_url: str) -> None:
-    shown(page, hostile_url)
-    text = page.inner_text("#page")
-    assert any(name in text for name in HOSTILE)
-
-
 # -- while the reports are read -------------------------------------------------------------------
 
 
@@ -694,18 +602,3 @@ def test_a_page_that_fails_takes_nothing_along(
         page.wait_for_selector("table.breakdown")
         page.goto("about:blank")
     assert "cannot draw /steps" in caplog.text
-
-
-@pytest.mark.long
-def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
-    expected = document("ddp")
-    evidence = expected["findings"][0]["evidence"][0]
-    shown(page, sample_url)
-    page.locator(".finding .evidence a").first.click()
-    page.wait_for_selector("#timeline")
-    asked = query(page)
-    assert urlsplit(page.url).path == "/timeline"
-    assert asked["finding"] == expected["findings"][0]["id"]
-    assert int(asked["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(asked["end"])
-    page.go_back()
-    page.wait_for_selector("table.breakdown")

@@ -67,16 +67,6 @@ def walk(page: Page, chart: str, *keys: tuple[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_the_keyboard_goes_through_the_steps_and_says_them(
-    page: Page, sample_url: str, steps: list[dict[str, Any]]
-) -> None:
-    open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
-    page.locator("#steps-bars").focus()
-    walk(page, "steps-bars", ("ArrowRight", "step 0"), ("ArrowRight", "step 1"))
-    assert times(page) == (str(steps[1]["start_ns"]), str(steps[1]["end_ns"]))
-
-
-@pytest.mark.long
 def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
     open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
     button = page.locator("#steps-bars").get_by_role("button", name="compute")
@@ -165,49 +155,6 @@ def test_a_kernel_that_runs_longer_leads_to_its_longest_run(page: Page, serve: S
     page.locator("#timeline").wait_for()
     query = parse_qs(urlsplit(drawn["rows"][0]["href"]).query)
     assert times(page) == (query["start"][0], query["end"][0])
-
-
-@pytest.mark.long
-def test_bars_of_gain_say_what_overlap_hides(page: Page, serve: Serve) -> None:
-    url = serve(SAMPLE.with_stem("overlap-slowdown"))
-    open_page(page, f"{url}/overlap", "overlap-gain")
-    note = over(page, "overlap-gain", 0.5, 0.1)
-    expect(note).to_contain_text("rank 0")
-    expect(note).to_contain_text("ms")
-    page.mouse.move(0, 0)
-    expect(note).to_be_hidden()
-
-
-@pytest.mark.long
-def test_a_cell_says_what_ranks_copied(page: Page, serve: Serve) -> None:
-    open_page(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links", "peer-matrix")
-    drawn = json.loads(page.locator("#peer-matrix").get_attribute("data-plots") or "")
-    copied = [note for row in drawn["rows"] for note in row["notes"] if note]
-    assert copied
-    canvas = page.locator("#peer-matrix canvas")
-    canvas.focus()
-    said = page.locator("#peer-matrix [role=status]")
-    page.keyboard.press("ArrowRight")
-    expect(said).to_contain_text(f"{drawn['rows'][0]['name']} and {drawn['columns'][0]['name']}")
-    page.keyboard.press("ArrowRight")
-    expect(said).to_contain_text(drawn["rows"][0]["notes"][1] or "nothing")
-
-
-@pytest.mark.long
-def test_the_queue_says_how_deep_it_is_and_for_how_long_the_host_is_blocked(
-    page: Page, serve: Serve
-) -> None:
-    url = serve(SAMPLE.with_stem("launch-queue-stall"))
-    open_page(page, f"{url}/launch-queue", "queue-depth")
-    (row, *_) = json.loads(page.locator("#queue-depth").get_attribute("data-plots") or "")["rows"]
-    expect(page.locator("#queue-depth .plot-title").first).to_contain_text(row["limit_text"])
-    blocked = row["blocked"]["starts"]
-    stall = blocked[len(blocked) // 2]  # among others: a piece is narrower than a pixel
-    share = (stall - row["start"]) / (row["end"] - row["start"])
-    page.mouse.move(*page.evaluate(PLACE, ["queue-depth", 0, share]))
-    note = page.locator("#queue-depth .chart-note")
-    expect(note).to_contain_text("launches pending")
-    expect(note).to_contain_text("host blocked in a launch for")
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from playwright.sync_api import Page, expect
 from dashboards.address import TIMELINE, Address
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from dashboards.widgets import components
-from sample_traces.simulator import simulate_ddp, simulate_run
-from tests.support.dashboard import Timeline, attributes_of, loaded, serving
-from traceprof.analysis import analyze
+from sample_traces.simulator import simulate_ddp
+from tests.support.dashboard import Timeline, attributes_of, serving
+from traceprof.analysis import Analysis
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
 HEIGHT = 720  # pixels, of the smaller screen
@@ -42,25 +41,6 @@ def test_no_page_of_many_ranks_is_over_two_screens_high(page: Page, url: str) ->
         heights[module.PATH] = page.evaluate("document.documentElement.scrollHeight")
     assert {path: height for path, height in heights.items() if height > 2 * HEIGHT} == {}
     assert min(heights.values()) > HEIGHT  # each is drawn
-
-
-@pytest.mark.long
-def test_pages_of_many_ranks_fit_a_narrow_window(page: Page, url: str) -> None:
-    page.set_viewport_size({"width": 640, "height": 400})
-    widths = {}
-    for module in PAGES:
-        page.goto(f"{url}{module.PATH}")
-        page.wait_for_selector(f"#page h1:text-is('{module.TITLE}')")
-        page.wait_for_load_state("networkidle")
-        widths[module.PATH] = page.evaluate("document.documentElement.scrollWidth")
-    assert set(widths.values()) == {640}
-
-
-@pytest.mark.long
-def test_the_first_page_of_many_ranks_is_light(own_page: Page, url: str) -> None:
-    first = loaded(own_page, url)
-    assert 20 < len(first) <= 50
-    assert sum(first.values()) < 800_000
 
 
 @pytest.mark.long
@@ -95,16 +75,13 @@ def test_the_row_of_all_ranks_leads_to_the_late_one_of_many(page: Page, url: str
 
 
 def test_the_timeline_opens_the_late_rank_and_draws_it_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straggling: tuple[Analysis, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
-    (truth,) = (tmp_path / "run").glob("*truth.json")
-    late = json.loads(truth.read_text())["straggler"]["rank"]
-    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
-        few = attributes_of(analysis, Address(TIMELINE))
-        monkeypatch.setattr(components, "MAX_DRAWN", 4)
-        many = attributes_of(analysis, Address(TIMELINE))
-        chosen = attributes_of(analysis, Address(TIMELINE, rank=(3,)))
+    analysis, late = straggling
+    few = attributes_of(analysis, Address(TIMELINE))
+    monkeypatch.setattr(components, "MAX_DRAWN", 4)
+    many = attributes_of(analysis, Address(TIMELINE))
+    chosen = attributes_of(analysis, Address(TIMELINE, rank=(3,)))
     in_order = [*range(8)]
     assert late != 0
     assert json.loads(few["ranks"]) == [late, *(rank for rank in in_order if rank != late)]

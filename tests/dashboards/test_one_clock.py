@@ -1,7 +1,6 @@
 """All ranks of a run stand on one clock, on every page and in every reply."""
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from dashboards.pages import overview
 from dashboards.pages import timeline as timeline_page
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
-from sample_traces.simulator import simulate_run
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Timeline, asking, attributes_of
 from tests.support.dashboard import text as shown
@@ -28,13 +26,9 @@ from traceprof.reports import text
 from traceprof.run.session_clocks import Clocks, MachineClock
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Analysis]:
-    """Eight ranks on four machines, whose clocks differ by up to 0.6 s and drift."""
-    folder = tmp_path_factory.mktemp("clocks")
-    simulate_run("straggler-slow-kernels", folder / "run", seed=1)
-    with closing(analyze(*sorted((folder / "run").glob("*.sqlite")))) as analysis:
-        yield analysis
+@pytest.fixture
+def run(straggling: tuple[Analysis, int]) -> Analysis:
+    return straggling[0]
 
 
 @pytest.mark.parametrize("drift", [0.0, 67e-6, -67e-6])

@@ -13,7 +13,7 @@ import pytest
 import traceprof
 from tests.support.claims import private_names
 from tests.support.commands import output_of
-from traceprof.analysis import analyze_reports
+from tests.support.traces import result_of
 from traceprof.documents.analysis.records import TABLES
 from traceprof.store import save, stored_runs
 
@@ -70,7 +70,7 @@ def test_examples_use_nothing_private() -> None:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     for name, sample in (("baseline", "late-allreduce"), ("better", "ddp")):
-        save(path, analyze_reports([ROOT / "sample_traces" / f"{sample}.sqlite"]), name)
+        save(path, result_of(ROOT / "sample_traces" / f"{sample}.sqlite"), name)
     return path
 
 

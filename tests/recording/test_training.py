@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.support.commands import run
+from tests.support.selection import long_after
 from traceprof.errors import MissingExtraError, UsageError
 from traceprof.recording.job import read_command
 from traceprof.recording.training import PACKAGE, Training, ask, lack_of_instrument, question
@@ -81,16 +82,20 @@ def test_nothing_starts_where_a_package_is_missing(
     assert f"uv pip install --python {bare} nvtx" in capsys.readouterr().out
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize("launcher", long_after(1, [(), TORCHRUN]), ids=["forked", "torchrun"])
 def test_a_training_without_traceprof_is_recorded(
     tmp_path: Path,
     with_torch: str,
+    launcher: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    launched = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(PROGRAM), "4", "0")
     words = ("record", "--with", "torch", "--steps", "1:3", "-o", str(tmp_path), "--")
-    assert run(*words, with_torch, *launched) == 0
+    assert run(*words, with_torch, *launcher, str(PROGRAM), "4", "0") == 0
     assert f"{with_torch}: traceprof is not installed there. The one of" in capfd.readouterr().err
     traces = [gzip.decompress(path.read_bytes()) for path in tmp_path.glob("*.pt.trace.json.gz")]
     assert [b'"all_reduce bytes=' in trace for trace in traces] == [True, True]  # our labels

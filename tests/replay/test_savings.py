@@ -22,7 +22,7 @@ from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
 from tests.support.changes import damaged, step_ns, with_late_gpu, without_waits
 from tests.support.selection import known, long_after, rows_long_after
-from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of
+from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of, result_of
 from traceprof import whatif
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations import explanation
@@ -159,7 +159,7 @@ def test_what_costs_nothing_saves_nothing(tmp_path: Path) -> None:
 
 
 def test_bounds_count_for_nothing() -> None:
-    result = analyze_reports([SAMPLE])
+    result = result_of(SAMPLE)
     bounds = {
         finding.id: saving for finding, saving in by_finding(result) if saving.basis is Basis.BOUND
     }

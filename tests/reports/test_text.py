@@ -17,7 +17,6 @@ from dashboards.address import Address
 from dashboards.pages import ranks
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
-from tests.support.commands import run
 from tests.support.dashboard import named
 from tests.support.selection import known, long_after
 from tests.support.traces import (
@@ -28,6 +27,7 @@ from tests.support.traces import (
     SAMPLE_FOLDER,
     SAMPLES,
     analysis_of,
+    result_of,
 )
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.verdict.run_result import RunResult
@@ -121,7 +121,7 @@ def _fits(result: RunResult) -> None:
 
 
 def test_the_headline_says_by_how_much_the_replay_misses() -> None:
-    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
     headline = known(result.headline)
     replay = known(headline.savings.replay)
     others = [replace(gate, value=0.5) for gate in replay.gates if gate.name != "misfit"]
@@ -217,7 +217,7 @@ def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
 
 def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     """Without waits of the host, copies hide as well: more goes than the GPU was idle."""
-    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
     finding = next(one for one in result.findings if one.id == "gpu-idle")
     cost = finding.metrics["per_step_ns"]
     assert isinstance(cost, int)
@@ -235,7 +235,7 @@ def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
 
 def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
     """As both directions of a link, each at its limit."""
-    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
     finding = next(one for one in result.findings if one.id == "gpu-idle")
     other = replace(finding, title="The other direction", impact_ns=finding.impact_ns - 1)
     said = "; ".join(claim(result, [finding, other]).sentences)
@@ -246,7 +246,7 @@ def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
 
 def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -> None:
     """It halves what kernels move, too; what a finding costs in a step follows from its impact."""
-    result = analyze_reports([SAMPLE_FOLDER / "full-precision-matmul.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "full-precision-matmul.sqlite")
     finding = next(one for one in result.findings if one.id == "full-precision-matmul")
     assert "per_step_ns" not in finding.metrics
     why = "cost, as kernels that only move numbers become faster, too"
@@ -258,7 +258,7 @@ def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -
 
 def test_a_limit_above_the_cost_says_why() -> None:
     """Single kernels and launching are in the limit of `unfused-kernels`, not in its cost."""
-    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
     said = three_lines(result)
     assert said is not None
     assert said.gain is not None
@@ -288,7 +288,7 @@ def test_too_few_measured_changes_are_counted(
     brought = UsualYield("gpu-idle", None, num, low=0.1, middle=0.2, high=0.3, expected=0.3)
     usual = "traceprof.analyses.verdict.three_lines.usual_yield"
     monkeypatch.setattr(usual, lambda _: brought if num else None)
-    said = three_lines(analyze_reports([SAMPLE_FOLDER / "sleeping-loader.sqlite"]))
+    said = three_lines(result_of(SAMPLE_FOLDER / "sleeping-loader.sqlite"))
     assert said is not None
     assert said.gain is not None
     assert said.gain.endswith(f"; {few}")
@@ -301,7 +301,7 @@ def test_the_gain_stands_under_the_unit_with_its_article(tmp_path: Path) -> None
 
 def test_a_share_follows_the_time_that_it_is_of() -> None:
     """A title may name other times only: what kernels take, of which a part could go."""
-    result = analyze_reports([SAMPLE_FOLDER / "full-precision-matmul.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "full-precision-matmul.sqlite")
     finding = next(one for one in result.findings if one.id == "full-precision-matmul")
     cost = duration(finding.impact_ns)
     assert cost not in finding.title
@@ -422,13 +422,6 @@ def test_json_has_all_kernels(tmp_path: Path) -> None:
             "tensor_cores": None, "count": 1, "total_ns": 10, "median_ns": 10, "per_step_ns": None,
         },
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("output_format", ["text", "html", "json"])
-def test_the_option(tmp_path: Path, output_format: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = export(tmp_path / "t.sqlite")
-    assert run("analyze", path, "--kernels", "--format", output_format) == 0
-    assert "ampere_sgemm_128x64_tn" in capsys.readouterr().out
 
 
 PASSES = {"forward": FORWARD, "backward": BACKWARD}

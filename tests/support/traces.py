@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
-from traceprof.analysis import Analysis, Options, analyze
+from traceprof.analysis import Analysis, Options, RunResult, analyze
 from traceprof.run.opening import Rank, Run, assemble_run, open_report
 from traceprof.trace.open import open_trace
 
@@ -197,10 +197,27 @@ def analysis_of(path: Path) -> Iterator[Analysis]:
         yield analysis
 
 
+def result_of(path: Path) -> RunResult:
+    """Return what is found in an export with default options."""
+    with analysis_of(path) as analysis:
+        return analysis.result
+
+
+_closed: dict[tuple[Path, bool | None], Analysis] = {}
+
+
 def closed_analysis(*paths: Path, savings: bool | None = False, **options: Any) -> Analysis:
-    """Analyse reports with these options, and close them: what was found stays."""
+    """Analyse reports with these options, and close them: what was found stays.
+
+    Samples are analysed once.
+    """
+    key = (paths[0], savings)
+    if key in _closed and len(paths) == 1 and not options:
+        return _closed[key]
     analysis = analyze(*paths, options=Options(savings=savings, **options))
     analysis.close()
+    if len(paths) == 1 and paths[0] in SAMPLES and not options:
+        _closed[key] = analysis
     return analysis
 
 

@@ -39,39 +39,6 @@ def test_inputs_that_were_answered_wrongly_once(
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_wrong_input_is_made_as_small_as_it_can_be() -> None:
-    database = b"SQLite format 3\0" + 5000 * b"a" + b"WRONG" + 3000 * b"b"
-    for data in (database, database[16:]):
-        found = corpus.Input("", "bytes", [], data, "")
-        least = corpus.minimal(found, lambda smaller: b"WRONG" in smaller.data)
-        assert b"WRONG" in least.data
-        assert sum(map(bool, least.data)) <= 4 * corpus._MIN_BLOCK
-        assert len(least.data) == len(data) or data != database
-
-
-@pytest.mark.slow
-def test_findings_are_kept_and_damaged_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tried(path: Path, *_: object, **__: Any) -> Outcome:
-        raise ValueError(path.name)
-
-    folder, findings = tmp_path / "files", tmp_path / "findings"
-    folder.mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "tried", tried)
-        patch.setattr(running, "_KINDS", ("sql",))
-        patch.setattr(corpus, "_MIN_BLOCK", 1 << 30)  # it would be made smaller for long
-        with closing(Fuzzer(folder, 1, findings)) as fuzzer:
-            assert "ValueError" in str(fuzzer.tried(0).problem)
-    (kept,) = corpus.kept(findings)
-    found = corpus.read(kept)
-    assert found.kind == "sql"
-    with closing(Fuzzer(folder, 1, findings)) as fuzzer:
-        assert found in fuzzer._sources
-        assert fuzzer.problem(found, folder / "again") is None
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 10_000, 250))
 def test_ten_thousand_damaged_files(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
-from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.three_lines import (
@@ -173,7 +173,7 @@ def test_real_traces_keep_the_order(real_trace: Path) -> None:
 
 def test_of_two_ranks_the_one_that_computes_longer_is_named_before_the_one_that_waits() -> None:
     """Its cost, what lies beyond the mean, is half of what the other one waits for it."""
-    result = analyze_reports([SAMPLE_FOLDER / "exposed-waiting.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "exposed-waiting.sqlite")
     said = three_lines(result)
     assert said is not None
     assert said.problem == (
@@ -199,7 +199,7 @@ def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:
 
 
 def test_a_cause_that_gains_nothing_hides_no_symptom() -> None:
-    headline = analyze_reports([SAMPLE_FOLDER / "host-stall.sqlite"]).headline
+    headline = result_of(SAMPLE_FOLDER / "host-stall.sqlite").headline
     assert headline is not None
     step_ns = headline.step_ns
     idle = made("gpu-idle", Saving.at_most(step_ns // 2), step_ns // 2)

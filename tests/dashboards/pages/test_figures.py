@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,13 @@ from dashboards.pages.steps import color_range
 from dashboards.server.app import create_app
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
 from dashboards.widgets.findings import DRAWING
-from sample_traces.simulator import simulate_run
 from tests.support.dashboard import charts, components, named, text
 from tests.support.traces import GPU_SAMPLES, analysis_of
 from traceprof import intervals
 from traceprof.analyses import launch_queue, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.links.link_counters import link_rates
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
@@ -411,25 +409,23 @@ def test_ranks_stand_against_their_peers_as_in_the_report(analysis: Analysis) ->
     assert max(rows, key=lambda row: row["made_ns"])["share_last"] == 1
 
 
-@pytest.mark.long
-def test_waits_are_drawn_as_they_were_measured(tmp_path: Path) -> None:
-    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
-    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as result:
-        comparison = result.ranks
-        drawn = wait_matrix(comparison, comparison.ranks)
-        assert drawn is not None
-        order = np.argsort(comparison.ranks)
-        waited = comparison.matrix_ns[np.ix_(order, order)]
-        assert waited.any()
-        rows, columns = (waited.any(axis=axis) for axis in (1, 0))  # no empty ones
-        values = [[value or 0 for value in row["values"]] for row in drawn["rows"]]
-        assert values == (waited[np.ix_(rows, columns)] / 1e6).tolist()
-        names = np.array([f"rank {rank}" for rank in sorted(comparison.ranks)])
-        assert [row["title"] for row in drawn["rows"]] == names[rows].tolist()
-        assert [column["title"] for column in drawn["columns"]] == names[columns].tolist()
-        # A rank alone waited for nobody else that is drawn.
-        assert wait_matrix(comparison, comparison.ranks[:1]) is None
-        assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
+def test_waits_are_drawn_as_they_were_measured(straggling: tuple[Analysis, int]) -> None:
+    result, _ = straggling
+    comparison = result.ranks
+    drawn = wait_matrix(comparison, comparison.ranks)
+    assert drawn is not None
+    order = np.argsort(comparison.ranks)
+    waited = comparison.matrix_ns[np.ix_(order, order)]
+    assert waited.any()
+    rows, columns = (waited.any(axis=axis) for axis in (1, 0))  # no empty ones
+    values = [[value or 0 for value in row["values"]] for row in drawn["rows"]]
+    assert values == (waited[np.ix_(rows, columns)] / 1e6).tolist()
+    names = np.array([f"rank {rank}" for rank in sorted(comparison.ranks)])
+    assert [row["title"] for row in drawn["rows"]] == names[rows].tolist()
+    assert [column["title"] for column in drawn["columns"]] == names[columns].tolist()
+    # A rank alone waited for nobody else that is drawn.
+    assert wait_matrix(comparison, comparison.ranks[:1]) is None
+    assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
 
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(

@@ -1,19 +1,16 @@
 """The row of all ranks: how long steps took, who came latest, and collectives without steps."""
 
-import json
 import statistics
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dashboards.timeline.events import OPERATION
-from sample_traces.simulator import simulate_run
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import asking
 from tests.support.traces import SAMPLE, analysis_of
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 
 
 def latest_by_step(analysis: Analysis) -> dict[int, tuple[int, int]]:
@@ -58,12 +55,9 @@ def test_steps_say_the_same_as_the_tables(stem: str) -> None:
     assert any(one["late"] for one in spreads)
 
 
-def test_a_straggler_is_the_late_rank(tmp_path: Path) -> None:
-    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
-    (truth,) = (tmp_path / "run").glob("*truth.json")
-    slow = json.loads(truth.read_text())["straggler"]["rank"]
-    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
-        spreads = asking(analysis)("spreads")["spreads"]
+def test_a_straggler_is_the_late_rank(straggling: tuple[Analysis, int]) -> None:
+    analysis, slow = straggling
+    spreads = asking(analysis)("spreads")["spreads"]
     late = [one["late"]["rank"] for one in spreads if one["late"]]
     assert 2 * late.count(slow) > len(spreads)
 

@@ -73,28 +73,6 @@ def test_a_kernel_has_the_colour_of_its_category(timeline: Timeline, analysis: A
 
 
 @pytest.mark.long
-def test_light_and_dark(timeline: Timeline) -> None:
-    canvas = box_of(timeline.page.locator("#timeline canvas"))
-    corner = canvas["x"] + canvas["width"] - 3, canvas["y"] + 6
-    timeline.page.evaluate("document.documentElement.dataset.theme = 'light'")
-    timeline.page.evaluate("window.dispatchEvent(new CustomEvent('traceprof:theme'))")
-    timeline.wait_for_frames()
-    light = sum(timeline.color(*corner))
-    timeline.page.get_by_label("switch between light and dark").get_by_role("button").or_(
-        timeline.page.locator("#theme")
-    ).first.click()
-    timeline.wait_for_frames()
-    assert sum(timeline.color(*corner)) < light / 3
-
-
-@pytest.mark.long
-def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
-    assert timeline.page.evaluate("document.documentElement.scrollWidth") <= 1280
-    last = box_of(timeline.page.get_by_role("button", name="show the whole run"))
-    assert last["x"] + last["width"] < 1280
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("height", "opened"), [(800, [1, 0]), (460, [1])])
 def test_as_many_late_ranks_are_open_as_fit(
     page: Page, sample_url: str, height: int, opened: list[int]

@@ -330,33 +330,6 @@ def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
 
 
 @pytest.mark.long
-def test_all_keys_are_listed_on_demand(timeline: Timeline) -> None:
-    keys = timeline.page.locator(".timeline-keys dt")
-    few = keys.count()
-    timeline.press("?")
-    assert keys.count() > few
-    timeline.page.get_by_role("button", name="fewer keys").click()
-    expect(keys).to_have_count(few)
-
-
-@pytest.mark.long
-def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) -> None:
-    label = timeline.page.locator("#timeline canvas").get_attribute("aria-label") or ""
-    for told in (
-        "area",
-        "zoom to a piece",
-        "next event",
-        "statistics",
-        "collective",
-        "pin a row",
-        "critical path",
-        "move a row",
-        "next kernel of this name",
-    ):
-        assert told in label
-
-
-@pytest.mark.long
 def test_evidence_says_what_to_do_and_leads_back_to_its_card(page: Page, sample_url: str) -> None:
     page.goto(sample_url)
     card = page.locator("#finding-gpu-idle")

@@ -13,7 +13,7 @@ from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded, step_ns
 from tests.support.selection import known, rows_long_after
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.traces import SAMPLE_FOLDER, result_of
 from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.findings import Basis
@@ -120,7 +120,7 @@ def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Pa
 
 def test_all_stages_say_that_no_replay_removes_their_bubbles() -> None:
     """Of one stage unequal stages make a tenth of its bubble, of all together less."""
-    result = analyze_reports([SAMPLE_FOLDER / "pipeline-bubble.sqlite"])
+    result = result_of(SAMPLE_FOLDER / "pipeline-bubble.sqlite")
     savings = [finding.saving for finding in result.findings if finding.id == ID]
     assert len(savings) == 3
     why = {None if saving is None else saving.why for saving in savings}
