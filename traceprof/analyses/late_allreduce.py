@@ -25,7 +25,7 @@ from traceprof.analyses.gradient_buckets import (
 from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import counted, duration
 
@@ -79,7 +79,7 @@ FINDINGS = {
 # One step may be an accident, or cut.
 MIN_STEPS = 2
 _LITTLE = 0.1  # of what moved: so much waiting is not worth words
-_LIMITED_BY = ("what the backward can hide", "what the last backward can hide")
+_LIMITED_BY = "what the backward can hide"
 
 
 class LateAllReduceResult(RankResult, frozen=True):
@@ -117,9 +117,7 @@ class LateAllReduceResult(RankResult, frozen=True):
         moved = intervals.covered_within(self.moving, steps.ready_ns, steps.tail_end_ns)
         free = np.maximum(steps.tail_end_ns - steps.ready_ns - moved, 0)
         counts = steps.is_steady if steps.is_steady.any() else np.ones_like(steps.is_steady)
-        num = len(distinct_values(steps.number[counts]))
-        sums = (spent[counts].sum(), np.minimum(spent, free)[counts].sum())
-        return ceil(sums[0] / num), ceil(sums[1] / num)
+        return ceil(spent[counts].mean()), ceil(np.minimum(spent, free)[counts].mean())
 
 
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
@@ -139,8 +137,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     place = np.flatnonzero(is_in(sent.kernel, np.flatnonzero(reduces)[is_exposed]))
     num_all_reduces = int((reduces & inside).sum())
     num_in_steps = int((reduces & inside & (step >= 0)).sum())
-    _, of_step = np.unique(steps.number, return_inverse=True)
-    num_buckets = np.sort(np.bincount(of_step, steps.num_buckets).astype(np.int64))
+    num_buckets = np.sort(steps.num_buckets)
     hideable = steps.hideable[steps.is_late]
     metrics = LateAllreduceMetrics(
         tail_ns=tails.measure_ns,
@@ -148,7 +145,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         num_buckets=int(num_buckets[(len(num_buckets) - 1) // 2]) if len(num_buckets) else 0,
         exposed_ns=exposed.measure_ns,
         waiting_ns=None,
-        num_late_steps=len(distinct_values(steps.number[steps.is_late])),
+        num_late_steps=int(steps.is_late.sum()),
         num_steps=len(num_buckets),
         hideable_fraction=float(median_of(hideable)) if len(hideable) else 0.0,
         coverage=num_in_steps / num_all_reduces if num_all_reduces else 1.0,
@@ -224,7 +221,6 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
     is_one = result.steps.num_buckets[result.steps.is_late] == 1
     beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
     beside = beside if waiting_ns > _LITTLE * impact_ns else ""
-    limited_by = _LIMITED_BY[result.steps.accumulates]
     how = "in one bucket" if 2 * is_one.sum() > len(is_one) else "when the backward is almost over"
     return [
         f.Finding(
@@ -238,7 +234,7 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
             metrics.by_name(),
             result.worst,
             ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
-            f.Saving.at_most(most_ns, limited_by=limited_by if most_ns < spent_ns else None),
+            f.Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None),
         )
     ]
 
