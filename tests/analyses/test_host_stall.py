@@ -22,10 +22,8 @@ from tests.support.claims import os_call, switched
 from tests.support.planted import PROGRAMS, healthy
 from tests.support.selection import few_and_many, known, long_after
 from tests.support.traces import closed_analysis
-from traceprof.analyses.host_stall import has_quota, shared_cores, tick_of
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding, Severity
-from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores
 
 US, MS = 1_000, 1_000_000
@@ -186,9 +184,12 @@ def test_what_doctor_left_beside_a_report(
     assert said in finding.title
 
 
-def test_ranks_that_share_few_cores_are_the_verdict(tmp_path: Path) -> None:
-    """All eight stall, two run at once: none of them is slow, the cores are."""
+def test_ranks_with_few_cores_are_the_verdict(tmp_path: Path) -> None:
+    """All eight stall: none of them is slow, the cores are."""
     path = recorded(PROGRAMS["few cores"](np.random.default_rng(0)), tmp_path / "run.sqlite")
+    host = closed_analysis(path).run.reports[0].session.host
+    document = {"host": host, "cores": asdict(Cores(8, "0-1", 2))}
+    (tmp_path / f"doctor-{host}.json").write_text(json.dumps(document))
     analysis = closed_analysis(path)
     assert sorted(one.rank for one in analysis.findings if one.id == ID) == [*range(8)]
     verdict = known(three_lines(analysis.result))
@@ -210,72 +211,3 @@ def test_without_calls_it_is_not_known(tmp_path: Path) -> None:
     analysis = closed_analysis(trace.write(tmp_path))
     (gap,) = (gap for gap in analysis.not_applicable if gap.id == ID)
     assert "CUDA API calls" in gap.reason
-
-
-# -- signs of too little CPU time -----------------------------------------------------------------
-
-
-def spans(*pairs: tuple[int, int]) -> Intervals:
-    low, high = np.array(pairs, np.int64).reshape(-1, 2).T
-    return union(low, high)
-
-
-def test_ranks_in_turn_share_a_core() -> None:
-    """Each of four ranks runs in a quarter of the time, one after the other."""
-    stalled = [spans(*((t, t + 30) for t in range(10 * rank - 30, 400, 40))) for rank in range(4)]
-    shared = known(shared_cores(stalled, 0, 400))
-    assert shared.are_few
-    assert (shared.num_ranks, shared.num_running) == (4, 1)
-    assert (shared.constant_fraction, shared.variation) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    "stalled",
-    [
-        [spans((0, 10)), spans((0, 10))],  # too few ranks
-        [spans(), spans(), spans()],
-        [spans((0, 10)), spans((0, 10)), spans((0, 10))],  # all at once: none goes on
-        [spans((0, 10)), spans((20, 30)), spans((40, 50)), spans()],  # one at a time
-        [spans((200, 300))] * 3,  # outside
-    ],
-)
-def test_these_share_no_cores(stalled: list[Intervals]) -> None:
-    shared = shared_cores(stalled, 0, 100)
-    assert shared is None or not shared.are_few
-
-
-@few_and_many(20, 400)
-def test_stalls_by_chance_show_no_cores_no_quota_and_no_ticks(num_examples: int) -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(num_examples):
-        num_ranks, fraction = int(rng.integers(3, 17)), rng.uniform(0.05, 0.9)
-        stalled, lengths = [], []
-        for _ in range(num_ranks):
-            length = rng.integers(1 * MS, 30 * MS, 60)
-            between = rng.exponential(15 * MS * (1 - fraction) / fraction, 60).astype(np.int64)
-            end = np.cumsum(length + between)
-            stalled.append(union(end - length, end))
-            lengths.append((end, length))
-        shared = known(shared_cores(stalled, 0, min(int(of.end_ns[-1]) for of in stalled)))
-        assert not shared.are_few
-        assert not any(has_quota(end) for end, _ in lengths)
-        assert all(tick_of(length) is None for _, length in lengths)
-
-
-@pytest.mark.parametrize("tick", [MS, 4 * MS, 10 * MS])
-def test_multiples_of_a_tick(tick: int) -> None:
-    rng = np.random.default_rng(2)
-    lengths = tick * rng.integers(1, 6, 20) + rng.integers(-tick // 20, tick // 20, 20)
-    assert tick_of(lengths) == tick
-    assert tick_of(lengths + tick // 2) is None
-    assert tick_of(lengths[:7]) is None  # too few
-    assert tick_of(np.full(20, tick)) is None  # all alike say nothing
-
-
-def test_ends_on_a_grid() -> None:
-    rng = np.random.default_rng(2)
-    ends = 100 * MS * np.arange(3, 23) + 17 * MS + rng.integers(0, MS, 20)
-    assert has_quota(ends)
-    assert not has_quota(ends[:7])
-    assert not has_quota(np.sort(rng.integers(0, 2000 * MS, 20)))
-    assert not has_quota(np.sort(rng.integers(0, MS, 20)))  # all in one period

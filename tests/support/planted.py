@@ -113,40 +113,11 @@ def few_cores(
 
         return kept_until(host, free_at)
 
-    return planted.held_up(hosts, stalls, "few cores")
-
-
-def throttled(rng: np.random.Generator) -> Setup:
-    """One rank whose quota is used up in each period of 100 ms, at another moment each time."""
-    period_ns = 100 * MS
-    hosts = planted.host_bound(rng, 1, num_steps=40, busy_ns=600 * US)
-    used_ns = rng.integers(40 * MS, 90 * MS, 100).tolist()
-
-    def free_at(now: int) -> int:
-        period, since = divmod(now, period_ns)
-        return now if since < used_ns[period] else (period + 1) * period_ns
-
-    return planted.held_up(hosts, lambda host: kept_until(host, free_at), "quota")
-
-
-def sliced(rng: np.random.Generator) -> Setup:
-    """One rank of two that loses its core for 1 to 5 ticks of 4 ms."""
-    hosts = planted.host_bound(rng, 2, num_steps=14)
-
-    def stalls(host: Host) -> dict[int, int]:
-        num = planted.num_launches(host)
-        chosen = rng.choice(np.arange(50, num - 50), 16, replace=False).tolist()
-        ticks = rng.integers(1, 6, 16).tolist()
-        held = {launch: tick * 4 * MS for launch, tick in zip(chosen, ticks, strict=True)}
-        return held if host.process else {}
-
-    return planted.held_up(hosts, stalls, "time slices")
+    return planted.held_up(hosts, stalls)
 
 
 PROGRAMS: dict[str, Callable[[np.random.Generator], Setup]] = {
     "one rank": planted.one_rank,
-    "quota": throttled,
-    "time slices": sliced,
     "all ranks": partial(all_ranks, num_steps=40),
     "few cores": few_cores,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,7 @@ from traceprof.host import rank_stalls, stalls
 from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
 from traceprof.intervals import Intervals, covered_within, total
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, mean_of, middle_of_others
+from traceprof.trace.grouping import mean_of, middle_of_others
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
-FEW_CORES, QUOTA, SLICES = "few cores", "quota", "time slices"
-"""What held threads up, as only the stalls of a run together show it."""
+FEW_CORES, QUOTA = "few cores", "quota"
+"""What held threads up, as what `traceprof record` or `doctor` left beside a report shows it."""
 
 _CORES = (
     "Give the job more cores (srun --cpus-per-task, the container's CPU request), and each rank"
@@ -64,7 +63,6 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     BLOCKED: (SLEEPS_FOR,),
     QUOTA: (_LIFTED, _CORES, _THREADS),
     FEW_CORES: (_CORES, _THREADS, _LIFTED),
-    SLICES: (_CORES, _THREADS),
     OFF_CORE: (_CORES, _THREADS, _LIFTED),
     PROCESS: (_COLLECT, _CORES, _THREADS, _LIFTED),
     THREAD: (_PAGES, _CORES, SLEEPS_FOR),
@@ -178,119 +176,6 @@ def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, 
     )
 
 
-MIN_RANKS = 3
-MIN_STALLS = 8
-MIN_STALLED = 0.5
-"""Of the ranks of a machine: so many are stalled at once, at the median, where cores are few."""
-MIN_CONSTANT = 0.8
-"""Of the time in which a rank is stalled the number that goes on is the usual one, or one off."""
-MAX_VARIATION = 0.5
-"""Of the variance of the number that goes on if ranks stalled independently of each other."""
-QUOTA_PERIOD_NS = 100_000_000
-TICKS_NS = (10_000_000, 4_000_000, 1_000_000)
-"""The scheduler's ticks of Linux with HZ = 100, 250, 1000."""
-_MIN_LENGTH = 0.8
-_MIN_EVIDENCE = 12.0  # n R²: by chance once in 160 000 (Rayleigh)
-_MIN_PERIODS = 5
-
-
-class SharedCores(Record, frozen=True):
-    """The ranks of a machine that share cores."""
-
-    num_ranks: int  # on the machine
-    num_running: int  # how many of them go on while one is stalled, at the median over time
-    constant_fraction: float  # the share of that time in which it is that number, or one off
-    # the variance of that number, as a share of that of ranks that stall as much, but
-    # independently of each other
-    variation: float
-
-    @property
-    def are_few(self) -> bool:
-        """Whether the ranks share fewer cores than they need."""
-        num_stalled = self.num_ranks - self.num_running
-        return (
-            self.num_running > 0
-            and num_stalled >= MIN_STALLED * self.num_ranks
-            and self.constant_fraction >= MIN_CONSTANT
-            and self.variation <= MAX_VARIATION
-        )
-
-
-def shared_cores(stalled: Sequence[Intervals], start_ns: int, end_ns: int) -> SharedCores | None:
-    """Return how many ranks of a machine go on while one is stalled; None for too few, or no stall.
-
-    All times are on one clock.
-    """
-    if len(stalled) < MIN_RANKS:
-        return None
-    inside = [intervals.clip(of_rank, start_ns, end_ns) for of_rank in stalled]
-    begin = np.concatenate([of_rank.start_ns for of_rank in inside])
-    end = np.concatenate([of_rank.end_ns for of_rank in inside])
-    time = np.concatenate((end, begin))  # of equal times, ends come first
-    order = np.argsort(time, kind="stable")
-    change = np.repeat([-1, 1], len(begin))[order]
-    num_stalled, length = np.cumsum(change)[:-1], np.diff(time[order])
-    ns = np.zeros(len(stalled) + 1, np.int64)
-    np.add.at(ns, num_stalled, length)
-    ns[0] = 0
-    whole = int(ns.sum())
-    if not whole:
-        return None
-    middle = int(np.searchsorted(np.cumsum(ns), whole / 2))
-    near = int(ns[max(middle - 1, 1) : middle + 2].sum())
-    return SharedCores(
-        len(stalled),
-        len(stalled) - middle,
-        near / whole,
-        _variance(ns) / max(_independent(inside, whole), 1e-9),
-    )
-
-
-def _variance(ns: Int64) -> float:
-    """Return the variance of the number of stalled ranks, by how long there were so many."""
-    number = np.arange(len(ns))
-    mean = float((number * ns).sum() / ns.sum())
-    return float(((number - mean) ** 2 * ns).sum() / ns.sum())
-
-
-def _independent(stalled: Sequence[Intervals], whole_ns: int) -> float:
-    """Return that variance if each rank stalled as much, independently of the others."""
-    fractions = [of_rank.measure_ns / whole_ns for of_rank in stalled]
-    return sum(fraction * (1 - fraction) for fraction in fractions)
-
-
-def has_quota(end_ns: Int64) -> bool:
-    """Return whether stalls that ended at these times end on a grid of `QUOTA_PERIOD_NS`."""
-    num_periods = len(distinct_values((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
-    mean = _mean_direction(end_ns, QUOTA_PERIOD_NS)
-    return num_periods >= _MIN_PERIODS and _is_concentrated(mean, len(end_ns))
-
-
-def tick_of(length_ns: Int64) -> int | None:
-    """Return the tick whose multiples the stalls last; None if there is none."""
-    for tick_ns in TICKS_NS:
-        multiples = distinct_values(np.rint(length_ns / tick_ns))
-        if len(multiples) > 1 and multiples[0] >= 1 and _is_multiple(length_ns, tick_ns):
-            return tick_ns
-    return None
-
-
-def _is_multiple(length_ns: Int64, period_ns: int) -> bool:
-    """Return whether most lengths are multiples: concentrated, and around 0."""
-    mean = _mean_direction(length_ns, period_ns)
-    return _is_concentrated(mean, len(length_ns)) and abs(float(np.angle(mean))) < np.pi / 4
-
-
-def _mean_direction(values: Int64, period_ns: int) -> complex:
-    phase = values % period_ns * (2 * np.pi / period_ns)
-    return complex(np.exp(1j * phase).mean()) if len(values) else 0j
-
-
-def _is_concentrated(mean: complex, num: int) -> bool:
-    strength = abs(mean)
-    return num >= MIN_STALLS and strength >= _MIN_LENGTH and num * strength**2 >= _MIN_EVIDENCE
-
-
 ID = "host-stall"
 READS: tuple[str, ...] = ("arrivals", "stalls")
 _MIN_OWN = 0.1
@@ -326,13 +211,8 @@ class HostStallMetrics(f.Metrics):
     held_up_by: Annotated[
         str,
         "what accounts for half of the stalled time or more: `garbage collection`, `blocking call`"
-        " (a lock, a file), `quota`, `few cores`, `time slices`, `off its core`, `whole process`"
-        " (all threads at once), `one thread`; `unknown` where nothing shows it",
-    ]
-    num_running: Annotated[
-        f.Count | None,
-        "how many ranks of the machine went on while one was stalled, at the median over time; null"
-        " for fewer than three ranks",
+        " (a lock, a file), `quota`, `few cores`, `off its core`, `whole process` (all threads at"
+        " once), `one thread`; `unknown` where nothing shows it",
     ]
     coverage: Annotated[
         f.Fraction, "the share of the idle time before operations with a known launch"
@@ -350,7 +230,6 @@ class StalledRank(Record, frozen=True):
     held_up_by: str  # what held its threads up
     machine: str  # the name of its machine
     num_ranks: int  # on that machine
-    cores: SharedCores | None  # how many ranks of the machine went on; None for too few
 
     @property
     def cost_ns(self) -> int:
@@ -377,7 +256,6 @@ def run(measured: MeasuredRun) -> HostStallResult:
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
     lost = lost_time(known, ranks.waits, arrivals)
-    by_machine = _by_machine(measured, known)
     member_of = {rank: member for member, rank in enumerate(ranks.ranks)}
     stalled = []
     for number, of_rank in known.items():
@@ -385,15 +263,14 @@ def run(measured: MeasuredRun) -> HostStallResult:
             continue
         member = member_of[number]
         machine = ranks.machines[member]
-        shared = by_machine.get(machine)
         is_matched = any(member in wait.group.members for wait in ranks.waits)
         is_unknown = ranks.are_waits_unknown(member) or (
             len(arrivals[member]) > 0 and not is_matched
         )
         others_ns = None if is_unknown else int(lost.others_ns[member])
         num_ranks = ranks.machines.count(machine)
-        reason = _held_up_by(of_rank, shared, num_ranks)
-        stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks, shared))
+        reason = _held_up_by(of_rank, num_ranks)
+        stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks))
     most = max(
         min(of_rank.idle_ns + lost.waited[member_of[number]].measure_ns, of_rank.window_ns)
         for number, of_rank in known.items()
@@ -449,32 +326,7 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _by_machine(
-    measured: MeasuredRun, known: Mapping[int, RankStalls]
-) -> dict[str, SharedCores | None]:
-    """Return how many ranks of each machine go on while one is stalled."""
-    ranks = measured.ranks
-    members: dict[str, list[int]] = defaultdict(list)
-    for member, machine in enumerate(ranks.machines):
-        if ranks.ranks[member] in known:
-            members[machine].append(member)
-    shared: dict[str, SharedCores | None] = {}
-    for machine, of_machine in members.items():
-        of_ranks = [known[ranks.ranks[member]] for member in of_machine]
-        on_run = [
-            Intervals(
-                ranks.clocks.to_run(rank.report, rank.stalled.start_ns),
-                ranks.clocks.to_run(rank.report, rank.stalled.end_ns),
-            )
-            for rank in of_ranks
-        ]
-        limits = [ranks.clocks.to_run(rank.report, rank.span_ns) for rank in of_ranks]
-        low, high = max(int(of[0]) for of in limits), min(int(of[1]) for of in limits)
-        shared[machine] = shared_cores(on_run, low, max(low, high))
-    return shared
-
-
-def _held_up_by(of_rank: RankStalls, shared: SharedCores | None, num_ranks: int) -> str:
+def _held_up_by(of_rank: RankStalls, num_ranks: int) -> str:
     """Return the reason for most of a rank's stalls, surest first."""
     whole = sum(of_rank.reason_ns)
     main = next(
@@ -488,13 +340,9 @@ def _held_up_by(of_rank: RankStalls, shared: SharedCores | None, num_ranks: int)
     if main in {rank_stalls.GARBAGE, rank_stalls.BLOCKED}:
         return main
     known = of_rank.cores
-    if has_quota(of_rank.end_ns) or (known is not None and known.num_throttled):
+    if known is not None and known.num_throttled:
         return QUOTA
-    if (shared is not None and shared.are_few) or (known is not None and known.lack(num_ranks)):
-        return FEW_CORES
-    if tick_of(of_rank.end_ns - of_rank.start_ns) is not None:
-        return SLICES
-    return main
+    return FEW_CORES if known is not None and known.lack(num_ranks) else main
 
 
 def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetrics:
@@ -508,7 +356,6 @@ def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetric
         lost_ns=lost_ns,
         num_ranks=num_ranks,
         held_up_by=rank.held_up_by,
-        num_running=None if rank.cores is None else rank.cores.num_running,
         coverage=of_rank.coverage,
     )
 
@@ -526,43 +373,22 @@ def _title(rank: StalledRank) -> str:
 
 
 def _because(rank: StalledRank) -> str:
-    of_rank, shared, known = rank.stalls, rank.cores, rank.stalls.cores
-    if rank.held_up_by == QUOTA and known is not None and known.num_throttled:
+    of_rank, known = rank.stalls, rank.stalls.cores
+    if rank.held_up_by == QUOTA and known is not None:
         lost = "" if known.throttled_ns is None else f", for {duration(known.throttled_ns)}"
         return (
             f"the control group had used up its CPU quota in {known.num_throttled} of"
             f" {known.num_periods} periods{lost}"
         )
-    if rank.held_up_by == FEW_CORES:
-        lack = None if known is None else known.lack(rank.num_ranks)
-        few = f"too few cores on {rank.machine}: {lack}" if lack else ""
-        share_few = "" if shared is None or not shared.are_few else _running(rank.machine, shared)
-        return "; ".join(filter(None, (few, share_few)))
-    if rank.held_up_by == SLICES:
-        tick_ns = tick_of(of_rank.end_ns - of_rank.start_ns) or 0
-        return (
-            f"they last multiples of {duration(tick_ns)}, the scheduler's tick: something else"
-            " had its core"
-        )
+    if rank.held_up_by == FEW_CORES and known is not None:
+        return f"too few cores on {rank.machine}: {known.lack(rank.num_ranks)}"
     if rank.held_up_by == rank_stalls.BLOCKED:
         return f"the thread waited in {of_rank.blocked_in}"
     return _BECAUSE[rank.held_up_by]
 
 
-def _running(machine: str, shared: SharedCores) -> str:
-    return (
-        f"{shared.num_ranks} ranks of {machine} share about {counted(shared.num_running, 'core')}:"
-        f" while one stalls, {shared.num_running} ± 1 of them run in"
-        f" {percent(shared.constant_fraction)} of the time"
-    )
-
-
 _BECAUSE = {
     rank_stalls.GARBAGE: "Python collected garbage",
-    QUOTA: (
-        f"they end on a grid of {duration(QUOTA_PERIOD_NS)}, as when a container has used"
-        " up its CPU quota"
-    ),
     rank_stalls.OFF_CORE: "the thread was off its core",
     rank_stalls.PROCESS: (
         "all threads of the process were held up at once: by Python's lock, garbage collection, or"
@@ -589,11 +415,4 @@ PAGE = {
     "excess": duration(stalls.MIN_EXCESS_NS),
     "samples": str(stalls.MIN_SAMPLES),
     "min_own": percent(_MIN_OWN),
-    "min_ranks": str(MIN_RANKS),
-    "min_stalled": percent(MIN_STALLED),
-    "min_constant": percent(MIN_CONSTANT),
-    "max_variation": percent(MAX_VARIATION),
-    "quota": duration(QUOTA_PERIOD_NS),
-    "min_stalls": str(MIN_STALLS),
-    "ticks": ", ".join(duration(tick) for tick in TICKS_NS),
 }

@@ -50,7 +50,7 @@ class RankStalls(Record, frozen=True):
 
     rank: int  # the rank's number
     report: int  # index of its report
-    span_ns: Int64  # int64[2], the start and the end of the window
+    window_ns: int  # the length of the window
     stalled_ns: int  # the stalled time, summed over threads
     longest_ns: int  # the length of the longest stall, its usual time included
     idle_ns: int  # how much of the rank's idle time is stalled: that cause of `idle_causes`
@@ -71,11 +71,6 @@ class RankStalls(Record, frozen=True):
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-    @property
-    def window_ns(self) -> int:
-        """The length of the window."""
-        return int(self.span_ns[1] - self.span_ns[0])
 
     def numbered(self, rank: int, report: int) -> RankStalls:
         """Return the same with the rank's number and its report's index in the run."""
@@ -110,7 +105,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
     return RankStalls(
         rank=rank.rank,
         report=rank.report,
-        span_ns=np.array([window.start_ns, window.end_ns]),
+        window_ns=window.length_ns,
         stalled_ns=int(stalled_ns.sum()),
         longest_ns=int(lengths.max(initial=0)),
         idle_ns=0 if causes is None else causes.within(window)[IdleCause.STALLED],

@@ -434,17 +434,15 @@ def hold_up(host: Host, stalls: Stalls) -> None:
     host.actions[:] = actions
 
 
-def held_up(
-    hosts: Sequence[Host], stalls: Callable[[Host], Stalls], held_up_by: str = "unknown"
-) -> Setup:
+def held_up(hosts: Sequence[Host], stalls: Callable[[Host], Stalls]) -> Setup:
     """Return a run of programs with some longer launches, and the truth about it."""
     planted = {host.process: stalls(host) for host in hosts}
     for host in hosts:
         hold_up(host, planted[host.process])
-    return Setup(tuple(hosts), lambda ranks: _truth(ranks, planted, held_up_by))
+    return Setup(tuple(hosts), lambda ranks: _truth(ranks, planted))
 
 
-def _truth(ranks: Ranks, planted: dict[int, Stalls], held_up_by: str) -> list[Finding]:
+def _truth(ranks: Ranks, planted: dict[int, Stalls]) -> list[Finding]:
     """Return `gpu-idle` and `host-stall` of each rank that stalled."""
     stalled = {rank: stalls for rank, stalls in planted.items() if stalls}
     return [
@@ -452,14 +450,12 @@ def _truth(ranks: Ranks, planted: dict[int, Stalls], held_up_by: str) -> list[Fi
         for rank, stalls in stalled.items()
         for claim in (
             finding("gpu-idle", rank, **lost_time.idle(ranks, rank)),
-            finding("host-stall", rank, **_metrics(ranks, rank, stalls, len(stalled), held_up_by)),
+            finding("host-stall", rank, **_metrics(ranks, rank, stalls, len(stalled))),
         )
     ]
 
 
-def _metrics(
-    ranks: Ranks, rank: int, stalls: Stalls, num_ranks: int, held_up_by: str
-) -> dict[str, Any]:
+def _metrics(ranks: Ranks, rank: int, stalls: Stalls, num_ranks: int) -> dict[str, Any]:
     return {
         "stalled_ns": sum(stalls.values()),
         "num_calls": len(stalls),
@@ -469,7 +465,7 @@ def _metrics(
         if len(ranks.places) > 1
         else None,
         "num_ranks": num_ranks,
-        "held_up_by": held_up_by,
+        "held_up_by": "unknown",
     }
 
 
