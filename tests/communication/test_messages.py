@@ -77,14 +77,14 @@ def test_collectives_and_sends_of_one_group_go_to_their_own_kernels(tmp_path: Pa
     assert found.direction.tolist() == [-1, 1]
 
 
-def test_communicators_of_one_group_have_kernels_of_their_own(tmp_path: Path) -> None:
+def test_which_kernel_of_a_group_a_communicator_has_is_not_known(tmp_path: Path) -> None:
     builder = prepare(TraceBuilder())
     in_group(builder, ("ncclSend", 7, 100, 1), ("ncclRecv", 7, 90, 1), ("ncclSend", 8, 30, 1))
     builder.kernel(200, 300, SEND_RECV, launch=(63, 65), stream=9)
     builder.kernel(210, 310, SEND_RECV, launch=(60, 62), stream=8)
     found = one(builder, tmp_path)
-    assert found.bytes.tolist() == [30, 100]
-    assert found.communicator_name(0) == "0x0000000000000008"
+    assert found.bytes.tolist() == [-1, -1]
+    assert found.communicator_name(0) is None
 
 
 def test_what_cannot_be_told_apart_is_not_known(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ Reads the tables of exports with sqlite3 alone, call by call.
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -31,15 +30,6 @@ class Call:
     size: int | None
     root: int | None
     is_inside: bool
-
-
-@dataclass
-class Expected:
-    """Waits: by (waiting rank, rank waited for), and by rank as spans of waits and of calls."""
-
-    matrix: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    waits: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    calls: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
 def read(path: Path, shift: int = 0) -> dict[int, list[Call]]:
@@ -120,13 +110,13 @@ def read(path: Path, shift: int = 0) -> dict[int, list[Call]]:
         return calls
 
 
-def expected(calls: dict[int, list[Call]]) -> Expected:
-    """Match the calls of ranks of one machine; return the waits."""
+def expected(calls: dict[int, list[Call]]) -> dict[tuple[int, int], int]:
+    """Match the calls of ranks of one machine; return waits by (waiting rank, rank waited for)."""
     collectives: dict[str | None, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
     messages: dict[tuple[object, ...], dict[int, list[Call]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    result = Expected()
+    matrix: dict[tuple[int, int], int] = defaultdict(int)
     anyone = {
         (rank, call.communicator)
         for rank, of_rank in calls.items()
@@ -152,21 +142,17 @@ def expected(calls: dict[int, list[Call]]) -> Expected:
                 continue
             for row in zip(*members.values(), strict=True):
                 together = dict(zip(members, row, strict=True))
-                is_whole = groups is messages or row[0].size in (None, len(members))
-                _add(result, spans, together, complete=is_whole)
+                _add(spans, together)
     for rank, waited in spans.items():
         counted = -(1 << 62)
         for start, end, last in sorted(waited):
             if end > max(start, counted):
-                result.matrix[rank, last] += end - max(start, counted)
+                matrix[rank, last] += end - max(start, counted)
             counted = max(counted, end)
-    return result
+    return matrix
 
 
-def _add(
-    result: Expected, spans: dict[int, list[tuple[int, int, int]]], together: dict[int, Call],
-    *, complete: bool,
-) -> None:  # fmt: skip
+def _add(spans: dict[int, list[tuple[int, int, int]]], together: dict[int, Call]) -> None:
     name = next(iter(together.values())).name
     root = next(iter(together.values())).root
     if name in _ROOTED and root is None:
@@ -187,16 +173,3 @@ def _add(
             waits = 0
         if waits and all(other.is_inside for other in together.values()):
             spans[rank].append((call.blocked, call.blocked + waits, last))
-        if complete:
-            result.waits[rank].append((call.blocked, call.blocked + waits))
-            result.calls[rank].append((call.blocked, call.end))
-
-
-def covered(spans: Sequence[tuple[int, int]], start: int, end: int) -> int:
-    """Return how much of a window spans cover."""
-    total, reached = 0, start
-    for first, last in sorted(spans):
-        low, high = max(first, reached), min(last, end)
-        total += max(high - low, 0)
-        reached = max(reached, high)
-    return total

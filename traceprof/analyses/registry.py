@@ -41,7 +41,7 @@ ANALYSES = (
         is_listed=True,
         refined=exposed_communication.refined,
     ),
-    Registration.of(gpu_idle, refined=gpu_idle.refined),
+    Registration.of(gpu_idle),
     Registration.of(nccl_serialization),
     Registration.of(overlap_slowdown),
     Registration.of(full_precision_matmul),

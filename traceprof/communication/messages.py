@@ -128,11 +128,8 @@ def _read(rank: Rank) -> Messages:
         start[known], end[known] = calls.start_ns[launching], calls.ends(launching)
         thread[known] = calls.packed_thread.at(launching)
     known_calls = rank.trace.communication_calls(rank.process)
-    order = np.argsort(start, kind="stable")
     nccl, labelled = (
-        _facts(
-            source, operation, source.launch_ranges_of(start, end, thread), order, rank.num_devices
-        )
+        _facts(source, operation, source.launch_ranges_of(start, end, thread), rank.num_devices)
         for source in (known_calls.nccl, known_calls.labelled)
     )
     by_call = _first_known(nccl.operation, labelled.operation)
@@ -186,14 +183,11 @@ class _Facts(Record, frozen=True):
     sequence: Int64
 
 
-def _facts(
-    calls: CommunicationCalls, operation: Int64, launch: Int64, order: Int64, num_devices: int
-) -> _Facts:
+def _facts(calls: CommunicationCalls, operation: Int64, launch: Int64, num_devices: int) -> _Facts:
     """Return the facts about kernels that their calls give.
 
     `operation`: int64[n], the operation of each kernel. `launch`: int64[n], its launch range,
-    -1 for none. `order`: int64[n], all kernels in launch order. `num_devices`: of the process;
-    only the kernels of one device are given.
+    -1 for none. `num_devices`: of the process; only the kernels of one device are given.
     """
     num = len(operation)
     # A call that never returned has no launch range if a group was open around it.
@@ -212,16 +206,6 @@ def _facts(
     keep = fits | ~has_fitting[kernel]
     kernel, call = kernel[keep], call[keep]
     is_alone = _num_alike(launch, kind) == 1
-    if not is_alone[launch >= 0].all():
-        chosen_communicator = _own_communicators(
-            calls, kernel, call, (launch, kind, order), ~is_alone
-        )
-        keep = (chosen_communicator[kernel] < 0) | (
-            chosen_communicator[kernel] == calls.communicator[call]
-        )
-        kernel, call = kernel[keep], call[keep]
-        is_alone |= chosen_communicator >= 0
-
     pairs = _Pairs(kernel, call, num)
     is_exchange = kind == _EXCHANGE
     receives = calls.operation == OPERATIONS.index("Recv")
@@ -275,31 +259,6 @@ class _Pairs:
         if len(self._first):
             result[self._used] = function.reduceat(of_call.take(self.call), self._first)
         return result
-
-
-def _own_communicators(
-    calls: CommunicationCalls,
-    kernel: Int64,
-    call: Int64,
-    keys: tuple[Int64, Int64, Int64],
-    shares: Mask,
-) -> Int64:
-    """Return the communicator of kernels that share a launch range with others of their kind.
-
-    NCCL launches a group's communicators in the order in which they were first called. Unknown (-1)
-    unless there is one kernel for each. It loops over such ranges, since they are rare.
-    """
-    launch, kind, order = keys
-    communicator = np.full(len(launch), UNKNOWN, np.int64)
-    sharing: dict[tuple[int, int], list[int]] = {}
-    for index in order[(shares & (launch >= 0))[order]].tolist():
-        sharing.setdefault((int(launch[index]), int(kind[index])), []).append(index)
-    for alike in sharing.values():
-        first, stop = np.searchsorted(kernel, [alike[0], alike[0] + 1])
-        names = dict.fromkeys(calls.communicator[call[first:stop]].tolist())
-        if len(names) == len(alike) and UNKNOWN not in names:
-            communicator[alike] = list(names)
-    return communicator
 
 
 def _num_alike(launch: Int64, kind: Int64) -> Int64:

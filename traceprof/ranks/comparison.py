@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO
@@ -25,7 +24,6 @@ from traceprof.ranks.waits import (
     GroupWaits,
     RankWaits,
     mpi_matrix,
-    mpi_waits,
     split_by_leaving,
     transfers,
     wait_matrix,
@@ -43,13 +41,13 @@ from traceprof.trace.grouping import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.matching import Group
-    from traceprof.ranks.waits import MpiWaits, OperationKind, Transfer
+    from traceprof.ranks.waits import OperationKind, Transfer
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
 
@@ -286,8 +284,6 @@ class RankComparison(Record, frozen=True, dict=True):
     transfers: dict[OperationKind, Transfer]
     lateness: tuple[Lateness, ...]  # the lateness of each rank that shares operations with others
     window_ns: int  # the median length of the windows of ranks with operations; 0 without any
-    # of ranks with calls of MPI that were matched, by their number
-    mpi_waits: Mapping[int, MpiWaits] = field(default_factory=dict)
     # int64[ranks, ranks], the part of `matrix_ns` in MPI; None without any
     mpi_matrix_ns: Int64 | None = None
 
@@ -358,7 +354,6 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         waits=tuple(waits),
         unmatched=tuple(unmatched),
         transfers=transfers(others, arrivals, machines),
-        mpi_waits=mpi_waits(in_mpi, arrivals),
         mpi_matrix_ns=mpi_matrix(in_mpi, arrivals) if in_mpi else None,
         lateness=tuple(lateness(waits, arrivals)),
         window_ns=int(median_of(windows)) if windows else 0,

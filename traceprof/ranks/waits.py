@@ -36,9 +36,9 @@ from traceprof.trace.grouping import (
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
     from traceprof.run.session_clocks import Clocks
@@ -356,39 +356,6 @@ def _uncertainty(clocks: Clocks, reports: Sequence[int], first: int, second: int
         return 0
     limit = clocks.uncertainty_ns(reports[first], reports[second])
     return _NO_COMPARISON if limit is None else limit
-
-
-class MpiWaits(Record, frozen=True):
-    """Waits of one rank in calls of MPI, in its report's time."""
-
-    matched: Intervals  # when it was in calls that were matched with those of all ranks taking part
-    waiting: Intervals  # when it waited in them for a rank that came later
-
-
-def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapping[int, MpiWaits]:
-    """Return the waits of each rank that has calls of MPI that were matched, by its number.
-
-    A group is left out if clocks are too uncertain in most of its calls, or if some of its ranks
-    were not captured, since they may have arrived later still.
-    """
-    spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
-    for group_waits in waits:
-        group = group_waits.group
-        if group.num_ranks > len(group.members) or 2 * group_waits.is_unknown.sum() > len(group):
-            continue
-        known = np.flatnonzero(group_waits.is_known)
-        for column, member in enumerate(group.members):
-            place = group.place[known, column]
-            blocked = arrivals[member].blocked_ns[place]
-            wait = np.where(group_waits.is_resolved, group_waits.wait_ns[:, column], 0)[known]
-            spans[member].append((blocked, blocked + wait, arrivals[member].end_ns[place]))
-    return {
-        arrivals[member].rank: MpiWaits(
-            intervals.union(blocked, end), intervals.union(blocked, came)
-        )
-        for member, of_member in spans.items()
-        for blocked, came, end in [map(np.concatenate, zip(*of_member, strict=True))]
-    }
 
 
 def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
-from msgspec import structs
-from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
     from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
     from traceprof.host.thread_evidence import Allocations
-    from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
 
 
@@ -74,7 +71,7 @@ def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
 
 ID = "gpu-idle"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ("arrivals",)
+READS: tuple[str, ...] = ()
 
 
 class GpuIdleMetrics(f.Metrics):
@@ -112,17 +109,6 @@ class GpuIdleMetrics(f.Metrics):
         " thread that only copies",
     ]
     mpi_ns: Annotated[f.Ns, "the thread was in MPI, Gloo or UCX calls"]
-    mpi_wait_ns: Annotated[
-        f.Ns | None,
-        "the part of `mpi_ns` in MPI calls before the last of the ranks that"
-        " they wait for had arrived; null where no call was matched on all"
-        " ranks that take part",
-    ]
-    mpi_transfer_ns: Annotated[
-        f.Ns | None,
-        "the part of `mpi_ns` in the rest of such calls: MPI's own work; null"
-        " where `mpi_wait_ns` is null",
-    ]
     setup_ns: Annotated[
         f.Ns,
         "the thread created contexts, streams, events, graphs or communicators, captured graphs,"
@@ -218,7 +204,6 @@ class GpuIdleResult(RankResult, frozen=True):
     reads_pages: bool
     launches_graphs: bool  # whether most kernels belong to CUDA graphs
     place: str | None  # the range in which the host was for most of the largest cause
-    in_mpi: intervals.Intervals  # when the GPU idled because the host was in MPI
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:
@@ -260,8 +245,6 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
-        mpi_wait_ns=None,
-        mpi_transfer_ns=None,
         lost_ns=intervals.clip(rank.lost, low, high).measure_ns,
         others_ns=_others_ns(rank, idle),
         per_step_ns=_per_step_ns(rank, window),
@@ -287,21 +270,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
         launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
         place=_place(rank, window, max(IdleCause, key=lambda cause: by_cause[cause])),
-        in_mpi=intervals.clip(causes.of(IdleCause.MPI), low, high),
     )
-
-
-def refined(result: GpuIdleResult, ranks: RankComparison) -> GpuIdleResult:
-    """Return the same with the time in MPI split into waits for late ranks and the rest."""
-    waits = ranks.mpi_waits.get(result.rank)
-    matched = waits and intervals.intersect(result.in_mpi, waits.matched)
-    if waits is None or not matched:
-        return result
-    waiting = intervals.intersect(matched, waits.waiting).measure_ns
-    metrics = structs.replace(
-        result.metrics, mpi_wait_ns=waiting, mpi_transfer_ns=matched.measure_ns - waiting
-    )
-    return replace(result, metrics=metrics)
 
 
 def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
@@ -445,9 +414,6 @@ def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
         num, launches = allocated.num_allocations, allocated.num_launches
         return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
     worth = [detail.name for detail in rows if detail.ns >= MIN_SHARE * result.by_cause[cause]]
-    waited, moved = result.metrics.mpi_wait_ns, result.metrics.mpi_transfer_ns
-    if cause is IdleCause.MPI and waited is not None and moved is not None:
-        worth.append(f"{duration(waited)} until late ranks came, {duration(moved)} after that")
     return f" ({', '.join(worth)})" if worth else ""
 
 
