@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 OVERVIEW, TIMELINE, STEPS = "/", "/timeline", "/steps"
-WHAT_IF, COMPARE = "/what-if", "/compare"
+WHAT_IF, COMPARE, QUERY = "/what-if", "/compare", "/query"
 """Pages that links lead to."""
 WHOLE_PATH = "all"
 """In place of a step's number: the critical path of the whole training."""
@@ -67,6 +67,7 @@ class Address:
     search: str | None = None  # the name that is searched for
     order: str | None = None  # of the list of what is found: a column, or a minus and a column
     assume: str | None = None  # assumptions, separated by semicolons
+    sql: str | None = None  # the query over the tables of the run
     pinned: str | None = None  # rows of the timeline that stay on top, by key, with commas between
     hidden: str | None = None  # rows of the timeline that are not shown, by key
     moved: str | None = None  # rows of the timeline in the order in which they were put, by key
@@ -207,6 +208,7 @@ class _Form(NamedTuple):
 
 _INDEX = "[0-9]{1,19}"
 _TEXT = _Form(most=1_000)
+_QUERY = _Form(most=4_000)
 _TIME = _Form(f"-?{_INDEX}", "a whole number", _number)
 _INDICES = _Form(
     f"({_INDEX}(,{_INDEX})*)?", "whole numbers from 0 on, with commas between them", _numbers
@@ -221,9 +223,10 @@ PARAMETERS = {
     "finding": _Form(read=_finding),
     "evidence": _Form(_INDEX, "a whole number from 0 on", _number),
     "select": _TEXT,
-    "search": _TEXT,
+    "search": _QUERY,
     "list": _Form("-?[a-z]{1,20}", "a column of the list, or a minus and a column"),
     "assume": _TEXT,
+    "sql": _QUERY,
     "pinned": _ROWS,
     "hidden": _ROWS,
     "moved": _ROWS,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dashboards.queries import QueryQuestion, answer
 from traceprof.analyses.breakdown import Measures, StepMeasures
 from traceprof.comparison.ask import compared
 from traceprof.comparison.sides import loaded
@@ -162,7 +163,7 @@ class WhatIfQuestion(NamedTuple):
 
 
 Ask = Callable[[Any, "Progress"], Any]  # a question in, its answer out
-Question = WhatIfQuestion | CompareQuestion | PathQuestion
+Question = WhatIfQuestion | CompareQuestion | PathQuestion | QueryQuestion
 
 _log = logging.getLogger("traceprof.dashboard")
 _MAX_KEPT = 64  # answers
@@ -173,6 +174,8 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
     """Answer a question about a run with open reports."""
     if isinstance(question, CompareQuestion):
         return compared_with(analysis, question)
+    if isinstance(question, QueryQuestion):
+        return answer(analysis, question.sql)
     if isinstance(question, PathQuestion):
         return step_path(analysis, question.step, question.last)
     return answers_to(analysis, question.assumed, progress)

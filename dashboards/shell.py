@@ -250,6 +250,13 @@ def run_in_browser(app: Dash, main: str) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("shell", "query"),
+        Output("went", "data", allow_duplicate=True),
+        Input("query-run", "n_clicks"),
+        State("query-text", "value"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "chosen"),
         Output("choose-report", "value"),
         Output("choose-rank", "value"),

@@ -3,7 +3,7 @@
 // can say is defined in dashboards/address.py, and a page is drawn for a readable address only.
 // Functions return new addresses; null means that the view stays as it is.
 
-/** @typedef {"rank" | "report" | "start" | "end" | "finding" | "evidence" | "select" | "search" | "list" | "assume" |
+/** @typedef {"rank" | "report" | "start" | "end" | "finding" | "evidence" | "select" | "search" | "list" | "assume" | "sql" |
  *   "pinned" | "hidden" | "moved" | "path" | "before" | "after" | "scope"} Key */
 /** @typedef {Partial<Record<Key, string | number | bigint | null | undefined>>} Values */
 
@@ -158,6 +158,17 @@ export function withAssumptions(here, ticked, written) {
   const url = new URL(here);
   const all = [...(ticked ?? []), ...(written ?? "").split(";").map((part) => part.trim())];
   put(url, "assume", all.filter(Boolean).join(";") || null);
+  return text(url);
+}
+
+/**
+ * The address of a query's result.
+ * @param {string} here
+ * @param {string} sql
+ */
+export function withQuery(here, sql) {
+  const url = new URL(here);
+  put(url, "sql", sql.trim() || null);
   return text(url);
 }
 

@@ -32,3 +32,4 @@ for (const [selector, load] of DRAWN) {
 watchFiles();
 listenForNotes();
 unfoldLinked();
+shell.runByKey();

@@ -2,7 +2,7 @@
 /// <reference path="./globals.d.ts" />
 // The bar at the top: the address defines what is shown, so the bar only changes the address.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
-import { chosenNumbers, shownTime, withAssumptions, withChoice, withTime } from "./address.js";
+import { chosenNumbers, shownTime, withAssumptions, withChoice, withQuery, withTime } from "./address.js";
 import { go } from "./navigation.js";
 import { toggleNotes } from "./notes.js";
 
@@ -98,6 +98,24 @@ export function keepTime(clicks) {
 export function ask(clicks, submits, ticked, written) {
   if (clicks || submits) go(withAssumptions(location.href, ticked, written), { stay: true });
   return unchanged();
+}
+
+/**
+ * Run the query that is written.
+ * @param {number} clicks
+ * @param {string | null} sql
+ */
+export function query(clicks, sql) {
+  if (clicks) go(withQuery(location.href, sql ?? ""), { stay: true });
+  return unchanged();
+}
+
+/** Run the query that is written by Ctrl+Enter, too. */
+export function runByKey() {
+  document.addEventListener("keydown", ({ ctrlKey, key, metaKey, target }) => {
+    const isThere = target instanceof Element && target.id === "query-text";
+    if (isThere && key === "Enter" && (ctrlKey || metaKey)) document.getElementById("query-run")?.click();
+  });
 }
 
 /**

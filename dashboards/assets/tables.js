@@ -17,16 +17,17 @@ export function saved({ value }) {
 }
 
 /**
- * A cell that links to a view, the `href` of its row. Its text is never markup.
- * @param {{ value: any, data: { href: string } }} cell
+ * A cell that links to a view, the `href` of its row, if it has one. Its text is never markup.
+ * @param {{ value: any, valueFormatted?: string | null, data: { href?: string } }} cell
  */
-export function Place({ value, data }) {
+export function Place({ value, valueFormatted, data: { href } }) {
+  if (!href) return valueFormatted ?? value;
   const follow = (/** @type {MouseEvent} */ event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab or window
     event.preventDefault();
-    go(data.href);
+    go(href);
   };
-  return window.React.createElement("a", { href: data.href, onClick: follow }, value);
+  return window.React.createElement("a", { href, onClick: follow }, valueFormatted ?? value);
 }
 
 /**

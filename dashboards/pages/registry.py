@@ -12,6 +12,7 @@ from dashboards.pages import (
     nccl,
     overlap,
     overview,
+    query,
     ranks,
     steps,
     timeline,
@@ -52,6 +53,7 @@ PAGES: tuple[Page, ...] = (
     ranks,
     what_if,
     compare,
+    query,
 )
 
 

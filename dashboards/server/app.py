@@ -23,7 +23,7 @@ from flask_compress import Compress
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import compare, kernels, overview, what_if
+from dashboards.pages import compare, kernels, overview, query, what_if
 from dashboards.pages import watched as watched_page
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
@@ -99,7 +99,7 @@ def create_app(
         is_ready=analysis is not None or watched is not None, has_scope=watched is None
     )
     _register_bar(app)
-    for module in (kernels, what_if, compare):
+    for module in (kernels, what_if, compare, query):
         _register_answers(app, module)
     shell.run_in_browser(app, f"/{assets_path()}/main.js")
     server.add_url_rule(PROGRESS, "progress", view_func=lambda: _progress(progress))

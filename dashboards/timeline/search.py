@@ -23,6 +23,8 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from traceprof.intervals import Int64
 
     RankEvents = Mapping[str, ev.Events]
@@ -52,6 +54,12 @@ _NUMBERS = re.compile(r"(?:^|(?<=\s))(rank|stream):(\d{1,9}(?:,\d{1,9})*)(?=\s|$
 _KIND = re.compile(rf"(?:^|(?<=\s))kind:({'|'.join(KINDS)})(?=\s|$)")
 
 
+SQL = "sql:"
+"""Before a query in the search field: the events that it selects are searched for."""
+_LINE_END = "\N{SYMBOL FOR NEWLINE}"  # the field has one line
+_DERIVED = frozenset({ev.PLACE, ev.STALLS, ev.PYTHON, ev.STACK})  # no table has them
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A search; empty conditions always hold."""
@@ -63,12 +71,29 @@ class Query:
     kinds: frozenset[str] = frozenset()  # the event's row must be of one of them
     longer_ns: float | None = None  # the event must take longer
     shorter_ns: float | None = None  # the event must take less time
+    # start and length of what it must be, by rank, int64[k, 2]; -1 for any length; None for all
+    intervals: Mapping[int, Int64] | None = None
 
     @property
     def has_conditions(self) -> bool:
         """True if the text alone does not decide, or is empty."""
         has_length = self.longer_ns is not None or self.shorter_ns is not None
         return bool(self.streams or self.kinds) or has_length or not self.text
+
+    @classmethod
+    def of_intervals(cls, of_rank: Mapping[int, Int64]) -> Query:
+        """Return the search for the events with these starts and lengths, by rank."""
+        return cls("", frozenset(of_rank) or frozenset({-1}), intervals=of_rank)
+
+
+def in_field(sql: str) -> str:
+    """Return the text of the search field for a query."""
+    return SQL + sql.strip().replace("\n", _LINE_END)
+
+
+def in_lines(written: str) -> str:
+    """Return the query in the search field."""
+    return written.removeprefix(SQL).replace(_LINE_END, "\n").strip()
 
 
 def parsed(written: str) -> Query:
@@ -340,14 +365,14 @@ def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches
                     else np.arange(len(events.names))
                 )
             for part in events.parts:
-                of_part = _matches_of(part, query, known[id(events.names)])
+                of_part = _matches_of(part, rank, query, known[id(events.names)])
                 if len(of_part[0]):
                     yield _Matches(rank, number, first, part, events.names, *of_part)
                 first += len(part)
 
 
 def _matches_of(
-    part: ev.EventPart, query: Query, matching: Int64
+    part: ev.EventPart, rank: int, query: Query, matching: Int64
 ) -> tuple[Int64, Int64, Int64 | None]:
     numbers, count = part.counted
     named = np.isin(numbers, matching)
@@ -359,6 +384,8 @@ def _matches_of(
     is_found = np.zeros(len(part), np.bool_)
     is_found[part.places(numbers[named])] = is_found[labelled] = True
     places = _fulfilling(part, query, np.flatnonzero(is_found))
+    if query.intervals is not None:
+        places = _among(part, query.intervals[rank], places)
     wanted, of_each = np.unique(part.numbers(places), return_counts=True)
     return wanted, of_each, places
 
@@ -377,6 +404,23 @@ def _fulfilling(part: ev.EventPart, query: Query, places: Int64) -> Int64:
         under = np.inf if query.shorter_ns is None else query.shorter_ns
         places = places[(length > over) & (length < under)]
     return places
+
+
+def _among(part: ev.EventPart, intervals: Int64, places: Int64) -> Int64:
+    """Return which events have one of these starts and lengths."""
+    if part.kind in _DERIVED:
+        return places[:0]
+    start = part.start_ns(places)
+    is_near = np.isin(start, intervals[:, 0])
+    places, start = places[is_near], start[is_near]
+    length = np.zeros(len(places), np.int64) if part.lengths is None else part.lengths(places)
+    pairs = np.stack((start, length.astype(np.int64)), axis=1)
+    any_length = intervals[intervals[:, 1] < 0, 0]
+    return places[np.isin(_pairs(pairs), _pairs(intervals)) | np.isin(start, any_length)]
+
+
+def _pairs(numbers: Int64) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(numbers).view("i8,i8")[:, 0]
 
 
 def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:

@@ -16,6 +16,7 @@ import numpy as np
 from flask import Blueprint, Response, abort, request
 
 from dashboards.address import WHOLE_PATH, Address
+from dashboards.queries import QueryQuestion, QueryResult
 from dashboards.questions import PathQuestion, questions_about
 from dashboards.timeline import search as searching
 from dashboards.timeline.across_ranks import collective, operation_id, spreads, steps_within
@@ -23,7 +24,16 @@ from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import OPERATION, SOURCES
-from dashboards.timeline.search import Place, after, namesake, parsed, place_of
+from dashboards.timeline.search import (
+    SQL,
+    Place,
+    Query,
+    after,
+    in_lines,
+    namesake,
+    parsed,
+    place_of,
+)
 from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
 from dashboards.timeline.tiles import strip, tiles
 from dashboards.view import View
@@ -50,7 +60,8 @@ MAX_ROWS = 256
 MAX_RANKS = 1024  # asked for at once
 MAX_CHANGED = 6
 """Kernels that changed most, which are marked on both sides of a comparison."""
-_MAX_TEXT = 200  # characters searched for
+_MAX_TEXT = 200  # characters of a value
+_MAX_SEARCH = 4_000  # characters searched for
 _MAX_INDEX = (1 << 31) - 1
 
 
@@ -261,12 +272,34 @@ def _path(store: Timelines) -> dict[str, Any]:
     return {"state": "known", **drawn(store, question.answer), "step": named}
 
 
+def _asked_query(store: Timelines) -> tuple[Query, bool]:
+    """Return what is searched for, and whether that is known: SQL is answered later."""
+    text = _text("text", _MAX_SEARCH)
+    if not text.startswith(SQL):
+        return parsed(text), True
+    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
+    question = questions_about(analysis).about(QueryQuestion(in_lines(text)))
+    result: QueryResult | None = question.answer
+    why = question.error or (result and not result.times and "it selects no rank and start_ns")
+    if why and "columns" not in request.args:  # hits are asked for again with every movement
+        _refuse("text", why)
+    of_rank: dict[int, list[tuple[int, int]]] = {}
+    for row in filter(None, result.times if result is not None else ()):
+        if row.rank in store.numbers:
+            length = -1 if row.length_ns is None else row.length_ns
+            of_rank.setdefault(row.rank, []).append((row.start_ns, length))
+    intervals = {rank: np.array(rows, np.int64) for rank, rows in of_rank.items()}
+    for rank, of_one in intervals.items():
+        of_one[:, 0] = store.clock(rank).to_run(of_one[:, 0])
+    return Query.of_intervals(intervals), question.is_over
+
+
 def _search(store: Timelines) -> dict[str, Any]:
     """Return the number of matches and the next; until `is_all`, a client asks again."""
     numbers = _asked_ranks(store)
     at = Place(_integer("at", -BEYOND_NS, BEYOND_NS))
     backwards = _one_of("direction", ("next", "previous")) == "previous"
-    query = parsed(_text("text"))
+    query, is_known = _asked_query(store)
     start = _asked_event("from") if "from" in request.args else None
     ranks, is_all = store.searchable(numbers)
     if start is not None:
@@ -276,23 +309,26 @@ def _search(store: Timelines) -> dict[str, Any]:
         if place is None:
             abort(404, "there is no such event")
         at = place if backwards else after(place)
-    return {**searching.search(ranks, query, at, backwards=backwards), "is_all": is_all}
+    found = searching.search(ranks, query, at, backwards=backwards)
+    return {**found, "is_all": is_all and is_known}
 
 
 def _hits(store: Timelines) -> dict[str, Any]:
     start, end = _times()
     columns = _integer("columns", 1, MAX_COLUMNS)
-    query = parsed(_text("text"))
+    query, is_known = _asked_query(store)
     ranks, is_all = store.searchable(_asked_ranks(store))
-    return {"columns": searching.hits(ranks, query, start, end, columns), "is_all": is_all}
+    hits = searching.hits(ranks, query, start, end, columns)
+    return {"columns": hits, "is_all": is_all and is_known}
 
 
 def _matches(store: Timelines) -> dict[str, Any]:
     """Return the first matches in an order; until `is_all`, a client asks again."""
     order, most = _one_of("order", searching.ORDERS), _integer("most", 1, searching.MAX_LISTED)
-    query = parsed(_text("text"))
+    query, is_known = _asked_query(store)
     ranks, is_all = store.searchable(_asked_ranks(store))
-    return {**searching.listed(ranks, query, store.steps_at, order, most), "is_all": is_all}
+    found = searching.listed(ranks, query, store.steps_at, order, most)
+    return {**found, "is_all": is_all and is_known}
 
 
 _ANSWERS: dict[str, Answer] = {

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOWEST = ROOT / "constraints-lowest.txt"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-EXTRAS = "dashboard,distributed,doctor,export,zstd"
+EXTRAS = "dashboard,distributed,doctor,export,query,zstd"
 """Every extra that is for users but `instrument`: the training environment chooses its torch."""
 DEMO = ("traceprof", "analyze", "sample_traces/training.sqlite")
 IMPORTS = "import dashboards, instrument; from traceprof import *"

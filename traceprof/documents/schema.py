@@ -39,7 +39,7 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
     """Return the schema of a type of document, by the name that such documents give it."""
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     definitions = {title: entry for title, entry in definitions.items() if "properties" in entry}
-    meanings = {record.__name__: _meanings(record) for record in _records(document)}
+    meanings = {record.__name__: model.meanings(record) for record in _records(document)}
     for title, definition in definitions.items():
         definition["description"] = cleandoc(definition["description"])
         properties = definition["properties"]
@@ -72,14 +72,6 @@ def _records(kind: object) -> Iterator[type[msgspec.Struct]]:
             yield from _records(field.type)
     for part in get_args(kind):
         yield from _records(part)
-
-
-def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the texts that explain fields, `Annotated[type, …, meaning]`, by field."""
-    last = {
-        field.name: getattr(field.type, "__metadata__", (None,))[-1] for field in fields(record)
-    }
-    return {name: text for name, text in last.items() if isinstance(text, str)}
 
 
 def _add_ids(definitions: dict[str, Any]) -> None:

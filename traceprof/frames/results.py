@@ -163,7 +163,7 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
     columns = {}
     for field, kind in get_type_hints(record).items():
         values = [getattr(row, field) for row in rows]
-        if any(_is_nested(choice) for choice in _kinds(kind)):
+        if any(_is_nested(choice) for choice in kinds_of(kind)):
             nested = to_builtins(values)
             values = [list(value) if isinstance(value, tuple) else value for value in nested]
         columns[field] = _series(field, kind, values)
@@ -176,7 +176,7 @@ def _series(field: str, kind: Any, values: Sequence[Any]) -> pd.Series[Any]:  # 
     if field == "severity":
         order = [str(severity) for severity in sorted(Severity)]
         return pd.Series(pd.Categorical(values, order, ordered=True))
-    if str in _kinds(kind) and field not in _PROSE:
+    if str in kinds_of(kind) and field not in _PROSE:
         texts = sorted({value for value in values if value is not None})
         categories: pd.Index[str] = pd.Index(texts, dtype="str")
         return pd.Series(pd.Categorical(values, categories))
@@ -185,7 +185,7 @@ def _series(field: str, kind: Any, values: Sequence[Any]) -> pd.Series[Any]:  # 
 
 
 def _dtype(kind: Any) -> Any:  # noqa: ANN401
-    kinds = _kinds(kind)
+    kinds = kinds_of(kind)
     is_optional = NoneType in kinds
     if bool in kinds:
         return "boolean" if is_optional else "bool"
@@ -207,10 +207,11 @@ def nested_fields(table: str) -> list[str]:
     """Return the columns of a table that hold lists or dicts."""
     record, _ = TABLES[table]
     kinds = get_type_hints(record).items()
-    return [field for field, kind in kinds if any(map(_is_nested, _kinds(kind)))]
+    return [field for field, kind in kinds if any(map(_is_nested, kinds_of(kind)))]
 
 
-def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def kinds_of(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return the types that the values of a field may have."""
     if _origin(kind) is Literal:
         return (str,)
     kinds = (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
-from traceprof.frames.open_run import RunFrames
+from traceprof.frames.open_run import EVENTS, RunFrames
 from traceprof.frames.results import nested_fields, text_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     import pandas as pd
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.progress import Progress
 
-EVENTS = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")
-"""Tables with a row for each event: methods of `RunFrames`."""
 _OF_PROCESSES = frozenset({"api_calls", "ranges", "operators", "marks"})
 """Those once for all devices of a process."""
 
@@ -60,7 +58,7 @@ def write(
     if not frames.ranks:
         remedy = "see what the reports hold: traceprof info"
         raise UsageError("cannot write tables of this run", "it has no rank", remedy)
-    tables: dict[str, _Writer] = {}
+    opened_files: dict[str, _Writer] = {}
     paths = {name: folder / f"{name}.{ending}" for name in EVENTS}
     if progress is not None:
         progress.expect(len(frames.ranks))
@@ -69,15 +67,16 @@ def write(
             for name in EVENTS:
                 if name in _OF_PROCESSES and rank not in frames.first_ranks:
                     continue
-                if name not in tables:
-                    tables[name] = opened.enter_context(closing(writer(paths[name])))
-                tables[name].add(getattr(frames, name)(rank))
+                if name not in opened_files:
+                    opened_files[name] = opened.enter_context(closing(writer(paths[name])))
+                opened_files[name].add(getattr(frames, name)(rank))
             if progress is not None:
                 progress.advance(1)
-    for name, frame in _results(analysis):
+    for table in TABLES:
+        name = file_of(table)
         paths[name] = folder / f"{name}.{ending}"
-        with closing(writer(paths[name])) as table:
-            table.add(frame)
+        with closing(writer(paths[name])) as file:
+            file.add(_results(analysis, table))
     return [*paths.values()]
 
 
@@ -86,20 +85,31 @@ def file_of(table: str) -> str:
     return f"{table}_totals" if table in EVENTS else table
 
 
-def _results(analysis: Analysis) -> Iterator[tuple[str, pd.DataFrame]]:
+def tables() -> dict[str, tuple[str, bool]]:
+    """Return by file name of a table its own name, and whether it has a row for each event."""
+    results = {file_of(name): (name, False) for name in TABLES}
+    return {**{name: (name, True) for name in EVENTS}, **results}
+
+
+def whole_table(analysis: Analysis, file_name: str) -> pd.DataFrame:
+    """Return a table as its file has it."""
+    name, of_events = tables()[file_name]
+    return getattr(RunFrames(analysis.run), name)() if of_events else _results(analysis, name)
+
+
+def _results(analysis: Analysis, name: str) -> pd.DataFrame:
     import pandas as pd  # noqa: PLC0415  (takes longer than most reports)
 
-    for name in TABLES:
-        frame = analysis.to_pandas(name)
-        texts: dict[str, list[str | None]] = {
-            column: [_json(value) for value in frame[column]] for column in nested_fields(name)
-        }
-        if "path" in frame.columns:  # of a file, whose name need not be text
-            paths = frame["path"]
-            texts["path"] = [path.encode("utf-8", "replace").decode("utf-8") for path in paths]
-        for column, values in texts.items():  # texts also where none is
-            frame[column] = pd.Series(values, frame.index, dtype=text_dtype())
-        yield file_of(name), frame
+    frame = analysis.to_pandas(name)
+    texts: dict[str, list[str | None]] = {
+        column: [_json(value) for value in frame[column]] for column in nested_fields(name)
+    }
+    if "path" in frame.columns:  # of a file, whose name need not be text
+        paths = frame["path"]
+        texts["path"] = [path.encode("utf-8", "replace").decode("utf-8") for path in paths]
+    for column, values in texts.items():  # texts also where none is
+        frame[column] = pd.Series(values, frame.index, dtype=text_dtype())
+    return frame
 
 
 def _json(value: object) -> str | None:

@@ -51,9 +51,9 @@ export class TimelinePanel {
     this.allKeys = false;
     this.query = make("input", {
       type: "search", placeholder: "search by name", "aria-label": "search by name",
-      maxlength: 200, spellcheck: "false",
+      maxlength: 4000, spellcheck: "false",
       title: "names and labels, such as AllReduce 67 MB; rank:0,3 · stream:7 · kind:copy (compute, communication,"
-        + " copy, api, range, mark, step, place, python, sampled) · > 1 ms · < 20 us",
+        + " copy, api, range, mark, step, place, python, sampled) · > 1 ms · < 20 us · sql:SELECT rank, start_ns … (page Query)",
     });
     this.matches = make("span", { class: "note", role: "status" });
     this.said = make("p", { class: "unseen", role: "status" });

@@ -270,7 +270,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("namesake", {"id": "0.op", "direction": "next"}),
     ("namesake", {"id": "0.op.0", "direction": "up"}),
     ("search", {**SEARCH, "text": ""}),
-    ("search", {**SEARCH, "text": "x" * 201}),
+    ("search", {**SEARCH, "text": "x" * 4001}),
     ("search", {**SEARCH, "direction": "up"}),
     ("search", {**SEARCH, "from": "0.op"}),
     ("search", {**SEARCH, "rank": ",".join(["0"] * 1025)}),

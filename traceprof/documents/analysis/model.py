@@ -14,6 +14,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
 from msgspec import Struct, defstruct, field
+from msgspec.structs import fields
 
 from traceprof.analyses import steps
 from traceprof.analyses.breakdown import Measures
@@ -115,6 +116,14 @@ def maker(kind: type[Record], *own: str) -> Callable[..., Record]:
 
     # There are many steps, and names take longer.
     return made if (*own, *names) == kind.__struct_fields__ else made_by_name
+
+
+def meanings(record: type[Struct]) -> dict[str, str]:
+    """Return the texts that explain fields, `Annotated[type, …, meaning]`, by field."""
+    last = {
+        field.name: getattr(field.type, "__metadata__", (None,))[-1] for field in fields(record)
+    }
+    return {name: text for name, text in last.items() if isinstance(text, str)}
 
 
 @record(
