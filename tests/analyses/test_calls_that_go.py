@@ -6,6 +6,7 @@ import pytest
 
 from tests.reference.gpu_machine import US
 from tests.reference.gpu_programs import Program, ranks, short_kernels, small_copies, small_messages
+from tests.support.selection import long_after, rows_long_after
 from traceprof.analysis import analyze_reports
 
 _LOOSE = 1.2  # times the gain: a limit may be as large
@@ -24,14 +25,14 @@ def held(before: Program, after: Program, finding: str, path: Path) -> float:
     return limit_ns / (one.step_ns(3, 12) - other.step_ns(3, 12))
 
 
-@pytest.mark.parametrize("pace_ns", [8 * US, 30 * US])
+@pytest.mark.parametrize("pace_ns", long_after(1, [30 * US, 8 * US]))
 def test_no_fewer_messages_gain_more_than_the_limit(pace_ns: float, tmp_path: Path) -> None:
     """With launches of 30 us the host is the slower one: twice as much goes as their latency."""
     many, one = (Program(ranks(small_messages(num), 2, pace_ns=pace_ns), "") for num in (60, 1))
     assert 1 <= held(many, one, "small-collectives", tmp_path / "run.sqlite") < _LOOSE
 
 
-@pytest.mark.parametrize("pace_ns", [8 * US, 20 * US])
+@pytest.mark.parametrize("pace_ns", long_after(1, [20 * US, 8 * US]))
 def test_no_fused_kernels_gain_more_than_the_limit(pace_ns: float, tmp_path: Path) -> None:
     """Behind a wait the GPU idles for launches: fewer of them are over sooner."""
     several, fused = (
@@ -41,10 +42,12 @@ def test_no_fused_kernels_gain_more_than_the_limit(pace_ns: float, tmp_path: Pat
     assert 1 <= held(several, fused, "unfused-kernels", tmp_path / "run.sqlite") < _LOOSE
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("beside", long_after(1, [False, True]))
 @pytest.mark.parametrize(
     ("kind", "pageable"),
-    [("HtoD", False), ("HtoD", True), ("DtoH", False), ("DtoH", True), ("DtoD", False)],
+    rows_long_after(
+        3, [("HtoD", False), ("DtoH", True), ("DtoD", False), ("HtoD", True), ("DtoH", False)]
+    ),
 )
 def test_no_larger_copies_gain_more_than_the_limit(
     kind: str, pageable: bool, beside: bool, tmp_path: Path

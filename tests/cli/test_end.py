@@ -104,7 +104,7 @@ main(["analyze", "x"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_is_not_lost_where_python_ignores_errors(number: signal.Signals) -> None:
     done = ended(sys.executable, "-c", _IGNORED, str(number.value), timeout=MAX_WAIT_S)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (128 + number, "", "")

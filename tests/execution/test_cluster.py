@@ -336,6 +336,7 @@ def encrypted(certificates: dict[str, dict[str, str]]) -> Iterator[str]:
             yield cluster.scheduler_address
 
 
+@pytest.mark.long
 def test_tls(
     encrypted: str, certificates: dict[str, dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

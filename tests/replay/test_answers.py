@@ -532,6 +532,7 @@ def answered(folder: Path, ended: Collection[int], late: int) -> Answer:
     return answer
 
 
+@pytest.mark.long
 def test_steps_that_only_the_late_rank_has(tmp_path: Path) -> None:
     late, ranks = 3, range(8)
     both = answered(tmp_path / "both", ranks, late)

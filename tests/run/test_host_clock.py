@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.changes import with_late_gpu
 from tests.support.commands import run
-from tests.support.selection import known
-from tests.support.traces import SAMPLES
+from tests.support.selection import known, rows_long_after
+from tests.support.traces import SAMPLES, analysis_of
 from traceprof.analysis import Options, analyze
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.opening import Rank, open_run
@@ -30,17 +30,23 @@ def ranks_of(path: Path) -> Iterator[Rank]:
 
 @pytest.mark.parametrize(
     ("name", "by_ns"),
-    [
-        *((name, by_ns) for name in ("host-sync", "training") for by_ns in (325 * MS, -156 * MS)),
-        ("ddp", -156 * MS),  # the host reads nothing: only operations before their launch show it
-    ],
+    rows_long_after(
+        2,
+        [
+            ("host-sync", 325 * MS),
+            ("ddp", -156 * MS),  # the host reads nothing: only operations before their launch show
+            ("host-sync", -156 * MS),
+            ("training", 325 * MS),
+            ("training", -156 * MS),
+        ],
+    ),
 )
 def test_a_constant_is_found_and_what_is_said_is_the_same(
     name: str, by_ns: int, tmp_path: Path
 ) -> None:
     sample = SAMPLE[name]
     path = with_late_gpu(sample, tmp_path / "t.sqlite", by_ns)
-    with closing(analyze(sample)) as before, closing(analyze(path)) as after:
+    with analysis_of(sample) as before, closing(analyze(path)) as after:
         assert [rank.moved_ns for rank in before.run.ranks] == [0] * len(before.run.ranks)
         for rank in after.run.ranks:
             assert rank.moved_ns == pytest.approx(-by_ns, abs=10_000)

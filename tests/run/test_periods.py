@@ -8,7 +8,7 @@ import pytest
 from tests.reference.period_steps import period
 from tests.support.builders import TraceBuilder
 from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
-from tests.support.selection import known
+from tests.support.selection import known, long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.intervals import Int64
 from traceprof.run.periods import Items, Periods, best_lag, find_periods
@@ -112,7 +112,7 @@ def test_an_insertion_makes_one_period_longer() -> None:
     assert begins(found) == [(40, [40, 42])]
 
 
-@pytest.mark.parametrize("num", [1, 2])
+@pytest.mark.parametrize("num", long_after(1, [1, 2]))
 def test_operations_more_or_less_in_any_iteration(num: int) -> None:
     """Whatever the last period looks like, it has operations, and none of the next phase."""
     body = [*range(10, 50)]

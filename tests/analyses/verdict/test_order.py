@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
+from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
@@ -209,11 +210,11 @@ def test_a_cause_that_gains_nothing_hides_no_symptom() -> None:
         assert [one.id for one in said] == [named]
 
 
-@pytest.mark.parametrize("name", ["host-stall", "exposed-waiting", "warm-up"])
+@pytest.mark.parametrize("name", long_after(1, ["host-stall", "exposed-waiting", "warm-up"]))
 def test_a_filter_changes_no_verdict(name: str) -> None:
     """What is skipped is not listed; `only` measures too little for a verdict on the run."""
     path = SAMPLE_FOLDER / f"{name}.sqlite"
-    whole = analyze_reports([path])
+    whole = result_of(path)
     said = three_lines(whole)
     first = whole.findings[0].id
     options = (
