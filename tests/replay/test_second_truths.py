@@ -15,7 +15,7 @@ import traceprof
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from traceprof.replay.assumptions.assumption import parse
 
-NUM_SEEDS, MANY_SEEDS, MIN_HELD = 4, 100, 0.9
+NUM_SEEDS, MANY_SEEDS, MIN_HELD = 3, 100, 0.9
 # The replay's steps end with their work, those of the truth where the next one begins.
 CLOSE_NS = 1_000  # by which intervals may miss therefore, and bounds be beaten
 # A pipeline's step has thousands of operations, and six steps say what fourteen do.
