@@ -479,29 +479,3 @@ def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
         for reason, ns in zip(Reason, result.operations.by_reason().sum(axis=1), strict=True):
             total[reason] += int(ns > 0)
     assert all(num >= 3 for reason, num in total.items() if reason is not Reason.WAITING), total
-
-
-# -- known answers --------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "rank", "exposed", "parts"),
-    [
-        ("h100x2_torchrun_nccl_on_compute_stream", 0, 17.17,
-         {"waiting": 10.90, "same_stream": 6.17}),
-        ("a100x4_ddp_baseline_rank0", 0, 21.80,
-         {"queued": 2.92, "late_input": 18.863, "transfer": 0.007}),
-        ("h100x2_torchrun_nccl_on_compute_stream", 1, 8.23,
-         {"waiting": 2.48, "same_stream": 5.66}),
-        ("pairs/h100x2_per_layer_sync", 0, 9.99, {"waiting": 4.27, "same_stream": 5.62}),
-        ("pairs/h100x2_per_layer_sync", 1, 23.75, {"waiting": 18.22, "same_stream": 5.43}),
-    ],
-)  # fmt: skip
-def test_known_answers(
-    traces: Path, name: str, rank: int, exposed: float, parts: dict[str, float]
-) -> None:
-    found = finding(traces / f"{name}.sqlite", rank=rank)
-    in_ms = {key: (value or 0) / MS for key, value in reasons(found).items()}
-    assert found.metrics["exposed_ns"] == pytest.approx(exposed * MS, abs=0.005 * MS)
-    assert {key: in_ms[key] for key in parts} == pytest.approx(parts, abs=0.005)

@@ -236,20 +236,3 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             with ranks_of(real_trace) as ranks:
                 start = ranks[0].window.start_ns
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        # Eight buckets, the first after 61 % of the compute; the last outlasts it by 0.2 of 31 ms.
-        ("a100x4_ddp_baseline_rank0", (58, 0, 8)),
-        # One of twelve steps is cut: it has one of the five.
-        ("a100x4_ddp_bucketcap100mb_2021", (12, 1, 4)),
-    ],
-)
-def test_known_answers_on_four_a100(traces: Path, name: str, known: tuple[int, int, int]) -> None:
-    (result,) = assert_agreement(traces / f"{name}.sqlite")
-    metrics = result.metrics
-    assert (metrics.num_steps, metrics.num_late_steps, metrics.num_buckets) == known
-    assert late_allreduce.findings(result) == []

@@ -288,30 +288,3 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
 
 def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
     assert_agreement(real_trace)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "blocked", "queued"),
-    [
-        ("a100x4_ddp_baseline_rank0", (34_262_490, 124), 384_959_646),
-        ("a100x4_ddp_nobroadcast_rank0", (49_853_975, 141), 564_110_835),
-    ],
-)
-def test_known_answers_on_four_a100(
-    traces: Path, name: str, blocked: tuple[int, int], queued: int
-) -> None:
-    (found,) = results(traces / f"{name}.sqlite")
-    assert (found.metrics.blocked_ns, found.metrics.num_blocked) == blocked
-    assert (found.metrics.queued_ns, found.metrics.num_operations) == (queued, 472)
-    assert found.has_events
-    assert only(found).severity == Severity.INFO
-
-
-def test_known_answers_on_two_h100(traces: Path) -> None:
-    first, _ = results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite")
-    assert (first.metrics.num_operations, first.num_judged) == (33, 32)
-    assert first.metrics.num_blocked == 0
-    assert (first.metrics.num_on_compute_stream, first.compute_streams) == (33, (7,))
-    assert first.metrics.exposed_on_compute_stream_ns == 17_172_652
-    assert "never overlap" in only(first).title

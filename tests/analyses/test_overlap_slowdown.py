@@ -392,30 +392,6 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "slowdown", "excess_ns", "num_overlapped", "matched"),
-    [
-        # By signature alone 1.5078 and 1.5349, of 59 % of the time: of many, the kernels alone do
-        # other work, such as 0.309 ms alone beside 0.225 ms overlapped.
-        ("a100x4_ddp_baseline_rank0", 1.4553, 16_265_786, 705, 0.1794),
-        pytest.param("a100x4_ddp_nobroadcast_rank0", 1.5139, 22_463_226, 680, 0.1938),
-    ],
-)
-def test_known_answers_on_four_a100(
-    traces: Path, name: str, slowdown: float, excess_ns: int, num_overlapped: int, matched: float
-) -> None:
-    finding = only_finding(judged(traces / f"{name}.sqlite"))
-    assert finding.metrics["slowdown"] == pytest.approx(slowdown, abs=5e-5)
-    assert finding.metrics["excess_ns"] == excess_ns
-    assert finding.metrics["num_overlapped"] == num_overlapped
-    assert finding.metrics["matched_fraction"] == pytest.approx(matched, abs=5e-5)
-    assert finding.metrics["num_sms_taken"] == 24
-    assumed_ns: Any = finding.metrics["assumed_excess_ns"]
-    assert assumed_ns > 0  # 3100 more never ran alone at their place
-    assert 0 < finding.impact_ns <= excess_ns + assumed_ns
-
-
 def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -> None:
     # By signature alone 357 could be compared; only 17 of them ran alone at their place.
     missing = judged(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite")

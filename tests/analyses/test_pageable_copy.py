@@ -89,12 +89,3 @@ def test_unknown_kinds_of_memory_are_said(tmp_path: Path) -> None:
 def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
     (result,) = judged(TraceBuilder().kernel(0, 9).write(tmp_path))
     assert pageable_copy.findings(result) == []
-
-
-@pytest.mark.long
-def test_known_answers_on_a_real_trace(traces: Path) -> None:
-    (result,) = judged(traces / "gpt2_result_2_7B_3.16.1.sqlite")
-    assert (result.metrics.num_copies, result.metrics.bytes) == (227, 13_626_736_640)
-    finding = one(result)
-    assert finding.severity == Severity.HIGH
-    assert finding.impact_fraction == pytest.approx(0.49, abs=0.01)

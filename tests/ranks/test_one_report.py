@@ -54,15 +54,6 @@ def test_also_in_older_schemas(scenario: str, version: str, tmp_path: Path) -> N
     assert assert_same_waits(path, tmp_path / "parts")
 
 
-@pytest.mark.long
-def test_known_answers_on_two_h100(traces: Path, tmp_path: Path) -> None:
-    path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
-    assert assert_same_waits(path, tmp_path / "parts") == [
-        {"rank": 0, "for_rank": 1, "wait_ns": 10_894_278},
-        {"rank": 1, "for_rank": 0, "wait_ns": 2_477_480},
-    ]
-
-
 def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
     shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]), is_verbose=True)
     section = shown.split("Who waited for whom")[1].split("Compute of each rank")[0].splitlines()

@@ -35,13 +35,6 @@ def test_real_counters(traces: Path) -> None:
         assert judged(path, link_counters) == []  # nothing communicates
 
 
-def test_known_copies_of_real_exports(traces: Path) -> None:
-    with ranks_of(traces / "a100x4_ddp_baseline_rank0.sqlite") as (rank,):
-        h2d = link_usage.run(rank, rank.window).uses[0]
-        assert (h2d.bytes, h2d.busy_ns) == (8_842_602_496, 414_091_208)
-        assert h2d.utilization == pytest.approx(0.678, abs=1e-3)
-
-
 def test_pinned_copies_of_two_mpi_ranks_are_slow(traces: Path) -> None:
     (finding,) = judged(traces / "jacobi_mpi" / "rank_0.sqlite")
     assert finding.id == "link-underused"

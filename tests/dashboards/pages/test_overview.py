@@ -18,7 +18,7 @@ from dashboards.view import View, device_text
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import DRAWING_WIDTH, metric_text, saving_text
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import components, named, text
+from tests.support.dashboard import named, text
 from tests.support.planted import made
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, SAMPLES, analysis_of
@@ -282,13 +282,6 @@ def test_a_run_without_gpu_work(tmp_path: Path) -> None:
 def test_a_healthy_run_says_so(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as analysis:
         assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
-
-
-def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
-    kinds = {
-        type(component).__name__ for component in components(overview.layout(analysis, Address()))
-    }
-    assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds
 
 
 def test_a_rank_may_be_without_a_gpu() -> None:
