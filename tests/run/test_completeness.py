@@ -291,13 +291,12 @@ def test_captured_launches_lose_nothing(tmp_path: Path) -> None:
         assert rank.completeness.losses.num_launches == 50
 
 
-def _replays(path: Path, taken: Callable[[int], int], *, has_ids: bool) -> Path:
+def _replays(path: Path, taken: Callable[[int], int]) -> Path:
     """Write 100 launches of a CUDA graph of 10 kernels of 1 us, every 20 us.
 
     Args:
         path: where to.
         taken: returns how many kernels a launch lacks, the last but one and those before it.
-        has_ids: whether the report says of which graph kernels are.
     """
     builder = TraceBuilder()
     for replay in range(100):
@@ -308,18 +307,11 @@ def _replays(path: Path, taken: Callable[[int], int], *, has_ids: bool) -> Path:
             begin = start + 5_000 + 1_000 * number
             builder.kernel(begin, begin + 1_000, f"kernel_{number}", launch=False, correlation=id_)
         builder.api("cudaGraphLaunch", start, start + 1_000, correlation=id_)
-    builder.write(path)
-    change(path, f"UPDATE {KERNEL} SET graphId = ?", 7 if has_ids else None)
-    return path
+    return builder.write(path)
 
 
-@pytest.mark.parametrize("has_ids", [False, True])
-def test_replays_with_fewer_kernels_than_their_like_lost_some(
-    tmp_path: Path, *, has_ids: bool
-) -> None:
-    path = _replays(
-        tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}), has_ids=has_ids
-    )
+def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) -> None:
+    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}))
     with ranks_of(path) as (rank,):
         losses = rank.completeness.losses
         assert (losses.num_launches, losses.num_lost, losses.num_lost_graphs) == (100, 2, 2)
@@ -335,11 +327,8 @@ def test_replays_with_fewer_kernels_than_their_like_lost_some(
         assert rank.lost.measure_ns <= 4 * 20_000
 
 
-@pytest.mark.parametrize("has_ids", [False, True])
-def test_whole_replays_and_a_last_one_that_is_cut_lost_nothing(
-    tmp_path: Path, *, has_ids: bool
-) -> None:
-    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay == 99), has_ids=has_ids)
+def test_whole_replays_and_a_last_one_that_is_cut_lost_nothing(tmp_path: Path) -> None:
+    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay == 99))
     with ranks_of(path) as (rank,):
         assert rank.completeness.losses.num_lost == 0
         assert not rank.completeness.losses.reasons
@@ -347,7 +336,7 @@ def test_whole_replays_and_a_last_one_that_is_cut_lost_nothing(
 
 
 def test_another_graph_that_begins_alike_lost_nothing(tmp_path: Path) -> None:
-    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay % 10 == 9), has_ids=False)
+    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay % 10 == 9))
     with ranks_of(path) as (rank,):
         assert rank.completeness.losses.num_lost == 0
 
@@ -436,10 +425,8 @@ def test_all_of_one_process(program: str, tmp_path: Path) -> None:
     assert headline_lines(result)[0].startswith("The recording is incomplete: ")
 
 
-@pytest.mark.parametrize("has_ids", [False, True])
-def test_nine_in_ten_graph_replays(tmp_path: Path, *, has_ids: bool) -> None:
-    path = tmp_path / "t.sqlite"
-    _replays(path, lambda _: 0, has_ids=has_ids)
+def test_nine_in_ten_graph_replays(tmp_path: Path) -> None:
+    path = _replays(tmp_path / "t.sqlite", lambda _: 0)
     with ranks_of(path) as (rank,):
         span = rank.window.start_ns, rank.window.end_ns
         before = _idle_ns(rank, span)

@@ -1,117 +1,25 @@
-"""The code around the launch of each kernel: operator, module, line of Python.
-
-Kernels of a replayed CUDA graph have the code that launched them when the graph was captured, where
-the capture was recorded.
-"""
+"""The code around the launch of each kernel: operator, module, line of Python."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof import labels
 from traceprof.host.host_code import is_own_line, line_text, nested
 from traceprof.intervals import num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from traceprof.host.host_code import Nested
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import ApiCalls
-
-
-class Captures(Record, frozen=True):
-    """Launches that were captured into graphs, so that none of them ran."""
-
-    # int64[n], indices of the calls, one capture after the other, each in order of time
-    call: Int64
-    first: Int64  # int64[k + 1], where each capture begins in `call`
-    end_ns: Int64  # int64[k], when each was over
-
-
-def captures(rank: Rank, calls: ApiCalls) -> Captures:
-    """Return the captures of a process with at least one launch."""
-    names = rank.trace.api_names
-    begins, ends = (
-        np.flatnonzero(calls.packed_name.isin([key for key in names if pattern.match(names[key])]))
-        for pattern in (BEGIN_CAPTURE, END_CAPTURE)
-    )
-    by_capture: list[Int64] = []
-    end_ns: list[int] = []
-    if len(begins) and len(ends):
-        launches = np.flatnonzero(
-            calls.packed_name.isin([key for key in names if _launches_kernel(names[key])])
-        )
-        for thread in distinct_values(calls.packed_thread.at(begins)).tolist():
-            begin, end, launch = (
-                np.sort(calls.start_ns[rows[calls.packed_thread.at(rows) == thread]])
-                for rows in (begins, ends, launches)
-            )
-            of_launch = launches[calls.packed_thread.at(launches) == thread]
-            of_launch = of_launch[np.argsort(calls.start_ns[of_launch], kind="stable")]
-            stop = np.searchsorted(end, begin)
-            for since, place in zip(begin.tolist(), stop.tolist(), strict=True):  # few
-                if place < len(end):
-                    inside = slice(*np.searchsorted(launch, (since, end[place])).tolist())
-                    by_capture.append(of_launch[inside])
-                    end_ns.append(int(end[place]))
-    some = [index for index, rows in enumerate(by_capture) if len(rows)]
-    lengths = [len(by_capture[index]) for index in some]
-    return Captures(
-        np.concatenate([by_capture[index] for index in some]) if some else np.empty(0, np.int64),
-        np.cumsum([0, *lengths]),
-        np.array([end_ns[index] for index in some], np.int64),
-    )
-
-
-def replays(
-    rank: Rank, calls: ApiCalls, kernels: Int64, call: Int64, known: Captures
-) -> Iterator[tuple[Int64, Int64]]:
-    """Replays of as many kernels as an earlier capture has launches, with these captures.
-
-    A graph whose kernels run on several streams is left out: their order is not that of the
-    launches.
-
-    `kernels`: int64[n], ascending indices. `call`: the call that launched each, -1 if unknown.
-    Yields int64[r, m] rows of `kernels`, and int64[c] captures of m launches.
-    """
-    names = rank.trace.api_names
-    graphs = [key for key in names if _launches_graph(names[key])]
-    if not graphs or not len(known.end_ns):
-        return
-    rows = np.flatnonzero(call >= 0)
-    rows = rows[is_in(calls.packed_name.at(call[rows]), graphs)]
-    if not len(rows):
-        return
-    rows = rows[np.argsort(call[rows], kind="stable")]
-    first = np.flatnonzero(np.diff(call[rows], prepend=-1))
-    stream = rank.operations.kernels.packed_stream.at(kernels[rows])
-    is_one = np.minimum.reduceat(stream, first) == np.maximum.reduceat(stream, first)
-    count = np.diff(first, append=len(rows))
-    launches = np.diff(known.first)
-    begun_ns = calls.start_ns[call[rows[first]]]
-    for num in distinct_values(count[is_one]).tolist():
-        chosen = np.flatnonzero(launches == num)
-        if len(chosen):
-            after = is_one & (count == num) & (begun_ns >= known.end_ns[chosen].max())
-            yield rows[first[after][:, np.newaxis] + np.arange(num)], chosen
-
-
-def _launches_graph(name: str) -> bool:
-    return api_call_kind(name) is ApiCallKind.LAUNCH and "Graph" in name
-
-
-def _launches_kernel(name: str) -> bool:
-    return api_call_kind(name) is ApiCallKind.LAUNCH and "Graph" not in name
 
 
 _MODULE = "nn.Module: "
@@ -120,9 +28,7 @@ _MODULE = "nn.Module: "
 _OF_NVTX = lazy(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
 _OF_MODULES = lazy(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
-_NUM_NAMES = 3
 _ROWS_AT_ONCE = 1 << 15
-_NOTHING = np.empty(0, np.int64)
 
 
 class LaunchingCode(Record, frozen=True):
@@ -170,42 +76,12 @@ class _Texts:
 
 
 def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
-    """Code around the launches of kernels (indices); None if nothing is known of it.
-
-    Kernels of graphs that the program labelled are those of the module that the label names.
-    """
-    code = _around_launches(rank, kernels)
-    packed, labels_of = rank.operations.kernels.packed_label, rank.operations.kernels.labels
-    label = np.zeros(len(kernels), np.int64) if packed is None else packed.at(kernels)
-    if not label.any():
-        return code
-    if code is None:
-        none = np.full(len(kernels), -1, np.int32)
-        code = LaunchingCode(
-            none, none, none, none, none, label < 0, _NOTHING, _NOTHING, _NOTHING, (), (), ()
-        )
-    modules = {name: place for place, name in enumerate(code.modules)}
-    numbers, which = np.unique(label // 2 - 1, return_inverse=True)
-    place = [
-        -1 if number < 0 else modules.setdefault(labels_of[number], len(modules))
-        for number in numbers.tolist()
-    ]
-    is_labelled = label > 0
-    return replace(
-        code,
-        module=np.where(is_labelled, np.array(place, np.int32)[which], code.module),
-        is_backward=np.where(is_labelled, label % 2 == 1, code.is_backward),
-        modules=[*modules],
-    )
-
-
-def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
+    """Code around the launches of kernels (indices); None if nothing is known of it."""
     texts = _Texts()
     spans = _spans(rank, texts)
     if spans is None or rank.calls is None or not len(rank.calls):
         return None
-    captured = captures(rank, rank.calls)
-    call = np.concatenate((rank.launched_by[0].take(kernels), captured.call))
+    call = rank.launched_by[0].take(kernels)
     around = np.full((5, len(call)), -1, np.int32)
     joining: list[tuple[Int64, Int64]] = []
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
@@ -239,9 +115,6 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
             if has_joins:
                 joining.append((here, joins.take(inner)))
     is_backward = _join(around, joining, forward)
-    for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
-        _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])
-    around, is_backward = around[:, : len(kernels)], is_backward[: len(kernels)]
     operator, module, line, counted, inner_operator = around
     return LaunchingCode(
         operator,
@@ -289,23 +162,6 @@ def _join(
     around[_MODULES] = np.where(is_joined, module[joined], around[_MODULES])
     around[_LINES] = np.where(is_joined & (line[joined] >= 0), line[joined], around[_LINES])
     return is_backward
-
-
-def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) -> None:
-    """Copy the code around captured launches to the replayed kernels, in place.
-
-    Where several captures of equal length have different code, it stays unknown, and so does what
-    the operators compute: shapes were recorded for the capture, not for each replay.
-
-    `rows`: int64[r, m], the kernels of each replay. `firsts`: int64[c], the place of the first
-    launch of each capture.
-    """
-    launches = firsts[:, np.newaxis] + np.arange(rows.shape[1])
-    named = around[:_NUM_NAMES, launches]
-    if (named == named[:, :1]).all():
-        around[:_NUM_NAMES, rows] = named[:, :1]
-        around[_NUM_NAMES:, rows] = -1
-        is_backward[rows] = is_backward[launches[0]]
 
 
 def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:

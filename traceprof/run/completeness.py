@@ -58,7 +58,7 @@ _MAX_STRETCHES = 20
 _MIN_REPLAYS = 10
 """Launches of a CUDA graph from which on some with fewer kernels lack them."""
 _MAX_RARE = 0.05
-"""How often such a launch occurs, of how often the usual one does, where graphs have no ids."""
+"""How often such a launch occurs, of how often the usual one does."""
 _KERNEL, _GRAPH, _COPY, _SET = range(4)
 _KINDS = {ApiCallKind.LAUNCH: _KERNEL, ApiCallKind.COPY: _COPY, ApiCallKind.MEMORY_SET: _SET}
 _KIND_OF_GROUP = (_KERNEL, _COPY, _SET, _KERNEL)  # of `RankOperations.groups`
@@ -418,9 +418,8 @@ class _Process:
     def short_replays(self) -> dict[int, _ShortReplays]:
         """Launches of graphs that have fewer kernels than others of the same graph.
 
-        Where the report does not say which graph a launch is of, graphs of the same thread that
-        begin with the same kernel are distinguished by their kernels: a launch is short if it is
-        rare, and most others have all of its kernels and more.
+        Graphs of the same thread that begin with the same kernel are distinguished by their
+        kernels: a launch is short if it is rare, and most others have all of its kernels and more.
         """
         if _GRAPH not in self.kind_of.values():
             return {}
@@ -431,29 +430,14 @@ class _Process:
                 continue
             launch, first, replay = np.unique(call[rows], return_index=True, return_inverse=True)
             signature = self.devices[device].kernels.signature[rows]
-            graph = self._graphs(launch)
-            expected = (
-                _expected_of_content(
-                    replay, signature, signature[first], self.calls.packed_thread.at(launch)
-                )
-                if graph is None
-                else _expected_of_graph(np.bincount(replay), graph)
+            expected = _expected(
+                replay, signature, signature[first], self.calls.packed_thread.at(launch)
             )
             count = np.bincount(replay)
             found = _ShortReplays(launch, count, expected - count).chosen(expected > count)
             if len(found):
                 short[device] = found
         return short
-
-    def _graphs(self, launch: Int64) -> Int64 | None:
-        id_, graph = self.trace.launched_graphs(self.rank.process)
-        if not len(id_):
-            return None
-        order = np.argsort(id_, kind="stable")
-        wanted = self.calls.correlation[launch]
-        place = np.minimum(np.searchsorted(id_[order], wanted), len(id_) - 1)
-        found = order[place]
-        return graph[found] if (id_[found] == wanted).all() else None
 
     def streams(self) -> tuple[list[_Stream], Int64]:
         """Streams, and the number of that of each call, int64[calls]; -1 for none."""
@@ -664,16 +648,7 @@ def _kind(name: str) -> int:
     return _GRAPH if kind == _KERNEL and "Graph" in name else kind
 
 
-def _expected_of_graph(count: Int64, graph: Int64) -> Int64:
-    _, of = np.unique(graph, return_inverse=True)
-    most = np.zeros(int(of.max()) + 1, np.int64)
-    np.maximum.at(most, of, count)
-    return most[of]
-
-
-def _expected_of_content(
-    replay: Int64, signature: Int64, first_signature: Int64, thread: Int64
-) -> Int64:
+def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: Int64) -> Int64:
     """Number of kernels that each replay should have, judged by similar ones.
 
     `replay` and `signature`: of each kernel. `first_signature` (of the first kernel) and `thread`

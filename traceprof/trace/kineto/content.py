@@ -41,7 +41,7 @@ DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "n
 COPYING_DEVICE, SOURCE, DESTINATION = "copying device", "source", "destination"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
 EXTERNAL, SEQUENCE, WORK = "external", "sequence", "work"
-SIGNATURE, LABEL, FACTS, IS_OPEN = "signature", "label", "facts", "is open"
+SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
 
 _OF_GPU = {DEVICE: "device", STREAM: "stream", CORRELATION: "correlation"}
 _OF_HOST = {PROCESS: "pid", THREAD: "tid"}  # of the event itself, the others of its arguments
@@ -343,29 +343,12 @@ class _Tables:
         columns = {}
         if kind == Kind.HOST_OPERATOR:
             columns[WORK] = self._work.of(map(_work, events.rows), len(events))
-        if kind == Kind.KERNEL:
-            columns[LABEL] = self._labels(events)
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
             finished = events.arguments("finished")
             columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
         return columns
-
-    def _labels(self, events: Events) -> Int64:
-        """Return the labels of kernels of graphs, as in `Kernels`.
-
-        PyTorch 2.12 writes a text as "str", later versions as "name"; dictionaries
-        have keys of their own, such as torchtitan's "module_fqn".
-        """
-        label = np.zeros(len(events), np.int64)
-        if any(events.arguments("graph_node")):
-            for row, event in enumerate(events.rows):
-                of = event.args
-                text = of.module or of.name or of.text or of.annotation
-                if of.graph_node and isinstance(text, str):
-                    label[row] = 2 * self._names[text] + 2 + (of.phase == "backward")
-        return label
 
     def _facts(self, kind: Kind, events: Events) -> Int64:
         """Keep operators and annotations of communication; return their numbers, or -1."""

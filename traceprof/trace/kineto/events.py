@@ -142,11 +142,6 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     destination: int | None = msgspec.field(name="Dst Rank", default=None)
     sequence: int | None = msgspec.field(name="Seq", default=None)
     autograd_sequence: int | None = msgspec.field(name="Sequence number", default=None)
-    graph_node: int | None = msgspec.field(name="graph node id", default=None)
-    module: Any = msgspec.field(name="module_fqn", default=None)  # whatever somebody annotated
-    text: Any = msgspec.field(name="str", default=None)
-    annotation: Any = None
-    phase: Any = msgspec.field(name="autograd_phase", default=None)
     input_sizes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     input_values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)

@@ -105,12 +105,7 @@ def read_operations(content: Content, process: int) -> dict[RankKey, RankOperati
             _sorted(tables[kind], rows[kind].get(device, _NOTHING)) for kind in _GROUPS
         )
         operations[RankKey(process, device)] = RankOperations(
-            Kernels(
-                *_base(kernels, content),
-                kernels.get(table.SIGNATURE, _NO_COLUMN),
-                names,
-                *_labels(kernels, content),
-            ),
+            Kernels(*_base(kernels, content), kernels.get(table.SIGNATURE, _NO_COLUMN), names),
             _copies(copies, content),
             _copies(memsets, content),
             Operations(_NO_COLUMN, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN),
@@ -155,13 +150,6 @@ def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column,
     start = pack(rows[table.START].values - (content.first_ns or 0))
     ahead = pack_ahead(rows[table.CORRELATION].values)
     return start, rows[table.LENGTH], rows[table.STREAM], ahead
-
-
-def _labels(rows: Mapping[str, Column], content: Content) -> tuple[Column | None, tuple[str, ...]]:
-    """Labels of kernels and their texts; none where no kernel has one."""
-    if not rows or not rows[table.LABEL].highest:
-        return None, ()
-    return rows[table.LABEL], content.names
 
 
 def _copies(rows: Mapping[str, Column], content: Content) -> Copies:

@@ -13,7 +13,7 @@ from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
@@ -75,10 +75,6 @@ class Kernels(Operations, frozen=True):
     # with the same grid and block
     packed_signature: Column
     name_of_signature: Int64  # int64[m], keys of `Trace.kernel_names`
-    # n labels that the program gave kernels of its graphs: 0 for none, else twice the place in
-    # `labels` plus 2, and 1 more where the kernel is of the backward. None where no kernel has one
-    packed_label: Column | None = None
-    labels: Sequence[str] = ()  # texts, such as paths of modules
 
     @property
     def signature(self) -> Int64:

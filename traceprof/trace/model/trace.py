@@ -151,13 +151,6 @@ class Trace(Protocol):
         """The processes with API calls, as far as these are read anyway."""
         return ()
 
-    def launched_graphs(self, process: int) -> tuple[Int64, Int64]:
-        """Return correlation ids of launches of CUDA graphs, and the id of the graph of each.
-
-        Both are empty where graphs have no ids.
-        """
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-
     def synchronizations(self, process: int) -> Synchronizations | None:
         """Return the synchronizations of a process, or None if the report has none."""
 

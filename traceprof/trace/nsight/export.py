@@ -49,7 +49,7 @@ from traceprof.trace.nsight.nvtx_names import domain_names
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
 from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.read_columns import count_rows, read_columns
+from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
 
 if TYPE_CHECKING:
@@ -408,19 +408,6 @@ class NsightTrace(Trace):
     @property
     def calling_processes(self) -> Collection[int]:
         return [*self._api_calls] if API_CALLS in self._kept else []
-
-    def launched_graphs(self, process: int) -> tuple[Int64, Int64]:
-        """Return them from the kernels' column `graphId`, which new exports have."""
-        table = schema.KERNEL.name
-        ids, graphs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        if self._database.has(table, "graphId"):
-            columns = ("globalPid", "correlationId", "graphId")
-            for chunk in read_columns(self._database, table, columns):
-                chosen = (chunk["globalPid"] == process) & (chunk["graphId"] > 0)
-                ids.append(chunk["correlationId"][chosen])
-                graphs.append(chunk["graphId"][chosen])
-        id_, first = np.unique(np.concatenate(ids), return_index=True)
-        return id_, np.concatenate(graphs)[first]
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         if schema.WAIT.name not in self._database.columns:
