@@ -12,7 +12,6 @@ import logging
 import select
 import socket
 import ssl
-import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -166,7 +165,6 @@ def _killed(task: Task) -> WorkerError:
 
 CONNECT_S = 10  # a running scheduler answers at once
 WORKERS_S = 30  # a cluster may just be starting
-_PAUSE_S = 0.2
 _GREETING = b"pickle-protocol"  # a word in the first message of a server
 _MAX_GREETING = 1 << 16
 _START_ONE = "start one with `dask scheduler`, and give the address that it prints"
@@ -259,7 +257,7 @@ def _check_greeting(scheduler: str, security: Security) -> None:
     """Check the server's greeting, reading no more bytes than Dask's own greeting has.
 
     Raises:
-        OSError: nothing answers in time.
+        OSError: nothing answers.
         ValueError: the address is malformed, or the server's greeting is not Dask's.
     """
     from distributed.comm.addressing import parse_address, parse_host_port  # noqa: PLC0415  (an extra)
@@ -267,50 +265,22 @@ def _check_greeting(scheduler: str, security: Security) -> None:
     scheme, location = parse_address(scheduler)
     if scheme not in {"tcp", "tls"}:
         return
-    host, port = parse_host_port(location)
-    deadline = time.monotonic() + CONNECT_S
-    plain = _socket(host, port, deadline)
-    try:
-        plain.settimeout(max(deadline - time.monotonic(), _PAUSE_S))
-        connection = plain
-        if scheme == "tls" and (context := _context(security)) is not None:
-            name = (security.extra_conn_args or {}).get("server_hostname")
-            connection = context.wrap_socket(plain, server_hostname=name)
-        with connection:
+    with ExitStack() as stack:
+        address = parse_host_port(location)
+        connection = stack.enter_context(socket.create_connection(address, CONNECT_S))
+        try:
+            if scheme == "tls" and (context := _context(security)) is not None:
+                name = (security.extra_conn_args or {}).get("server_hostname")
+                encrypted = context.wrap_socket(connection, server_hostname=name)
+                connection = stack.enter_context(encrypted)
+            received = stack.enter_context(connection.makefile("rb"))
             # The first eight bytes are the length of the rest.
-            length = int.from_bytes(_received(connection, 8, deadline), "little")
-            greeting = b""
-            if length <= _MAX_GREETING:
-                greeting = _received(connection, length, deadline)
-    except TimeoutError:
-        raise ValueError("the server at this address does not answer like Dask") from None
-    finally:
-        plain.close()
+            length = int.from_bytes(received.read(8), "little")
+            greeting = received.read(length) if length <= _MAX_GREETING else b""
+        except TimeoutError:
+            raise ValueError("the server at this address does not answer like Dask") from None
     if _GREETING not in greeting:
         raise ValueError("the server at this address is not a Dask scheduler")
-
-
-def _socket(host: str, port: int, deadline: float) -> socket.socket:
-    """Connect, again and again until the deadline: a cluster may just be starting."""
-    while True:
-        remaining_s = max(deadline - time.monotonic(), _PAUSE_S)
-        try:
-            return socket.create_connection((host, port), timeout=remaining_s)
-        except OSError:
-            if time.monotonic() + _PAUSE_S > deadline:
-                raise
-            time.sleep(_PAUSE_S)
-
-
-def _received(connection: socket.socket, num_bytes: int, deadline: float) -> bytes:
-    received = b""
-    while len(received) < num_bytes:
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        part = connection.recv(num_bytes - len(received))
-        if not part:
-            break
-        received += part
-    return received
 
 
 def _with_workers(client: Client, scheduler: str) -> Client:
