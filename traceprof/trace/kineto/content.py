@@ -60,7 +60,6 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     | {RECORD_STREAM: "awaited_stream", EVENT: "awaited_event", RECORD: "awaited_record"},
     Kind.ANNOTATION: _OF_HOST,
     Kind.OPERATOR: _OF_HOST,
-    Kind.BACKWARD: _OF_HOST,
     Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
     Kind.MARK: _OF_HOST,
     Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external", SEQUENCE: "autograd_sequence"},
@@ -74,12 +73,10 @@ _NEEDED = {
     Kind.API_CALL: (PROCESS, THREAD),
     Kind.ANNOTATION: (PROCESS, THREAD),
     Kind.OPERATOR: (PROCESS, THREAD),
-    Kind.BACKWARD: (PROCESS, THREAD),
     Kind.OVERHEAD: (PROCESS, THREAD),
     Kind.HOST_OPERATOR: (PROCESS, THREAD),
     Kind.PYTHON: (PROCESS, THREAD),
 }
-_COUNTED_TWICE = frozenset({Kind.OPERATOR, Kind.BACKWARD})  # also among all operators
 _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count from them
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
@@ -308,7 +305,7 @@ class _Tables:
         is_time = (length >= 0) & (length < MAX_EVENT_NS) & (np.abs(events.start_ns) < _BEYOND_NS)
         is_usable = np.logical_and.reduce([*needed, is_complete, is_time])
         if not is_usable.all():
-            if kind not in _COUNTED_TWICE:
+            if kind != Kind.OPERATOR:  # which is also among all operators
                 self._num_unusable += int((is_complete & ~is_usable).sum())
             events = events.chosen(is_usable)
             columns = {name: values[is_usable] for name, values in columns.items()}
@@ -321,7 +318,7 @@ class _Tables:
             shapes = (events.arguments("grid"), events.arguments("block"))
             signatures = zip(numbers, *shapes, strict=True)
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
-        elif kind != Kind.BACKWARD:
+        else:
             columns[NAME] = self._names.of(names, len(events))
         if kind not in _NOT_FIRST:
             self._count_from(columns[START])

@@ -190,15 +190,14 @@ class Kind(IntEnum):
     API_CALL = 4
     SYNCHRONIZATION = 5
     ANNOTATION = 6
-    OPERATOR = 7
+    OPERATOR = 7  # around calls of communication
     OVERHEAD = 8
     SPAN = 9
-    BACKWARD = 10
-    OTHER = 11  # without a category: names of processes, marks
-    MARK = 12
-    HOST_OPERATOR = 13  # all operators: those of other kinds, too
-    PYTHON = 14
-    UNREAD = 15  # work of accelerators that no part of the analysis knows
+    OTHER = 10  # without a category: names of processes, marks
+    MARK = 11
+    HOST_OPERATOR = 12  # all operators: those of other kinds, too
+    PYTHON = 13
+    UNREAD = 14  # work of accelerators that no part of the analysis knows
 
 
 _KINDS = {
@@ -229,11 +228,6 @@ _KINDS = {
 _KIND_OF = {name: int(kind) for kind, names in _KINDS.items() for name in names}
 AROUND_CALLS = "record_param_comms"
 """The operator around each call of a back end of communication that has streams."""
-# Operators that are also kept apart: those of communication, and those that autograd runs.
-_OPERATORS = {
-    Kind.OPERATOR: (AROUND_CALLS, "c10d::"),
-    Kind.BACKWARD: ("autograd::engine::evaluate_function",),
-}
 # PyTorch's own ranges, which it wrote as operators until 1.10.
 _RANGES = (
     "ProfilerStep#",
@@ -243,7 +237,6 @@ _RANGES = (
     "DistributedDataParallel.forward",
     "DataParallel.forward",
 )
-_PREFIXES = sum(_OPERATORS.values(), _RANGES)
 _MEMORY = "[memory]"  # one of very many allocations: no mark of the program
 # Not strict: ROCm writes sizes as texts.
 _DECODER = msgspec.json.Decoder(list[Event], strict=False)
@@ -367,18 +360,16 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
     operators = by_kind.pop(Kind.OPERATOR, [])
     # Most are PyTorch's own: they are checked only once.
     names = map(attrgetter("name"), operators)
-    few = [*compress(operators, map(methodcaller("startswith", _PREFIXES), names))]
+    few = [*compress(operators, map(methodcaller("startswith", (AROUND_CALLS, *_RANGES)), names))]
     ranges = [event for event in few if event.name.startswith(_RANGES)]
     if ranges:
         operators = [event for event in operators if not event.name.startswith(_RANGES)]
         by_kind[Kind.ANNOTATION] = [*by_kind.get(Kind.ANNOTATION, ()), *ranges]
     if operators:
         by_kind[Kind.HOST_OPERATOR] = operators
-    for kind, prefixes in _OPERATORS.items():
-        is_of_kind = methodcaller("startswith", prefixes)
-        chosen = [*compress(few, map(is_of_kind, map(attrgetter("name"), few)))]
-        if chosen:
-            by_kind[kind] = chosen
+    around = [event for event in few if event.name == AROUND_CALLS]
+    if around:
+        by_kind[Kind.OPERATOR] = around
     marks = [event for event in by_kind.pop(Kind.MARK, []) if event.name != _MEMORY]
     if marks:
         by_kind[Kind.MARK] = marks

@@ -70,17 +70,6 @@ class Metadata:
         rank = _integer(self._distributed.get("rank"))
         return rank if rank is not None and 0 <= rank < 1 << 31 else None
 
-    @property
-    def only_group(self) -> tuple[str, int | None, str | None] | None:
-        """The process group: name, number of ranks, description; None if there are several."""
-        listed = self._distributed.get("pg_config")
-        groups = [*map(_mapping, listed)] if isinstance(listed, list) else []
-        if len(groups) != 1:
-            return None
-        name = groups[0].get("pg_name")
-        size, description = (groups[0].get(key) for key in ("pg_size", "pg_desc"))
-        return str(name if name is not None else 0), _integer(size), _text(description)
-
     def gpu_name(self, device: int) -> str | None:
         """Return the name of a device.
 

@@ -310,11 +310,8 @@ class KinetoTrace(Trace):
 
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process.
-
-        A process without a GPU and without them has substitutes from PyTorch's own annotations.
-        """
-        return read_label_ranges(self._content, self._annotations, self._metadata)
+        """The ranges of `instrument` by process."""
+        return read_label_ranges(self._annotations)
 
     def ranges(
         self, matching: re.Pattern[str], process: int | None = None, until: str = ""
