@@ -543,10 +543,7 @@ def test_ranges_that_an_old_version_writes_as_operators(tmp_path: Path) -> None:
 
 def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
     """Ranges of `instrument` alone would make it a rank without a GPU, which it is not."""
-    events = [
-        annotation("all_reduce bytes=8 group=0 size=2", 1, 5),
-        annotation("forward", 6, 9),
-    ]
+    events = [annotation("all_reduce bytes=8 group=0 size=2", 1, 5), annotation("forward", 6, 9)]
     trace = opened(tmp_path / "x", text(events))
     assert [rank.device for rank in open_report(trace)] == [None]
     assert not trace.notes

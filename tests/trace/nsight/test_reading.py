@@ -129,7 +129,6 @@ def test_sqlite_is_not_asked_for_events(path: Path, monkeypatch: pytest.MonkeyPa
     everything().write(path)
     expected = numbers(path)
     monkeypatch.setattr(reader, "_through_sqlite", refuse)
-    monkeypatch.setattr(reader, "_rows_through_sqlite", refuse)
     assert numbers(path) == expected
 
 

@@ -7,17 +7,14 @@ overflow pages, values that are no integers, damage.
 
 from __future__ import annotations
 
-import sqlite3
-import warnings
-from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import TraceFormatError
+from traceprof.patterns import lazy
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.pages import PageFile, Unsupported
@@ -25,22 +22,18 @@ from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from traceprof.intervals import Int64
     from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 
 
-# numpy accepts these, which are in no integer's text, as 0 or as nothing.
-_READ_LAXLY = (*" \t\n\r\v\f", "+", "-,")
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
-# Large enough to make the cost per query small, small enough for a chunk's text to fit the cache.
+_INTEGER = lazy(r"\A-?[0-9]{1,19}\Z")
+# Large enough to make the cost per query small.
 _CHUNK_ROWS = 32_768
-# A third thread would be idle: parsing and later work take as long as two threads fetch.
-_THREADS = 2
 
 
 def read_columns(
@@ -107,9 +100,7 @@ def _chunks(
 ) -> Iterator[dict[str, Int64]]:
     """Rows from the file's pages where possible, and the others through SQLite."""
     rowid = database.rowid(table)
-    read = partial(_through_sqlite, database, table, columns, rowid, chunk_rows)
-    if texts:
-        read = partial(_rows_through_sqlite, database, table, columns, texts, rowid, chunk_rows)
+    read = partial(_through_sqlite, database, table, columns, texts, rowid, chunk_rows)
     first, num_rows = NULL, 0
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
@@ -156,33 +147,6 @@ def _through_sqlite(
     database: Database,
     table: str,
     columns: Sequence[str],
-    rowid: str,
-    chunk_rows: int,
-    first: int,
-    last: int,
-) -> Iterator[dict[str, Int64]]:
-    # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
-    # Twice as fast as fetching rows, with only the standard library; and SQLite works without
-    # Python's lock, so that two threads halve the time. SQLite only checks that a record's columns
-    # fill its payload if the last column is requested.
-    joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
-    query = (
-        f"SELECT count(*), {joined}, count({quote(database.columns[table][-1])}) "  # noqa: S608
-        f"FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"
-    )
-    slices = _slices(database, table, rowid, chunk_rows, first, last)
-    for count, *texts, _ in _run(database, query, slices):
-        if count:  # a damaged index can refer to missing rows
-            yield {
-                name: _parse(text, count, database, table, name)
-                for name, text in zip(columns, texts, strict=True)
-            }
-
-
-def _rows_through_sqlite(
-    database: Database,
-    table: str,
-    columns: Sequence[str],
     texts: Mapping[str, NumberedTexts],
     rowid: str,
     chunk_rows: int,
@@ -201,13 +165,21 @@ def _rows_through_sqlite(
             if name in texts:
                 chunk[name] = texts[name].of(values)
                 continue
-            strange = [value for value in values if not isinstance(value, int | None)]
-            if strange:
-                raise database.misplaced(table, name, strange[0])
-            numbers = [NULL if value is None else value for value in values]
+            numbers = [NULL if value is None else _integer(value) for value in values]
+            if None in numbers:
+                raise database.misplaced(table, name, values[numbers.index(None)])
             chunk[name] = np.array(numbers, np.int64)
         if chunk:  # a damaged index can refer to missing rows
             yield chunk
+
+
+def _integer(value: object) -> int | None:
+    """Return an integer, which a text may spell exactly; None for other values."""
+    if isinstance(value, str) and _INTEGER.match(value) and str(int(value)) == value:
+        value = int(value)
+    if isinstance(value, int) and -_LAST_ROWID - 1 <= value <= _LAST_ROWID:
+        return value
+    return None
 
 
 def _slices(
@@ -227,51 +199,6 @@ def _slices(
         if row is not None and row[0] <= begin:  # a damaged index would lead to an endless loop
             raise database.damaged(f"the rows of {table} are out of order")
         yield begin, row[0] - 1 if row is not None else last
-
-
-def _run(
-    database: Database, query: str, slices: Iterable[tuple[int, int]]
-) -> Iterator[tuple[Any, ...]]:
-    """The query's one row for each slice, in order; threads work ahead of the reader."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (tables that need it are few)
-
-    connections: list[sqlite3.Connection] = []
-    pending: deque[Future[tuple[Any, ...]]] = deque()
-
-    def fetch(limits: tuple[int, int]) -> tuple[Any, ...]:
-        with _lent(connections) as connection:
-            row: tuple[Any, ...] = connection.execute(query, limits).fetchone()
-        return row
-
-    try:
-        try:
-            connections += [database.connect() for _ in range(_THREADS)]
-        except (TraceFormatError, sqlite3.Error):  # only the first connection reads the opened file
-            for limits in slices:
-                with database.damage_reported():
-                    row = database.connection.execute(query, limits).fetchone()
-                yield row
-            return
-        with database.damage_reported(), ThreadPoolExecutor(_THREADS) as pool:
-            for limits in slices:
-                pending.append(pool.submit(fetch, limits))
-                if len(pending) > _THREADS:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-    finally:  # the pool's threads are done: each gave its connection back
-        for connection in connections:
-            connection.close()
-
-
-@contextmanager
-def _lent(connections: list[sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
-    """Take a connection for a thread, of which there are no more than connections."""
-    connection = connections.pop()
-    try:
-        yield connection
-    finally:
-        connections.append(connection)
 
 
 def expect_rows(database: Database, tables: Sequence[str]) -> None:
@@ -306,26 +233,3 @@ def has_rows(database: Database, table: str) -> bool:
     with database.damage_reported():
         query = f"SELECT EXISTS (SELECT 1 FROM {quote(table)})"  # noqa: S608
         return bool(database.connection.execute(query).fetchone()[0])
-
-
-def _parse(text: str, count: int, database: Database, table: str, column: str) -> Int64:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # older numpy only warns about non-numbers
-            values: Int64 = np.fromstring(text, dtype=np.int64, sep=",")
-    except (ValueError, DeprecationWarning):
-        values = np.empty(0, np.int64)
-    is_lax = text.endswith((",", "-")) or any(part in text for part in _READ_LAXLY)
-    if len(values) != count or is_lax:
-        raise database.misplaced(table, column, _not_an_integer(database, table, column))
-    return values
-
-
-def _not_an_integer(database: Database, table: str, column: str) -> object:
-    name = quote(column)
-    with database.damage_reported():
-        row = database.connection.execute(
-            f"SELECT {name} FROM {quote(table)} "  # noqa: S608
-            f"WHERE typeof({name}) NOT IN ('integer', 'null') LIMIT 1"
-        ).fetchone()
-    return row[0] if row else "another value"
