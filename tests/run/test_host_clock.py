@@ -1,7 +1,6 @@
 """GPU times that are off by a constant are moved to the host's clock; others are left, and said."""
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +13,7 @@ from tests.support.selection import known, rows_long_after
 from tests.support.traces import SAMPLES, analysis_of
 from traceprof.analysis import Options, analyze
 from traceprof.run.host_clock import clocks_disagree
-from traceprof.run.opening import Rank, open_run
-from traceprof.trace.model.operations import RankKey
-from traceprof.trace.nsight.export import API_CALLS, NsightTrace
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Rank
 
 MS = 1_000_000
 SAMPLE = {sample.stem: sample for sample in SAMPLES}
@@ -81,30 +77,6 @@ def test_info_names_the_windows_that_analyze_uses(
     for begin in begins:
         assert begin in text
     assert "recorded 325 ms later than the host's clock allows" in text
-
-
-@pytest.mark.parametrize("name", ["host-sync", "training", "ddp"])
-def test_the_first_launches_are_those_that_the_tables_hold(name: str) -> None:
-    launches = (
-        "SELECT o.globalPid, o.deviceId, o.start - c.start FROM CUPTI_ACTIVITY_KIND_{} o"
-        " JOIN CUPTI_ACTIVITY_KIND_RUNTIME c USING (correlationId)"
-        " WHERE c.globalTid >> 24 = o.globalPid >> 24"
-    )
-    since = defaultdict[RankKey, list[int]](list)
-    with closing(sqlite3.connect(SAMPLE[name])) as connection:
-        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
-        for table in ("KERNEL", "MEMCPY", "MEMSET"):
-            if f"CUPTI_ACTIVITY_KIND_{table}" in tables:
-                for process, device, after in connection.execute(launches.format(table)):
-                    since[RankKey(process, device)].append(after)
-    with closing(open_trace(SAMPLE[name], kernels_on_demand=True)) as trace:
-        (rank, *_) = open_run([trace]).ranks
-        for key, expected in since.items():
-            assert sorted(trace.first_launches(key).tolist()) == sorted(expected)
-        # The windows are known without the other calls and operations.
-        assert isinstance(trace, NsightTrace)
-        assert API_CALLS not in trace._kept
-        assert rank.moved_ns == 0
 
 
 @pytest.mark.parametrize(("by_ns", "drift"), [(325 * MS, 0.01), (-156 * MS, 0.01)])

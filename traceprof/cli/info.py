@@ -80,7 +80,7 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run,
     from traceprof.run.opening import open_run
     from traceprof.trace.open import open_trace
 
-    trace = open_trace(path, shown, kernels_on_demand=True)
+    trace = open_trace(path, shown)
     opened.callback(trace.close)
     run = open_run([trace])
     # Read everything that can be damaged before printing anything about the others.

@@ -30,12 +30,7 @@ _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
-def open_trace(
-    path: str | os.PathLike[str],
-    progress: Progress | None = None,
-    *,
-    kernels_on_demand: bool = False,
-) -> Trace:
+def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
     """Open a report for reading; neither it nor its folder is ever written to.
 
     Args:
@@ -43,8 +38,6 @@ def open_trace(
             exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip,
             xz or zstd.
         progress: called with the rows or bytes that are read.
-        kernels_on_demand: whether the kernels of an export are read only on first use; their ranks,
-            time spans and names are read at once.
 
     Raises:
         UsageError: it is not a path.
@@ -58,11 +51,11 @@ def open_trace(
     if start.startswith(_SQLITE) or _SQLITE.startswith(start):
         from traceprof.trace.nsight.export import NsightTrace
 
-        return NsightTrace(report, progress, kernels_on_demand=kernels_on_demand)
+        return NsightTrace(report, progress)
     if start.startswith(NSYS_REP):
         from traceprof.trace.nsight.conversion import ConvertedTrace
 
-        return ConvertedTrace(report, progress, kernels_on_demand=kernels_on_demand)
+        return ConvertedTrace(report, progress)
     unpacked = unpacked_start(start)
     if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
         from traceprof.trace.kineto.trace import KinetoTrace

@@ -13,7 +13,7 @@ from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
@@ -115,18 +115,6 @@ class Copies(Operations, frozen=True):
     destination_memory: Int64  # int64[n], values of `MemoryKind`; NULL if unknown
 
 
-class KernelsOnDemand(Record, frozen=True):
-    """The kernels of one rank, selected from those of all ranks on first use."""
-
-    num_kernels: int  # the number of kernels
-    first_ns: int  # the start of the first one
-    last_end_ns: int  # the end of all of them
-    pick: Callable[[], Kernels]  # returns the kernels
-
-    def __len__(self) -> int:
-        return self.num_kernels
-
-
 class Overrun(Record, frozen=True):
     """A kernel that cannot have run as long as recorded: others of its stream ran meanwhile."""
 
@@ -149,29 +137,23 @@ class RankOperations:
     """
 
     def __init__(
-        self,
-        kernels: Kernels | KernelsOnDemand,
-        copies: Copies,
-        memsets: Copies,
-        graphs: Operations,
+        self, kernels: Kernels, copies: Copies, memsets: Copies, graphs: Operations
     ) -> None:
         """Combine the operations."""
-        self._source = kernels
+        self._recorded = kernels
         self._kernels: Kernels | None = None
         self.overruns: tuple[Overrun, ...] = ()
         self.copies, self.memsets, self.graphs = copies, memsets, graphs
 
     def __len__(self) -> int:
         """Return the number of operations."""
-        return sum(map(len, self._summaries))
+        return sum(map(len, self.groups))
 
     @property
     def kernels(self) -> Kernels:
         """Every kernel, communication or not: the same objects until `release`."""
         if self._kernels is None:
-            source = self._source
-            recorded = source if isinstance(source, Kernels) else source.pick()
-            self._kernels, overruns = _without_overruns(recorded)
+            self._kernels, overruns = _without_overruns(self._recorded)
             self.overruns = overruns or self.overruns
         return self._kernels
 
@@ -183,18 +165,16 @@ class RankOperations:
     @property
     def starts_ns(self) -> list[int]:
         """The start of each group that is not empty."""
-        return [group.first_ns for group in self._summaries if len(group)]
+        return [group.first_ns for group in self.groups if len(group)]
 
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last operation; there must be one."""
-        ends = [group.last_end_ns for group in self._summaries if len(group)]
+        ends = [group.last_end_ns for group in self.groups if len(group)]
         return min(self.starts_ns), max(ends)
 
     def release(self) -> None:
-        """Release unpacked columns, and kernels that can be selected again."""
-        if isinstance(self._source, KernelsOnDemand):
-            self._kernels = None
+        """Release unpacked columns."""
         for group in (self._kernels, self.copies, self.memsets, self.graphs):
             if group is not None:
                 group.starts.release()
@@ -207,13 +187,6 @@ class RankOperations:
         moved = RankOperations(kernels, copies, memsets, graphs)  # type: ignore[arg-type]
         moved.overruns = self.overruns
         return moved
-
-    @property
-    def _summaries(self) -> tuple[Operations | KernelsOnDemand, ...]:
-        """The groups; kernels only as a summary, without selecting them."""
-        is_read = isinstance(self._source, Kernels) or self._kernels is not None
-        kernels = self.kernels if is_read else self._source
-        return (kernels, self.copies, self.memsets, self.graphs)
 
 
 def _without_overruns(kernels: Kernels) -> tuple[Kernels, tuple[Overrun, ...]]:

@@ -108,13 +108,6 @@ class Trace(Protocol):
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by rank; empty if the report has none."""
 
-    def first_launches(self, key: RankKey) -> Int64:
-        """Return how long after their calls some of a rank's first operations began, int64[n].
-
-        None of them where all operations are read anyway.
-        """
-        return np.empty(0, np.int64)
-
     def move_operations(self, key: RankKey, by_ns: int) -> None:
         """Move the operations of a rank in time, until the report is closed."""
 

@@ -36,7 +36,7 @@ _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 class ConvertedTrace(NsightTrace):
     """A .nsys-rep with its export in a temporary folder, which exists until it is closed."""
 
-    def __init__(self, report: Path, progress: Progress | None, *, kernels_on_demand: bool) -> None:
+    def __init__(self, report: Path, progress: Progress | None) -> None:
         nsys = find_nsys(report)
         try:
             self._folder = TemporaryFolder()
@@ -48,7 +48,7 @@ class ConvertedTrace(NsightTrace):
             ) from error
         try:
             file, self._lost = export(nsys, report, self._folder.path)
-            super().__init__(report, progress, file=file, kernels_on_demand=kernels_on_demand)
+            super().__init__(report, progress, file=file)
         except TraceFormatError:
             with closing(self._folder):
                 _check_space(report, self._folder.path)  # for an export that was cut short

@@ -33,13 +33,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
 from traceprof.trace.nsight import host, nvtx_names, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.gpu import (
-    GpuOperationsData,
-    GpuOutlineData,
-    first_launches,
-    read_gpu_operations,
-    read_gpu_outline,
-)
+from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
 from traceprof.trace.nsight.host import read_api_calls
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
@@ -189,16 +183,9 @@ class NsightTrace(Trace):
     how_to_collect = HOW_TO_COLLECT
 
     def __init__(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        *,
-        file: Path | None = None,
-        kernels_on_demand: bool = False,
+        self, path: Path, progress: Progress | None = None, *, file: Path | None = None
     ) -> None:
         """Open the export of a report: `file`, if it is not the report itself.
-
-        Kernels are perhaps read only on first use.
 
         Raises:
             TraceFormatError: damaged, or the database of another program.
@@ -209,7 +196,6 @@ class NsightTrace(Trace):
         self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
-        self._kernels_on_demand = kernels_on_demand
         self._events: Events | None = None
         try:
             check_is_export(self._database)
@@ -239,8 +225,7 @@ class NsightTrace(Trace):
     def read_section(self, section: Section) -> SectionData:
         with self.in_use:
             if section == GPU_OPERATIONS:
-                read = read_gpu_outline if self._kernels_on_demand else read_gpu_operations
-                return read(self._database)
+                return read_gpu_operations(self._database)
             if section == API_CALLS:
                 return ApiCallsData(dict(read_api_calls(self._database)))
             return _read_named_ranges(self._database, self.target.capture_end_ns)
@@ -258,13 +243,6 @@ class NsightTrace(Trace):
         self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
         self.moved = {**self.moved, key: by_ns}
 
-    def first_launches(self, key: RankKey) -> Int64:
-        return self._first_launches.get(key, np.empty(0, np.int64))
-
-    @cached_property
-    def _first_launches(self) -> Mapping[RankKey, Int64]:
-        return first_launches(self._database) if self._kernels_on_demand else {}
-
     def _section(self, section: Section) -> SectionData:
         if section not in self._kept:
             read = self._source or self.read_section
@@ -272,9 +250,9 @@ class NsightTrace(Trace):
         return self._kept[section]
 
     @property
-    def _gpu_operations(self) -> GpuOperationsData | GpuOutlineData:
+    def _gpu_operations(self) -> GpuOperationsData:
         data = self._section(GPU_OPERATIONS)
-        assert isinstance(data, GpuOperationsData | GpuOutlineData)  # noqa: S101
+        assert isinstance(data, GpuOperationsData)  # noqa: S101
         return data
 
     @property

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from traceprof.structs import Record
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, groups, pieces
+from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
-    KernelsOnDemand,
     Operations,
     RankKey,
     RankOperations,
@@ -29,7 +27,7 @@ from traceprof.trace.sqlite.read_columns import expect_rows, read_columns, repla
 from traceprof.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
@@ -147,70 +145,6 @@ class Signer:
         self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})
 
 
-class Extent(NamedTuple):
-    """The number of a rank's rows, the first start and the last end."""
-
-    number: int
-    first_ns: int
-    last_end_ns: int
-
-
-NO_ROWS = Extent(0, 0, 0)
-_FEW_RUNS = 64  # so few are looked up faster than sorted
-
-
-class ExtentsBuilder:
-    """The extent of each rank, built as rows are read."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[int, int], int] = {}
-        self._number = np.zeros(0, np.int64)
-        self._first_ns, self._last_end_ns = self._number, self._number
-
-    def __len__(self) -> int:
-        """Return the number of ranks."""
-        return len(self._places)
-
-    def add(self, process: Int64, device: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Count rows, n > 0; return runs of rows of one rank.
-
-        Runs: int64[m], the first row of each, and int64[m], the number of its rank in order of
-        first occurrence.
-        """
-        differ = (process[1:] != process[:-1]) | (device[1:] != device[:-1])
-        run = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differ) + 1))
-        owner = self._owners(process[run], device[run])
-        more = len(self) - len(self._number)
-        self._number = np.append(self._number, np.zeros(more, np.int64))
-        self._first_ns = np.append(self._first_ns, np.full(more, np.iinfo(np.int64).max))
-        self._last_end_ns = np.append(self._last_end_ns, np.full(more, NULL))
-        np.add.at(self._number, owner, np.diff(run, append=len(process)))
-        np.minimum.at(self._first_ns, owner, np.minimum.reduceat(start, run))
-        np.maximum.at(self._last_end_ns, owner, np.maximum.reduceat(end, run))
-        return run, owner
-
-    def finish(self) -> dict[RankKey, Extent]:
-        """Return each rank's extent, in order of first occurrence."""
-        columns = (self._number, self._first_ns, self._last_end_ns)
-        extents = zip(*(column.tolist() for column in columns), strict=True)
-        return {
-            RankKey(*key): Extent(*extent)
-            for key, extent in zip(self._places, extents, strict=True)
-        }
-
-    def _owners(self, process: Int64, device: Int64) -> Int64:
-        if len(process) <= _FEW_RUNS:
-            keys = zip(process.tolist(), device.tolist(), strict=True)
-            return np.array([self._place(key) for key in keys], np.int64)
-        owner = np.empty(len(process), np.int64)
-        for rows in pieces(process, device):
-            owner[rows] = self._place((int(process[rows][0]), int(device[rows][0])))
-        return owner
-
-    def _place(self, key: tuple[int, int]) -> int:
-        return self._places.setdefault(key, len(self._places))
-
-
 LENGTH = "length"
 """An additional column, which the export does not have."""
 
@@ -230,56 +164,30 @@ class Rows(NamedTuple):
 _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 
 
-class GpuTable(Record, frozen=True):
-    """The rows of all ranks."""
-
-    extents: Mapping[RankKey, Extent]  # of each rank's rows, in order of first occurrence
-    of_rank: Mapping[RankKey, Rows]  # the rows of each
-
-    def rows(self, key: RankKey) -> Rows:
-        """Return a rank's rows."""
-        return self.of_rank.get(key, _NO_ROWS)
-
-
-class _GrowingTable:
-    """A `GpuTable` under construction, as rows are read."""
-
-    def __init__(self) -> None:
-        self._extents, self._parts = ExtentsBuilder(), RowsByProcess()
-
-    def __len__(self) -> int:
-        """Return the number of ranks."""
-        return len(self._extents)
-
-    def add(self, chunk: Columns) -> None:
-        """Add some rows; the columns of process, device and end are removed from the chunk."""
-        start, end = chunk["start"], chunk.pop("end")
-        run, owner = self._extents.add(chunk.pop("globalPid"), chunk.pop("deviceId"), start, end)
-        chunk[LENGTH] = end - start
-        of_row = np.repeat(owner, np.diff(run, append=len(start)))
-        self._parts.add(chunk, of_row)
-
-    def finish(self) -> GpuTable:
-        """Return the complete table; nothing can be added afterwards."""
-        extents, parts = self._extents.finish(), self._parts.finished()
-        of_rank = {
-            key: _sorted_by_time(columns) for key, (_, columns) in zip(extents, parts, strict=True)
-        }
-        return GpuTable(extents, of_rank)
-
-
 def read_table(
     database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
-) -> GpuTable:
-    """Rows of a table of GPU operations, from `usable` chunks; adds a note on unusable rows."""
-    rows, unusable = _GrowingTable(), 0
+) -> dict[RankKey, Rows]:
+    """Rows of each rank in a table of GPU operations, from `usable` chunks.
+
+    Adds a note on unusable rows.
+    """
+    places: dict[RankKey, int] = {}  # in order of first occurrence
+    parts, unusable = RowsByProcess(), 0
     for chunk, dropped in chunks:
         unusable += dropped
-        if len(chunk["start"]):
-            rows.add(chunk)
-            check_few_processes(database, table.name, len(rows))
+        process, device = chunk.pop("globalPid"), chunk.pop("deviceId")
+        chunk[LENGTH] = chunk.pop("end") - chunk["start"]
+        owner = np.empty(len(process), np.int64)
+        for rows in pieces(process, device):
+            key = RankKey(int(process[rows][0]), int(device[rows][0]))
+            owner[rows] = places.setdefault(key, len(places))
+        parts.add(chunk, owner)
+        check_few_processes(database, table.name, len(places))
     note_unusable(table, unusable, notes)
-    return rows.finish()
+    return {
+        key: _sorted_by_time(columns)
+        for key, (_, columns) in zip(places, parts.finished(), strict=True)
+    }
 
 
 def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
@@ -291,9 +199,9 @@ def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
         )
 
 
-def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
+def note_unknown_sizes(table: Mapping[RankKey, Rows], notes: list[str]) -> None:
     """Add a note on the number of copies whose size is missing or beyond any memory."""
-    sizes = [rows.columns[BYTES].values for rows in table.of_rank.values() if BYTES in rows.columns]
+    sizes = [rows.columns[BYTES].values for rows in table.values() if BYTES in rows.columns]
     unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
     if unknown:
         notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
@@ -356,44 +264,6 @@ def _sorted_by_time(columns: dict[str, Column]) -> Rows:
     )
 
 
-_OF_CALL = ("start", "globalTid", "correlationId")
-_OF_OPERATION = ("start", "globalPid", "deviceId", "correlationId")
-
-
-def first_launches(database: Database) -> dict[RankKey, Int64]:
-    """Time from the call to the start of the first operations of each rank, int64[n] each.
-
-    Operations and calls are those in the first rows of their tables.
-    """
-    called: dict[int, tuple[Int64, Int64]] = {}
-    since: dict[RankKey, Int64] = {}
-    start, thread, ids = _first_rows(database, schema.API_CALL.name, _OF_CALL)
-    process = schema.process_of_thread(thread)
-    for rows in groups(process):
-        order = np.lexsort((start[rows], ids[rows]))
-        called[int(process[rows][0])] = ids[rows][order], start[rows][order]
-    for table in schema.GPU_OPERATIONS:
-        start, process, device, ids = _first_rows(database, table.name, _OF_OPERATION)
-        for rows in groups(process, device):
-            key = RankKey(int(process[rows][0]), int(device[rows][0]))
-            known, called_ns = called.get(key.process, (ids[:0], ids[:0]))
-            call = np.searchsorted(known, ids[rows])
-            is_known = np.append(known, NULL)[call] == ids[rows]
-            after = start[rows][is_known] - called_ns[call[is_known]]
-            since[key] = np.concatenate((since.get(key, after[:0]), after))
-    return since
-
-
-def _first_rows(database: Database, table: str, columns: tuple[str, ...]) -> list[Int64]:
-    """Columns of a table's first rows, tens of thousands, of those that have all values."""
-    if not database.has(table, *columns):
-        return [np.empty(0, np.int64) for _ in columns]
-    nothing = dict.fromkeys(columns, np.empty(0, np.int64))
-    chunk = next(read_columns(database, table, columns), nothing)
-    is_whole = np.logical_and.reduce([chunk[name] != NULL for name in columns])
-    return [chunk[name][is_whole] for name in columns]
-
-
 _SIGNATURE = "signature"  # a column of ours beside those of the export
 _BASE = (LENGTH, "streamId", "correlationId")
 
@@ -407,21 +277,6 @@ class GpuOperationsData(SectionData, frozen=True):
     notes: tuple[str, ...]  # for readers of the report
 
 
-class GpuOutlineData(SectionData, frozen=True):
-    """GPU operations of all ranks, with only the extents and names of kernels."""
-
-    # by rank, in order of process and device; kernels are read on first use
-    operations: Mapping[RankKey, RankOperations]
-    name_ids: frozenset[int]  # StringIds.id of the kernels' names
-    notes: tuple[str, ...]  # for readers of the report
-    whole: Callable[[], GpuOperationsData]  # returns all operations, read once
-
-    @property
-    def signatures(self) -> Signatures:
-        """The signatures of the kernels, which are read for them."""
-        return self.whole().signatures
-
-
 def read_gpu_operations(database: Database) -> GpuOperationsData:
     """Read the GPU operations."""
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
@@ -429,75 +284,30 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
     notes = list[str]()
     kernels = read_table(database, schema.KERNEL, _signed_chunks(database, signer), notes)
     names = signer.signatures.name
-    operations = _with_others(
-        database, kernels.extents, lambda key: _kernels_of(kernels.rows(key), names), notes
+    copies, memsets, graphs = (
+        read_table(
+            database, table, usable_chunks(database, table, present_columns(database, table)), notes
+        )
+        for table in (schema.MEMCPY, schema.MEMSET, schema.GRAPH)
     )
-    return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
-
-
-def read_gpu_outline(database: Database) -> GpuOutlineData:
-    """Read the GPU operations, with kernels only on first use: there may be millions."""
-    expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
-    notes, name_ids = list[str](), set[int]()
-    extents = _kernel_extents(database, name_ids, notes)
-    whole = cache(partial(read_gpu_operations, database))
-    operations = _with_others(
-        database,
-        extents,
-        lambda key: KernelsOnDemand(
-            *extents.get(key, NO_ROWS), lambda: whole().operations[key].kernels
-        ),
-        notes,
-    )
-    return GpuOutlineData(operations, frozenset(name_ids), tuple(notes), whole)
-
-
-def _with_others(
-    database: Database,
-    ranks: Iterable[RankKey],
-    kernels_of: Callable[[RankKey], Kernels | KernelsOnDemand],
-    notes: list[str],
-) -> dict[RankKey, RankOperations]:
-    def others(table: schema.Table) -> GpuTable:
-        columns = present_columns(database, table)
-        return read_table(database, table, usable_chunks(database, table, columns), notes)
-
-    kinds = read_kinds(database)
-    copies, memsets, graphs = map(others, (schema.MEMCPY, schema.MEMSET, schema.GRAPH))
     note_unknown_sizes(copies, notes)
-    if graphs.extents:
+    if graphs:
         notes.append(
-            f"{sum(extent.number for extent in graphs.extents.values())} CUDA graph launches were"
+            f"{sum(len(rows.starts) for rows in graphs.values())} CUDA graph launches were"
             " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
             f" (collect with {schema.GRAPH.flag})"
         )
-    return {
+    kinds = read_kinds(database)
+    operations = {
         key: RankOperations(
-            kernels_of(key),
-            _copies_of(copies.rows(key), kinds),
-            _copies_of(memsets.rows(key), kinds),
-            Operations(*_base(graphs.rows(key))),
+            _kernels_of(kernels.get(key, _NO_ROWS), names),
+            _copies_of(copies.get(key, _NO_ROWS), kinds),
+            _copies_of(memsets.get(key, _NO_ROWS), kinds),
+            Operations(*_base(graphs.get(key, _NO_ROWS))),
         )
-        for key in sorted({*ranks, *copies.extents, *memsets.extents, *graphs.extents})
+        for key in sorted({*kernels, *copies, *memsets, *graphs})
     }
-
-
-def _kernel_extents(
-    database: Database, name_ids: set[int], notes: list[str]
-) -> dict[RankKey, Extent]:
-    """Extents of each rank's kernels; adds the ids of their names."""
-    rows, unusable = ExtentsBuilder(), 0
-    columns = present_columns(database, schema.KERNEL)
-    name = next((name for name in NAMES if name in columns), None)
-    needed = [column for column in columns if column in (*NEEDED, name)]
-    for chunk, dropped in usable_chunks(database, schema.KERNEL, needed):
-        unusable += dropped
-        if len(chunk["start"]):
-            rows.add(*(chunk[column] for column in NEEDED))
-            check_few_processes(database, schema.KERNEL.name, len(rows))
-            name_ids.update([NULL] if name is None else pack(chunk[name]).distinct.tolist())
-    note_unusable(schema.KERNEL, unusable, notes)
-    return rows.finish()
+    return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
 
 
 def _kernels_of(rows: Rows, names: Int64) -> Kernels:
