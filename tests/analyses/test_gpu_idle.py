@@ -200,18 +200,25 @@ def test_launches_without_cost_leave_the_gpus_own_gaps(
     assert removing(None, [result]) == assumed
 
 
-def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(tmp_path: Path) -> None:
-    """The first of eight steps loads a library for 800 ms, the others wait 10 ms for data."""
-    builder = TraceBuilder().api("cuLibraryLoadData", 21 * MS, 821 * MS)
+@pytest.mark.parametrize("first", [150, 800])
+def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(
+    first: int, tmp_path: Path
+) -> None:
+    """The first of eight steps loads a library for long, the others wait 10 ms for data.
+
+    Which is a third of all idle time, or a twelfth.
+    """
+    builder = TraceBuilder().api("cuLibraryLoadData", 21 * MS, (21 + first) * MS)
     now = 0
     for number in range(8):
-        builder.nvtx(f"step {number}", now, now + (840 if number == 0 else 30) * MS)
+        length = 40 + first if number == 0 else 30
+        builder.nvtx(f"step {number}", now, now + length * MS)
         builder.kernel(now, now + 19 * MS, TORCH, launch=(now, now + US))
         if number:
             builder.nvtx("load batch", now + 19 * MS, now + 29 * MS)
-        late = now + (822 if number == 0 else 29) * MS
+        late = now + (22 + first if number == 0 else 29) * MS
         builder.kernel(late, late + MS, TORCH, launch=(late - US, late))
-        now += (840 if number == 0 else 30) * MS
+        now += length * MS
     result = judged(tmp_path, builder)
     assert result.main_causes[0] is IdleCause.SETUP
     assert result.other_in_step is IdleCause.DATA_LOADING

@@ -148,8 +148,8 @@ class GpuIdleMetrics(f.Metrics):
     step_cause: Annotated[
         str | None,
         f.one_of(*(cause.value for cause in IdleCause)),
-        "what makes most of `per_step_ns`, where that is no considerable part of `idle_ns`; else"
-        " null",
+        "what makes most of `per_step_ns`, where what makes most of `idle_ns` is no considerable"
+        " part of it; else null",
     ]
     coverage: Annotated[
         f.Fraction,
@@ -219,7 +219,7 @@ class GpuIdleResult(RankResult, frozen=True):
 
     @property
     def other_in_step(self) -> IdleCause | None:
-        """What makes most of the mean steady step's idle time, if it does not matter in all."""
+        """What makes most of the mean steady step's idle time, if the first cause does not."""
         cause = self.metrics.step_cause
         return None if cause is None else IdleCause(cause)
 
@@ -237,11 +237,9 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
     silent = by_cause[IdleCause.UNKNOWN] - unlaunched
     in_step = {cause: covered_in_mean(rank, window, causes.of(cause)) for cause in IdleCause}
-    matter, in_most = (
-        _that_matter(IdleCause, by_cause, idle_ns),
-        max(IdleCause, key=in_step.__getitem__),
-    )
-    is_other = 2 * in_step[in_most] >= sum(in_step.values()) > 0 and in_most not in matter
+    matter = _that_matter(IdleCause, by_cause, idle_ns)
+    in_all, in_most = (max(IdleCause, key=of.__getitem__) for of in (by_cause, in_step))
+    is_other = in_step[in_all] < MIN_SHARE * sum(in_step.values())
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
@@ -258,7 +256,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         unknown_ns=(unlaunched, silent),
         in_step=in_step,
         details={cause: details(rank, window, cause) for cause in {*matter, in_most}},
-        evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),
+        evidence=_evidence(rank, idle, causes, in_all),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
         is_of_profiler=rank.trace.format == KINETO_FORMAT,
@@ -269,7 +267,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         allocated=allocations(rank, window),
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
         launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
-        place=_place(rank, window, max(IdleCause, key=lambda cause: by_cause[cause])),
+        place=_place(rank, window, in_all),
     )
 
 
@@ -422,7 +420,9 @@ def _advice(result: GpuIdleResult) -> list[str]:
     if result.why_unknown is not None:
         why = result.why_unknown
         lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
-    main = [*filter(None, [result.other_in_step]), *result.main_causes]
+    main = result.main_causes
+    if result.other_in_step is not None:  # then what happened in other steps comes last
+        main = sorted({result.other_in_step, *main}, key=lambda cause: -result.in_step[cause])
     setup = result.details.get(IdleCause.SETUP, ())
     unknown: list[str] = []
     if IdleCause.UNKNOWN in main and result.why_unknown is None:

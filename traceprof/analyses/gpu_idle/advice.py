@@ -25,9 +25,9 @@ SLEEPS_FOR = (
 _ANY_PROGRAM: Advice = {
     IdleCause.TURNAROUND: (
         (
-            "On the host there is nothing to do: it had launched in time, and the GPU takes up to"
-            f" {MAX_TURNAROUND_NS // 1000} µs from one operation to the next. Fewer, larger kernels"
-            " leave fewer such gaps, and CUDA graphs shorten them"
+            "Launch fewer, larger kernels: the GPU takes up to"
+            f" {MAX_TURNAROUND_NS // 1000} µs from one operation to the next, which CUDA graphs"
+            " shorten; the host had launched in time: there is nothing to do there"
         ),
     ),
     IdleCause.MPI: (
