@@ -28,10 +28,17 @@ from traceprof.run.guard import OptionalPart, collected_failures, optional
 for _module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
     if not _module.name.endswith("__main__"):
         import_module(_module.name)
+_EVERY = 3  # of the parts each third fails in the quick tests, too
 PARTS = [
-    pytest.param(part, id=f"{part.ids[0]} {part.function.__qualname__}")
+    pytest.param(
+        part,
+        id=f"{part.ids[0]} {part.function.__qualname__}",
+        marks=[pytest.mark.long] if number % _EVERY else [],
+    )
     # Workers of pytest-xdist may import modules in another order.
-    for part in sorted(guard.PARTS, key=lambda part: (part.ids, part.function.__qualname__))
+    for number, part in enumerate(
+        sorted(guard.PARTS, key=lambda part: (part.ids, part.function.__qualname__))
+    )
 ]
 TWO_RANKS, UNMARKED = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "exposed-waiting"))
 
