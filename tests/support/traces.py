@@ -203,21 +203,10 @@ def result_of(path: Path) -> RunResult:
         return analysis.result
 
 
-_closed: dict[tuple[Path, bool | None], Analysis] = {}
-
-
 def closed_analysis(*paths: Path, savings: bool | None = False, **options: Any) -> Analysis:
-    """Analyse reports with these options, and close them: what was found stays.
-
-    Samples are analysed once.
-    """
-    key = (paths[0], savings)
-    if key in _closed and len(paths) == 1 and not options:
-        return _closed[key]
+    """Analyse reports with these options, and close them: what was found stays."""
     analysis = analyze(*paths, options=Options(savings=savings, **options))
     analysis.close()
-    if len(paths) == 1 and paths[0] in SAMPLES and not options:
-        _closed[key] = analysis
     return analysis
 
 
