@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.reference.overlap_slowdown import reference
@@ -16,12 +15,7 @@ from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, WITH_DDP, ranks_of
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.placed_kernels import unit_starts
-from traceprof.analyses.overlap_slowdown import (
-    OverlapSlowdownResult,
-    SlowedKernels,
-    keep_rates,
-    slowed_kernels,
-)
+from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult, slowed_kernels
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 from traceprof.run.steady_steps import steady_steps
@@ -396,25 +390,3 @@ def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -
     # By signature alone 357 could be compared; only 17 of them ran alone at their place.
     missing = judged(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite")
     assert_missing(missing, "17 (2.3 % of their time)", "no_sync()")
-
-
-@pytest.mark.parametrize("path", GPU_SAMPLES)
-def test_rates_of_the_whole_run_are_those_that_slowed_kernels_compare(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overlap_slowdown, "_MIN_KEPT", 0)
-    with ranks_of(path) as ranks:
-        for rank in ranks:
-            computes = np.flatnonzero(~rank.is_communication_kernel)
-            expected = slowed_kernels(rank)
-            last = int(rank.operations.kernels.start_ns[computes[-1]])
-            for end_ns, is_kept in ((last + 1, True), (last, False)):
-                rank.release()
-                rates = overlap_slowdown.run(rank, Window(rank.window.start_ns, end_ns)).rates
-                assert rates is not None
-                rank.release()
-                keep_rates(rank, rates)
-                assert (overlap_slowdown._rates in rank.cache) == is_kept
-                known = slowed_kernels(rank)
-                for name in SlowedKernels.__struct_fields__:
-                    assert np.array_equal(getattr(known, name), getattr(expected, name))

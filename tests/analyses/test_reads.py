@@ -69,12 +69,14 @@ def test_analyses_read_what_there_is() -> None:
 
 
 def test_what_is_read_reads_too() -> None:
-    needed = wanted(["straggler"], is_replayed=False, has_several_reports=False)
-    assert needed.measurements == {"arrivals", "placed", "stalls"}
+    needed = wanted(["pipeline-bubble"], is_replayed=False, has_several_reports=False)
+    assert needed.measurements == {"arrivals", "passes"}
     assert {name.rpartition(".")[2] for name in needed.read} == {
         "breakdown",
+        "exposed_communication",
         "gpu_idle",
-        "straggler",
+        "overlap_slowdown",
+        "pipeline_bubble",
     }
     # Clocks are of several reports.
     alone, several = (

@@ -11,7 +11,7 @@ from tests.support.builders import TraceBuilder, arrivals, session
 from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals, PackedArrivals, run
-from traceprof.ranks.lateness import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
+from traceprof.ranks.lateness import MORE_WORK, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
 from traceprof.run.session_clocks import seeded
@@ -26,7 +26,7 @@ def _of(num: int) -> Arrivals:
     spent = {name: np.cumsum(rng.integers(0, 1 << 20, num)).tolist() for name in TIME_CATEGORIES}
     columns: dict[str, Any] = {
         name: rng.integers(-1, 1 << 40, num)
-        for name in ("bytes", "sequence", "launch_ns", "stalled", "kernels", "peer", "stream")
+        for name in ("bytes", "sequence", "launch_ns", "kernels", "peer", "stream")
     }
     length = rng.integers(0, 1 << 33, num)
     return arrivals(3, start.tolist(), (start + length).tolist(), spent=spent, **columns)
@@ -86,7 +86,6 @@ def test_what_was_spent_until_each_operation(tmp_path: Path) -> None:
     assert at_start == [before, after]
     assert at_end == [between, {**after, "communication": 4 * MS}]
     assert (found.kernels_at_start.tolist(), found.kernels_at_end.tolist()) == ([1, 7], [2, 7])
-    assert found.stalled_at_end_ns.tolist() == [0, 0]
 
 
 # Two operations: the ranks leave the first at 1 ms, and all but the late one are at the second at
@@ -131,13 +130,6 @@ def test_as_many_kernels_are_the_same_ones(kernels: int, told: str) -> None:
     usual = {"spent": {"compute": [0, 10 * MS]}, "kernels": [0, 100]}
     cause = known(found({"spent": {"compute": [0, 16 * MS]}, "kernels": [0, kernels]}, usual))
     assert cause.what == told
-
-
-def test_a_full_queue_counts_before_what_it_makes_late() -> None:
-    usual = {"spent": {"compute": [0, 10 * MS]}}
-    late = {"spent": {"compute": [0, 10 * MS], "launch": [0, 6 * MS]}, "stalled": [0, 4 * MS]}
-    cause = known(found(late, usual))
-    assert cause.what == QUEUE
 
 
 def test_several_small_parts_are_no_cause() -> None:

@@ -316,7 +316,7 @@ def arrivals(
     parts = np.zeros((num, len(TIME_CATEGORIES)), np.int64)
     for name, values in (spent or {}).items():
         parts[:, TIME_CATEGORIES.index(name)] = values
-    stalled, kernels = given.pop("stalled", unknown * 0), given.pop("kernels", unknown * 0)
+    kernels = given.pop("kernels", unknown * 0)
     inside = given.pop("inside", np.ones(num, np.int64)) > 0
     names = ("bytes", "sequence", "peer", "root", "peer_in_communicator", "direction")
     defaults = dict.fromkeys((*names, "world_size", "called_ns", "launch_ns"), unknown)
@@ -333,12 +333,9 @@ def arrivals(
         communicator=column(-1 if communicator is None else 0, num),
         group=column(-1 if group is None else 0, num),
         stream=given.pop("stream", column(7, num)),
-        host_code={},
         **(defaults | given),
         cumulative_ns_at_start=parts,
         spent_at_end_ns=parts.copy(),
-        stalled_at_start_ns=stalled,
-        stalled_at_end_ns=stalled,
         kernels_at_start=kernels,
         kernels_at_end=kernels,
         window_ns=1_000_000,

@@ -207,7 +207,10 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     )
 
 
-def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResult:
+OfUses = TypeVar("OfUses", "CollectivesResult", "ProcessGroupsResult")
+
+
+def refined(result: OfUses, ranks: RankComparison) -> OfUses:
     """Return the same with rates of transfers, where operations were matched with other ranks'."""
     transfers = ranks.transfers_of(result.rank)
     uses = tuple(
@@ -406,6 +409,7 @@ class ProcessGroupsResult(Record, frozen=True):
     exposed: Intervals  # when the rank communicated and did not compute
     num_threads: int | None  # of the process; None if the report does not say
     window_ns: int  # the length of the window
+    peaks_gb_per_s: Mapping[str, float | None] = {}  # none is known
 
 
 def process_groups(rank: Rank, window: Window) -> ProcessGroupsResult:
@@ -441,18 +445,6 @@ def process_groups(rank: Rank, window: Window) -> ProcessGroupsResult:
         num_threads=rank.trace.num_threads(rank.process),
         window_ns=window.length_ns,
     )
-
-
-def refined_process_groups(
-    result: ProcessGroupsResult, ranks: RankComparison
-) -> ProcessGroupsResult:
-    """Return the same with rates of transfers, as `collectives.refined` does."""
-    transfers = ranks.transfers_of(result.rank)
-    uses = tuple(
-        with_transfer(use, transfers.get((use.operation, use.communicator)), {})
-        for use in result.uses
-    )
-    return replace(result, uses=uses)
 
 
 def _row(call: CallLabel) -> _Row:

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.results import RankResult
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
@@ -177,13 +178,9 @@ _HALF_THE_BYTES = 0.5
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     """Add up the kernels whose names say that they multiply FP32 numbers."""
     kernels = rank.operations.kernels
-    ids = distinct_values(kernels.name_of_signature)
-    names = [rank.kernel_names[id_] for id_ in ids.tolist()]
-    kinds = [
-        kernel_kind(name, communicates=id_ in rank.communication_operations)
-        for id_, name in zip(ids.tolist(), names, strict=True)
-    ]
-    of_signature = np.searchsorted(ids, kernels.name_of_signature)
+    names, of_signature = named_signatures(rank)
+    communicating = {rank.kernel_names[id_] for id_ in rank.communication_operations}
+    kinds = [kernel_kind(name, communicates=name in communicating) for name in names]
     multiplies = [kind.category in MAIN_COMPUTE for kind in kinds]
     is_matrix = np.array(multiplies, np.bool_)[of_signature]
     is_known = np.array([_is_known(kind) for kind in kinds], np.bool_)[of_signature]

@@ -84,19 +84,11 @@ class SlowedKernels(Record, frozen=True):
 class SlowedRates(Record, frozen=True):
     """How much longer communication makes kernels, by signature: what was found by comparing."""
 
-    # the number of compute kernels that were compared, beside communication or not
-    num_compared: int
     signature: Int64  # int64[s], ascending: of the kernels beside communication
     # float64[4, s], as `SlowedKernels` has them: `rate`, `least`, `most` and `limit`
     rates: Float64
     is_elsewhere: Mask  # bool[s], known from kernels at other places only
     is_unknown: Mask  # bool[s], none of the signature ran alone
-
-
-def keep_rates(rank: Rank, rates: SlowedRates) -> None:
-    """Keep what was found by comparing the kernels of a rank, unless others were compared."""
-    if rates.num_compared == np.count_nonzero(~rank.is_communication_kernel):
-        rank.cache.keep(_rates, rates)
 
 
 def slowed_kernels(rank: Rank) -> SlowedKernels:
@@ -105,17 +97,12 @@ def slowed_kernels(rank: Rank) -> SlowedKernels:
 
 
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
-    rates = rank.cache.get(_rates, rank)
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    return slowed_of(rank, computes, _times(rank, computes)[1], rates)
+    beside = beside_communication(rank, computes)
+    return _slowed_of(rank, computes, beside.beside_ns, _rates_of(rank, computes, beside))
 
 
-def _rates(rank: Rank) -> SlowedRates:
-    computes = np.flatnonzero(~rank.is_communication_kernel)
-    return rates_of(rank, computes, beside_communication(rank, computes))
-
-
-def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates) -> SlowedKernels:
+def _slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates) -> SlowedKernels:
     """Return the kernels beside communication of some that were compared.
 
     `beside_ns`: during which something communicated. `known`: what comparing them found.
@@ -139,7 +126,7 @@ def slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates)
     )
 
 
-def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
+def _rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
     """Return by how much communication makes kernels longer, by signature."""
     signature = rank.operations.kernels.packed_signature.kept.take(computes)
     rates = np.zeros((4, int(signature.max(initial=0)) + 1))
@@ -170,9 +157,7 @@ def rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowed
         limit[beside.compared.signature] = most
     slowed = distinct_values(signature[beside.is_beside])
     is_elsewhere = is_in(slowed, elsewhere.signature)
-    return SlowedRates(
-        len(computes), slowed, rates[:, slowed], is_elsewhere, is_unknown[slowed] & ~is_elsewhere
-    )
+    return SlowedRates(slowed, rates[:, slowed], is_elsewhere, is_unknown[slowed] & ~is_elsewhere)
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
@@ -281,7 +266,6 @@ MIN_MATCHED = 0.2
 MIN_SLOWDOWN = 1.05
 MIN_SURE_SLOWDOWN = 1.02
 MIN_STANDARD_ERRORS = 3
-_MIN_KEPT = 50_000  # kernels, the comparison of which takes far longer than to keep its outcome
 
 
 class OverlapSlowdownResult(RankResult, frozen=True):
@@ -316,9 +300,6 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     # step
     num_elsewhere: int
     num_unknown: int  # those whose like never ran alone
-    # by how much communication makes kernels longer, by signature; None of so few that they are
-    # compared again where it is needed
-    rates: SlowedRates | None
     # the median grid of the communication kernels, which is NCCL's number of channels and so of
     # SMs; None if none has a grid
     num_sms_taken: int | None
@@ -360,8 +341,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     half = intervals.union(
         kernels.start_ns.take(kernel), np.minimum(kernels.ends(kernel), window.end_ns)
     )
-    rates = rates_of(rank, chosen, beside)
-    slowed = slowed_of(rank, chosen, beside.beside_ns, rates)
+    slowed = _slowed_of(rank, chosen, beside.beside_ns, _rates_of(rank, chosen, beside))
     num_elsewhere, num_unknown = slowed.num_elsewhere, slowed.num_unknown
     kernel, at_most_ns = slowed.kernel, slowed.at_most_ns
     del slowed  # there can be many
@@ -395,7 +375,6 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         per_step_at_most_ns=per_step_at_most_ns,
         num_elsewhere=num_elsewhere,
         num_unknown=num_unknown,
-        rates=rates if len(chosen) >= _MIN_KEPT else None,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.links.link_usage import exposed_copies
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
@@ -94,7 +95,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     blocked = None
     if rank.calls is not None and (len(called) or not len(chosen)):
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
-    exposed = _exposed(rank, window, chosen)
+    exposed = exposed_copies(rank, chosen, window)
     cost = _with_idle(rank, window, exposed, called)
     num_large, num_known = int(large.sum()), int(known.sum())
     metrics = PageableCopyMetrics(
@@ -184,13 +185,6 @@ def _gb_per_s(rank: Rank, chosen: Mask) -> float | None:
     copies = rank.operations.copies
     busy = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]).measure_ns
     return intervals.total(copies.bytes[chosen]) / busy if busy else None
-
-
-def _exposed(rank: Rank, window: Window, chosen: Int64) -> Intervals:
-    copies = rank.operations.copies
-    copying = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen])
-    exposed = intervals.subtract(intervals.subtract(copying, rank.compute), rank.communication)
-    return intervals.clip(exposed, window.start_ns, window.end_ns)
 
 
 def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) -> Intervals:

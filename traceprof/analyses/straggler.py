@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses import breakdown, gpu_idle, uneven_kernels
+from traceprof.analyses import breakdown, uneven_kernels
 from traceprof.analyses.steps import steady_spans
 from traceprof.ranks.lateness import (
     MORE_WORK,
     OUTSIDE,
-    QUEUE,
     SLOWER,
     SLOWER_COMPUTE,
     UNEXPLAINED,
@@ -40,48 +39,15 @@ if TYPE_CHECKING:
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.waits import GroupWaits
 
-_OF_HOST = ("launch", "host code", "waiting")
 
-
-def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
+def details(measured: MeasuredRun, rank: int, cause: str) -> str:
     """Return the numbers behind a cause; empty if nothing else was measured."""
     if cause in {SLOWER, MORE_WORK}:
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
             longer = percent(metrics.slower - 1)
             return f"{longer} longer than its peers, {uneven_kernels.because(metrics)}"
-    if cause in _OF_HOST:
-        stalls = next((host for host in measured.stalls if host.rank == rank), None)
-        # A stall is the cause only where it makes up most of the lateness.
-        if stalls is not None and stalls.unknown is None and 2 * stalls.idle_ns >= lateness_ns > 0:
-            return (
-                f"{counted(len(stalls), 'call')} of its host stalled, for"
-                f" {duration(stalls.stalled_ns)} beyond the usual, and its GPU idled for"
-                f" {duration(stalls.idle_ns)}"
-            )
-    if cause == SLOWER_COMPUTE:
-        return _longer_code(measured, rank, lateness_ns)
-    if cause == "data loading":
-        idle = next((gaps for gaps in measured.results.of(gpu_idle) if gaps.rank == rank), None)
-        loading_ns = 0 if idle is None else idle.metrics.data_loading_ns
-        if loading_ns:
-            return f"its GPU idled for {duration(loading_ns)} for it"
     return ""
-
-
-def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
-    """Return the operator that makes up half of a rank's lateness, or garbage collection."""
-    spent = {packed.others.rank: packed.others.host_code for packed in measured.arrivals}
-    own = spent.pop(rank, {})
-    longer_ns = {
-        name: ns - median_of([others.get(name, 0) for others in spent.values()])
-        for name, ns in own.items()
-        if spent
-    }
-    name = max(longer_ns, key=lambda name: longer_ns[name], default="")
-    if not name or 2 * longer_ns[name] < lateness_ns:
-        return ""
-    return f"{name}, {duration(int(longer_ns[name]))} more than elsewhere"
 
 
 MIN_STEPS = 6
@@ -134,7 +100,6 @@ def held_up_steps(
 BECAUSE: dict[str, str] = {
     SLOWER: "the same kernels take longer there",
     MORE_WORK: "it runs other or more kernels than the others",
-    QUEUE: "its launch queue was full, so that the operation was launched late",
     "launch": "its host launched late: the GPU had nothing to do",
     "sync": "its host waited for the GPU before it launched more",
     "blocking copy": "it was busy with a copy, or its host waited for one",
@@ -164,13 +129,6 @@ ADVICE: dict[str, tuple[str, ...]] = {
             " tokens"
         ),
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
-    ),
-    QUEUE: (
-        (
-            "Launch the communication before the kernels that fill the queue, or from a thread of"
-            " its own"
-        ),
-        "Fewer, larger launches: CUDA graphs, torch.compile, fused optimizers",
     ),
     "launch": (
         (
@@ -232,7 +190,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
 
 
 ID = "straggler"
-READS: tuple[str, ...] = ("arrivals", "placed", "stalls", "gpu-idle")
+READS: tuple[str, ...] = ("arrivals", "placed", "passes")
 
 
 class StragglerMetrics(f.Metrics):
@@ -322,7 +280,7 @@ def _run(measured: MeasuredRun) -> StragglerResult:
             share_per_step=_share_per_step(
                 lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
             ),
-            details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
+            details=details(measured, lag.metrics.rank, lag.metrics.cause),
         )
         for lag in _stragglers(ranks, arrivals, held)
     )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals, labels
+from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
@@ -472,13 +473,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     kernels = rank.operations.kernels
     computes = ~rank.is_communication_kernel
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & computes)
-    ids = distinct_values(kernels.name_of_signature)
-    texts = [rank.kernel_names[id_] for id_ in ids.tolist()]
-    names = sorted(set(texts))
-    place = {name: index for index, name in enumerate(names)}
-    of_signature = np.array([place[text] for text in texts], np.int64)[
-        np.searchsorted(ids, kernels.name_of_signature)
-    ]
+    names, of_signature = named_signatures(rank)
     which = of_signature.take(kernels.packed_signature.at(chosen))
     kinds = [kernel_kind(name, communicates=False) for name in names]
     traits = NameTraits.of(names, kinds)

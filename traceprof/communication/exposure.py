@@ -9,9 +9,10 @@ blocking dependency: the next compute needed the operation, so there was nothing
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import astuple
 
 from traceprof import intervals
 from traceprof.communication.readiness import (
@@ -264,56 +265,22 @@ class Exposure(Record, frozen=True):
 class PackedExposure(Record, frozen=True):
     """An `Exposure` in fewer bytes, to keep."""
 
-    data: PackedColumns  # its columns; of pieces, the differences between their starts
+    data: PackedColumns  # its columns
     is_judged: bool  # as there
     has_events: bool  # as there
 
     @classmethod
     def of(cls, exposed: Exposure) -> PackedExposure:
         """Pack an exposure."""
-        return cls(
-            pack_all(
-                (
-                    exposed.kernel,
-                    exposed.start_ns,
-                    exposed.exposed_ns,
-                    exposed.late_launch_ns,
-                    exposed.queued_ns,
-                    exposed.rest,
-                    exposed.line,
-                    exposed.idle_compute_ns,
-                    exposed.first_piece,
-                    exposed.piece_end_ns - exposed.piece_start_ns,
-                    np.diff(exposed.piece_start_ns, prepend=exposed.start_ns[:1]),
-                )
-            ),
-            exposed.is_judged,
-            exposed.has_events,
-        )
+        *columns, is_judged, has_events = astuple(exposed)
+        return cls(pack_all(columns), is_judged, has_events)
 
     @property
     def unpacked(self) -> Exposure:
         """The exposure, unpacked anew at each use."""
-        kernel, start, exposed, late, queued, rest, line, idle_compute, first, length, gaps = (
-            unpack_all(self.data)
-        )
-        piece_start = np.cumsum(gaps)
-        piece_start += start[:1]
-        return Exposure(
-            kernel=kernel,
-            start_ns=start,
-            exposed_ns=exposed,
-            late_launch_ns=late,
-            queued_ns=queued,
-            rest=rest,
-            line=line,
-            idle_compute_ns=idle_compute,
-            first_piece=first,
-            piece_start_ns=piece_start,
-            piece_end_ns=piece_start + length,
-            is_judged=self.is_judged,
-            has_events=self.has_events,
-        )
+        names, values = Exposure.__struct_fields__, unpack_all(self.data)
+        columns: dict[str, Any] = dict(zip(names, values, strict=False))
+        return Exposure(**columns, is_judged=self.is_judged, has_events=self.has_events)
 
 
 class Neighbours(Record, frozen=True):

@@ -16,11 +16,8 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
-from traceprof.host.host_code import innermost_code
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
-from traceprof.host.launch_stalls import find_stalls, late_launches
-from traceprof.host.rank_stalls import garbage_collection
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
@@ -36,7 +33,7 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from traceprof.host.host_waits import SyncIdle
     from traceprof.host.idle_causes import IdleCauses
@@ -113,9 +110,6 @@ class Arrivals(Record, frozen=True):
     # start of this one
     cumulative_ns_at_start: Int64
     spent_at_end_ns: Int64  # int64[n, 11], the same up to its end
-    # int64[n], how long a full queue had kept launches from idle streams when it started
-    stalled_at_start_ns: Int64
-    stalled_at_end_ns: Int64  # int64[n], the same when it ended
     # int64[n], the number of compute kernels that had started when it started
     kernels_at_start: Int64
     kernels_at_end: Int64  # int64[n], the same when it ended
@@ -124,9 +118,6 @@ class Arrivals(Record, frozen=True):
     communicators: tuple[str, ...]  # NCCL's ids, and names of MPI's
     groups: tuple[str, ...]  # names of PyTorch's process groups
     num_kernels: int  # the number of kernels
-    # without a GPU, what forward, backward and optimizer ran in the part that findings are about:
-    # operators and garbage collections, in ns by name
-    host_code: Mapping[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -160,7 +151,6 @@ _COLUMNS = (
 _AT_START_AND_END = {
     "start_ns": "end_ns",
     "called_ns": "launch_ns",
-    "stalled_at_start_ns": "stalled_at_end_ns",
     "kernels_at_start": "kernels_at_end",
 }
 _SINCE_START = ("blocked_ns",)
@@ -236,7 +226,6 @@ def run(rank: Rank, window: Window) -> Arrivals:
     num_kernels = np.searchsorted(kernels.start_ns, times, side="left")
     num_kernels -= np.searchsorted(communicating, times, side="left")
     spent, num = _spent(rank, causes, times), len(start)
-    stalled = _stalled(rank) if len(start) else intervals.empty()
     names = tuple(dict.fromkeys((*sent.operations, BARRIER)))
     number = np.array([names.index(name) for name in _HOST_OPERATIONS], np.int64)
     communicator = calls.communicator + np.where(calls.communicator < 0, 0, len(sent.communicators))
@@ -271,8 +260,6 @@ def run(rank: Rank, window: Window) -> Arrivals:
         launch_ns=np.concatenate((sent.launch_ns, unknown)),
         cumulative_ns_at_start=spent[:num],
         spent_at_end_ns=spent[num:],
-        stalled_at_start_ns=intervals.covered_before(stalled, start),
-        stalled_at_end_ns=intervals.covered_before(stalled, end),
         kernels_at_start=num_kernels[:num],
         kernels_at_end=num_kernels[num:],
         window_ns=window.length_ns,
@@ -336,8 +323,6 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         launch_ns=unknown,
         cumulative_ns_at_start=spent[: len(start)],
         spent_at_end_ns=spent[len(start) :],
-        stalled_at_start_ns=none,
-        stalled_at_end_ns=none,
         kernels_at_start=none,
         kernels_at_end=none,
         window_ns=window.length_ns,
@@ -345,12 +330,6 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         communicators=(),
         groups=tuple(groups),
         num_kernels=0,
-        host_code=innermost_code(
-            rank.trace,
-            rank.process,
-            intervals.clip(rank.compute, window.start_ns, window.end_ns),
-            garbage_collection(rank),
-        ),
     )
 
 
@@ -366,19 +345,6 @@ def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
     spent[:, TIME_CATEGORIES.index("data loading")] = loading
     spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
     return spent
-
-
-def _stalled(rank: Rank) -> intervals.Intervals:
-    if rank.calls is None:
-        return intervals.empty()
-    stalls = find_stalls(rank)
-    if len(stalls) == 0:
-        return intervals.empty()
-    late = late_launches(rank, rank.calls, stalls, rank.window)
-    return intervals.intersect(
-        intervals.union(late.gap_start_ns, late.start_ns),
-        intervals.union(stalls.start_ns, stalls.end_ns),
-    )
 
 
 def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:

@@ -162,12 +162,7 @@ def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     return mean_of(np.minimum(low, late), np.minimum(high, late))
 
 
-SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
-    "slower kernels",
-    "more kernels",
-    "launch queue full",
-    "not explained",
-)
+SLOWER, MORE_WORK, UNEXPLAINED = "slower kernels", "more kernels", "not explained"
 SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
 """Causes for ranks without a GPU: they have no kernels to count, and time outside all ranges."""
 _ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
@@ -193,8 +188,6 @@ class _Excess(Record, frozen=True):
     It counts from the end of the operation at which the members were last together.
     """
 
-    # int64[r], how long a full queue kept launches, beyond the median of the others
-    stalled_ns: Int64
     # int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others
     spent_ns: Int64
     kernels: Int64  # int64[r], the number of compute kernels that ran
@@ -245,8 +238,6 @@ class Causes:
         beyond = self._beyond.get((number, row))
         if beyond is None:  # the same for each member that comes late to the operation
             beyond = self._beyond[number, row] = self._beyond_others(waits, since, row)
-        if 2 * int(beyond.stalled_ns[column]) >= late:
-            return QUEUE
         # Copying and waiting idle for a copy are one cause.
         parts = dict(zip(TIME_CATEGORIES, beyond.spent_ns[column].tolist(), strict=True))
         parts["blocking copy"] += parts.pop("copy")
@@ -265,9 +256,6 @@ class Causes:
         members = [self._arrivals[member] for member in waits.group.members]
         before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
         places = list(zip(members, before, at, strict=True))
-        stalled = np.array(
-            [member.stalled_at_start_ns[j] - member.stalled_at_end_ns[i] for member, i, j in places]
-        )
         spent = np.array(
             [
                 member.cumulative_ns_at_start[j] - member.spent_at_end_ns[i]
@@ -277,11 +265,10 @@ class Causes:
         kernels = np.array(
             [member.kernels_at_start[j] - member.kernels_at_end[i] for member, i, j in places]
         )
-        columns = np.concatenate([stalled[np.newaxis], spent.T, kernels[np.newaxis]])
+        columns = np.concatenate([spent.T, kernels[np.newaxis]])
         others = mean_of(*middle_of_others(columns))
         return _Excess(
-            stalled_ns=stalled - others[0],
-            spent_ns=spent - others[1:-1].T,
+            spent_ns=spent - others[:-1].T,
             kernels=kernels,
             kernels_of_others=others[-1],
             has_gpu=any(member.device is not None for member in members),

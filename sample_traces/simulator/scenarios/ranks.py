@@ -54,7 +54,6 @@ def _long(*launched: Kernel) -> tuple[Kernel, ...]:
 
 _FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _BACKWARD = _long(kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD)
-_SHORT = replace(kernels.ADD, duration_ns=60_000)
 """Fills the launch queue: 170 kernels beyond its limit take 10 ms."""
 
 
@@ -160,15 +159,9 @@ def _copying(host: Host) -> None:
     host.to_device(compute, 30 * _MIB, pageable=True)
 
 
-def _flooding(host: Host) -> None:
-    """Fill the launch queue from another stream, ahead of the communication."""
-    host.launch(stream(host, SIDE), *[_SHORT] * (_QUEUE_LIMIT + 170))
-
-
 STRAGGLERS: dict[str, Deviation] = {
     "balanced": Deviation(None),
     "slow-kernels": Deviation("slower kernels", slower=_SLOWER),
-    "launch-queue": Deviation("launch queue full", _flooding),
     "host": Deviation("launch", _starved),
     "sync": Deviation("sync", _synchronizing),
     "copy": Deviation("blocking copy", _copying),

@@ -189,7 +189,6 @@ RUN_SCENARIOS: dict[str, RunScenario] = {
         f"straggler-{plan}": RunScenario(f"The same, and one rank is late: {why}.", plan)
         for plan, why in {
             "slow-kernels": "its kernels take longer",
-            "launch-queue": "its launch queue is full",
             "host": "its host launches late",
             "sync": "it reads numbers within the step",
             "copy": "it copies from pageable memory",

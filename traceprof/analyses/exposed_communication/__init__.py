@@ -26,6 +26,7 @@ from traceprof.analyses.exposed_communication.reasons import (
     remedies,
     title,
 )
+from traceprof.analyses.links.link_findings import longest
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import num_inside
@@ -193,7 +194,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         compute_ns=compute_ns,
         metrics=metrics,
         num_operations=num_inside(rank.communication_spans, window),
-        longest=_longest(rank, exposed),
+        longest=longest(rank, exposed, "communication"),
         operations=operations,
         host_operations=_host_operations(rank, window),
         is_pytorch=rank.program.is_pytorch,
@@ -291,13 +292,6 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
     kinds = distinct_values(operations.kind[window.holds_start(operations.start_ns)]).tolist()
     calls = (rank.work.calls[kind] for kind in kinds)
     return frozenset(call.operation for call in calls if call is not None)
-
-
-def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[f.Evidence, ...]:
-    return tuple(
-        f.Evidence(start, end, rank.name_at(start) or "communication")
-        for start, end in exposed.longest(f.MAX_EVIDENCE)
-    )
 
 
 # -- words ----------------------------------------------------------------------------------------

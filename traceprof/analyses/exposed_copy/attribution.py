@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.gradient_buckets import of_operation
+from traceprof.communication.exposure import compute_after
 from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
@@ -100,9 +101,8 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     memory[is_memset] = np.where(
         is_in(set_memory, _UNIFIED), MemoryKind.MANAGED, MemoryKind.UNKNOWN
     )
-    return CopyOwners(
-        copy, direction, start, end, exposed, size, memory, _same_stream(rank, end, stream)
-    )
+    is_same_stream = compute_after(rank, end, stream).stream == stream
+    return CopyOwners(copy, direction, start, end, exposed, size, memory, is_same_stream)
 
 
 def _exposed(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
@@ -125,43 +125,6 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
     is_unified = is_in(copies.kind[copy], UNIFIED_COPIES)
     memory[is_unified & (memory == MemoryKind.UNKNOWN)] = MemoryKind.MANAGED
     return memory
-
-
-def _same_stream(rank: Rank, end_ns: Int64, stream: Int64) -> Mask:
-    """Return after which copies the next compute is on their stream; of several at once, any."""
-    same = np.zeros(len(end_ns), np.bool_)
-    if not len(end_ns):
-        return same
-    kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    computes = np.flatnonzero(~rank.is_communication_kernel)
-    start = kernels.start_ns.take(computes)
-    following = _next_start(start, end_ns)
-    if len(graphs):
-        following = np.minimum(following, _next_start(graphs.start_ns, end_ns))
-    same |= _any_starts(kernels.packed_stream.at(computes), start, following, stream)
-    if len(graphs):
-        same |= _any_starts(graphs.stream, graphs.start_ns, following, stream)
-    return same
-
-
-def _next_start(start_ns: Int64, times_ns: Int64) -> Int64:
-    """Return the first of ascending starts at or after each time; far off where there is none."""
-    return np.append(start_ns, intervals.BEYOND_NS)[np.searchsorted(start_ns, times_ns)]
-
-
-def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream: Int64) -> Mask:
-    """Return whether something starts at a time on a stream, bool[n]; `start_ns` ascends."""
-    distinct, place = np.unique(times_ns, return_inverse=True)
-    first = np.searchsorted(start_ns, distinct, side="left")
-    count = np.searchsorted(start_ns, distinct, side="right") - first
-    # The first operation that starts at each distinct time, then the second, and so on.
-    which = np.repeat(np.arange(len(distinct)), count)
-    streams = stream_of_start[np.arange(len(which)) + (first - np.cumsum(count) + count)[which]]
-    numbers, code = np.unique(np.append(streams, stream), return_inverse=True)
-    code = code.reshape(-1)
-    there = which * len(numbers) + code[: len(which)]
-    wanted = place.reshape(-1) * len(numbers) + code[len(which) :]
-    return is_in(wanted, there)
 
 
 def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:

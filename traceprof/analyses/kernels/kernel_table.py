@@ -114,6 +114,17 @@ class KernelTable(RankResult, frozen=True):
             )
 
 
+def named_signatures(rank: Rank) -> tuple[list[str], Int64]:
+    """Return the names of a rank's kernels, ascending, and by signature the index of its name."""
+    # Several ids may stand for the same text.
+    ids = distinct_values(rank.operations.kernels.name_of_signature)
+    texts = [rank.kernel_names[id_] for id_ in ids.tolist()]
+    names = sorted(set(texts))
+    place = {name: index for index, name in enumerate(names)}
+    of_id = np.array([place[text] for text in texts], np.int64)
+    return names, of_id[np.searchsorted(ids, rank.operations.kernels.name_of_signature)]
+
+
 def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable:
     """Add up the kernels that start in a window, including communication.
 
@@ -121,12 +132,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     """
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
-    # Several ids may stand for the same text.
-    ids = distinct_values(kernels.name_of_signature)
-    names = sorted({rank.kernel_names[id_] for id_ in ids.tolist()})
-    place = {name: index for index, name in enumerate(names)}
-    of_id = np.array([place[rank.kernel_names[id_]] for id_ in ids.tolist()], np.int64)
-    of_signature = of_id[np.searchsorted(ids, kernels.name_of_signature)]
+    names, of_signature = named_signatures(rank)
     which = of_signature.take(kernels.packed_signature.at(chosen))
     length = kernels.packed_length.at(chosen)
     count, total, median = _by_name(which, length, len(names))
@@ -141,9 +147,8 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     alike = steady_steps(rank, judged or window)
     steady = in_steady_steps(start, length, which, len(names), alike)
     order = sorted(np.flatnonzero(count).tolist(), key=lambda index: (-total[index], names[index]))
-    communicates = np.zeros(len(names), np.bool_)
-    for id_, index in zip(ids.tolist(), of_id.tolist(), strict=True):
-        communicates[index] |= id_ in rank.communication_operations
+    communicating = {rank.kernel_names[id_] for id_ in rank.communication_operations}
+    communicates = np.array([name in communicating for name in names], np.bool_)
     return KernelTable(
         rank=rank.rank,
         names=tuple(names[index] for index in order),

@@ -208,4 +208,4 @@ def _refined(measured: MeasuredRun) -> MeasuredRun:
 
 @optional("process_groups", otherwise=lambda result, _: result)
 def _with_rates(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroupsResult:
-    return collectives.refined_process_groups(result, ranks)
+    return collectives.refined(result, ranks)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown, launch_queue, overlap_slowdown
-from traceprof.analyses.overlap_slowdown import keep_rates
+from traceprof.analyses import breakdown, launch_queue
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import GraphEdges, WeightSets, schedule, solve
@@ -115,7 +114,6 @@ def run_graph(
     def part_of(ranks: list[tuple[int, Rank]]) -> ProcessPart:
         shift = clock_shift(analysis, ranks[0][1])
         stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
-        _keep_rates(analysis, ranks)
         part = process_part(
             ranks,
             shift,
@@ -219,14 +217,6 @@ def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
     """Return the launches of a rank's process that a full queue blocked, as they were measured."""
     known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
     return known[rank.rank] if rank.rank in known else find_stalls(rank)
-
-
-def _keep_rates(analysis: OpenAnalysis, ranks: Sequence[tuple[int, Rank]]) -> None:
-    """Cache the measured slowdown of kernels beside communication."""
-    known = {result.rank: result.rates for result in analysis.measured.of(overlap_slowdown)}
-    for _, rank in ranks:
-        if (rates := known.get(rank.rank)) is not None:
-            keep_rates(rank, rates)
 
 
 def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:
