@@ -49,7 +49,7 @@ BRANCHES = {
     ),
     "Document": ("traceprof.comparison.sides.LoadedSide",),
     "LoadedSide": ("traceprof.comparison.ask.compared",),
-    "d.Comparison": ("traceprof.reports.text.render_comparison",),
+    "d.Comparison": ("traceprof.reports.comparison_sections.render_comparison",),
 }
 
 

@@ -17,7 +17,7 @@ from traceprof.comparison.kernels import communication
 from traceprof.comparison.series import Series, why_unlike
 from traceprof.documents.analysis.model import CommunicationTotals, Document, TimedSteps
 from traceprof.documents.comparison import CommunicationChange, PartChange
-from traceprof.reports import text
+from traceprof.reports import comparison_sections
 from traceprof.run.step_ranges import StepsSource
 
 
@@ -223,7 +223,7 @@ def test_the_step_without_the_recorder(num_recordings: int) -> None:
         assert step.high == pytest.approx(-0.1 + 2.571 * error, rel=1e-3)
         (line,) = [
             line
-            for line in text.render_comparison(comparison).split("\n")
+            for line in comparison_sections.render_comparison(comparison).split("\n")
             if line.startswith("Without the recorder")
         ]
         assert line.startswith(

@@ -138,24 +138,6 @@ def stage_orders(folder: Path) -> list[list[int]]:
     return sorted(orders)
 
 
-def equal_factors(path: Path) -> list[list[float]]:
-    """Return the times of each stage's passes if stages were equal, as multiples of their own."""
-    passes = _read(path)[0]
-    sums: dict[tuple[str, int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    keys = []
-    for number, stage in enumerate(passes):
-        before: dict[tuple[str, int], int] = defaultdict(int)
-        for pass_ in stage:
-            place = before[pass_.kind, pass_.step] if pass_.kind else 0
-            before[pass_.kind, pass_.step] += 1
-            keys.append((number, (pass_.kind, pass_.step, place)))
-            sums[keys[-1][1]][number] += pass_.compute
-    factors: list[list[float]] = [[] for _ in passes]
-    for number, key in keys:
-        factors[number].append(sum(sums[key].values()) / len(passes) / sums[key][number])
-    return factors
-
-
 def _gaps(
     passes: list[list[_Pass]], messages: list[_Message], took: dict[int, int], *, moves: bool
 ) -> list[list[int]]:

@@ -347,7 +347,7 @@ def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
     with closing(analyze(path)) as analysis:
         variants = [Variant(), Variant(parse("no-sync"))]
         graph = run_graph(analysis, variants, keeps_processes=True)
-        waits = [kept.unpacked.process.host_waits for kept in graph.kept]
+        waits = [kept.process.host_waits for kept in graph.kept]
         steps, *_ = replayed_steps(graph)
     assert sum(int(one.is_needed.sum()) for one in waits) == 2 * 20
     (before, after), *_ = steps.tolist()
@@ -368,7 +368,7 @@ def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
     new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")
     with closing(analyze(traces / "pairs/v100_mpas_0_noasync.sqlite", options=options)) as analysis:
         graph = run_graph(analysis, [Variant(new_time)], keeps_processes=True)
-        process, rank = graph.kept[0].unpacked.process, analysis.run.ranks[0]
+        process, rank = graph.kept[0].process, analysis.run.ranks[0]
         rows = process.work.rows_of_kernels(0, rank)[of_vertical(rank)]
         times = solve(graph.plan, graph.weights)[process.start_node(rows), 0]
         said = float(np.median(np.diff(np.sort(times))))

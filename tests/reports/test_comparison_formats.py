@@ -15,9 +15,9 @@ from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.documents.comparison import Comparison
-from traceprof.reports import html, json, junit, markdown, text
+from traceprof.reports import html, json, junit, markdown
 from traceprof.reports.blocks import TableBlock
-from traceprof.reports.comparison_sections import MARKS, comparison_sections
+from traceprof.reports.comparison_sections import MARKS, comparison_sections, render_comparison
 
 HOSTILE = "<script>alert(1)</script> [x](y) **b** | `c` @all &amp; ::error::\x1b[31m\x00\n::x"
 GATES = ["step:-32.2%", "finding:late-allreduce", "step:-50%"]
@@ -62,7 +62,7 @@ def hostile(comparison: Comparison) -> Comparison:
 
 
 @pytest.mark.parametrize(
-    "render", [text.render_comparison, markdown.render_comparison, html.render_comparison]
+    "render", [render_comparison, markdown.render_comparison, html.render_comparison]
 )
 def test_all_that_is_said_is_in_each_format(
     comparison: Comparison, render: Callable[[Comparison], str]
@@ -120,7 +120,7 @@ def test_no_text_of_a_report_is_a_mark(hostile: Comparison) -> None:
     parsed(junit.render_comparison(hostile))
     for line in junit.github_annotations(hostile).splitlines():
         assert re.match(r"::(?:error|warning) title=", line)
-    shown = text.render_comparison(hostile)
+    shown = render_comparison(hostile)
     assert "\x1b" not in shown
     assert "\x00" not in shown
 
@@ -130,7 +130,7 @@ def test_paths_that_are_no_utf8_are_written() -> None:
     odd.reports[0].path = "a\udcff.sqlite"
     comparison = compare(odd, odd, gates=["step:+2%"])
     for render in (
-        text.render_comparison,
+        render_comparison,
         markdown.render_comparison,
         html.render_comparison,
         junit.render_comparison,
@@ -150,5 +150,5 @@ def test_the_second_line_says_which_part_changed_most() -> None:
     changes = {part.part: part.change_ns or 0 for part in compared.part_changes}
     sign = 1 if compared.parts.mean_step_ns > 0 else -1
     most = max(changes, key=lambda part: sign * changes[part])
-    shown = text.render_comparison(compared)
+    shown = render_comparison(compared)
     assert f"Most of the change: {most}, " in shown

@@ -18,7 +18,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.databases import change
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
-from traceprof.reports import text
+from traceprof.reports import comparison_sections
 from traceprof.reports.time_text import headline_lines
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def test_a_damaged_recording_is_compared_with_nothing(tmp_path: Path) -> None:
         assert "the recording after is incomplete" in (part.unknown or "")
     assert not compared.idle
     assert [gate.outcome for gate in compared.gates] == ["inconclusive"] * 2
-    assert "incomplete" in text.render_comparison(compared)
+    assert "incomplete" in comparison_sections.render_comparison(compared)
 
 
 @pytest.mark.parametrize(("share", "is_unusable"), [(0.05, False), (0.3, True)])

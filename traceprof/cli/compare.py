@@ -177,12 +177,15 @@ def _sources(first: str | None, others: Sequence[str]) -> list[str]:
 
 
 def _write(comparison: Comparison, output_format: str, output: str | None) -> None:
-    if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
-        from rich.console import Console
+    name = output_format
+    if output_format == "text":
+        from traceprof.reports.comparison_sections import comparison_report
 
-        from traceprof.reports import text
+        name = "comparison_sections"
+        if output in {None, STDOUT} and sys.stdout.isatty():
+            from rich.console import Console
 
-        Console().print(text.comparison_report(comparison))
-        return
-    module = import_module(f"traceprof.reports.{output_format}")
+            Console().print(comparison_report(comparison))
+            return
+    module = import_module(f"traceprof.reports.{name}")
     write_output([module.render_comparison(comparison)], output)

@@ -17,12 +17,10 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.replay.results import Answer as Answered
-    from traceprof.replay.results import Asked, SendName
+    from traceprof.replay.results import Asked
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]
-Direction = Literal["send", "receive", "exchange"]
-_DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
 
 
 class Baseline(Struct, forbid_unknown_fields=True):
@@ -43,33 +41,6 @@ class Baseline(Struct, forbid_unknown_fields=True):
     gates: tuple[Gate, ...]
 
 
-class Send(Struct, forbid_unknown_fields=True):
-    """A send or receive that recurs in every step."""
-
-    direction: Direction
-    peer: Annotated[Count, "The other rank."]
-    micro_batch: Annotated[
-        Count, "Number of messages before it in the step, in the same direction."
-    ]
-
-
-class StreamOrder(Struct, forbid_unknown_fields=True):
-    """The order in which a stream runs its sends in a step."""
-
-    rank: Count
-    sends: list[Send]
-
-
-class BlockedSend(Struct, forbid_unknown_fields=True):
-    """A send that waited behind another one on its stream although both sides were ready."""
-
-    rank: Annotated[Count, "Rank of the stream."]
-    blocked: Send
-    behind: Send
-    stage: Annotated[Count, "The rank that was left waiting for it."]
-    blocked_ns: Annotated[Count, "Waiting time in the median step."]
-
-
 class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Time of a step under an assumption, or the reason why there is no answer."""
 
@@ -87,9 +58,6 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
         str | None, "What to record to get an answer; null if nothing would help."
     ] = None
     note: str | None = None
-    orders: Annotated[
-        list[StreamOrder] | None, "New order of the sends, for streams whose order changes."
-    ] = None
 
 
 class WhatIfDocument(Struct):
@@ -106,14 +74,13 @@ class WhatIfDocument(Struct):
     critical_path: list[PathPart]
     refused: Annotated[str | None, "Why there are no answers at all for this run."]
     how_to_collect: str | None
-    blocked_sends: Annotated[list[BlockedSend], "Blocked sends, worst first; at most 20."]
-    unknown_sends: Annotated[str | None, "Why `blocked_sends` is unknown; null if it is known."]
+    blocked_sends: Annotated[list[str], "Always empty; earlier versions listed sends here."]
+    unknown_sends: Annotated[None, "Always null; earlier versions said why these were unknown."]
     schedules: Annotated[list[str], "Always empty; earlier versions listed times here."]
     step_paths: Annotated[list[StepPath], "Critical paths of the steps that --path-of asks for."]
 
 
 _baseline = maker(Baseline)
-_blocked = maker(BlockedSend, "blocked", "behind")
 
 
 def document(answers: Asked) -> WhatIfDocument:
@@ -128,10 +95,8 @@ def document(answers: Asked) -> WhatIfDocument:
         critical_path=list(whatif.critical_path),
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
-        blocked_sends=[
-            _blocked(send, _send(send.blocked), _send(send.behind)) for send in whatif.blocked_sends
-        ],
-        unknown_sends=whatif.unknown_sends,
+        blocked_sends=[],
+        unknown_sends=None,
         schedules=[],
         step_paths=list(answers.paths),
     )
@@ -151,13 +116,4 @@ def _answer(answer: Answered) -> Answer:
         change_ns=answer.change_ns,
         is_too_small=answer.is_too_small,
         note=answer.note or None,
-        orders=[
-            StreamOrder(order.rank, [_send(send) for send in order.sends])
-            for order in answer.orders
-        ]
-        or None,
     )
-
-
-def _send(send: SendName) -> Send:
-    return Send(_DIRECTIONS.get(send.direction, "exchange"), send.peer, send.micro_batch)

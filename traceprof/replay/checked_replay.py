@@ -21,7 +21,7 @@ from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.progress import UNHEARD
 from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
-from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
+from traceprof.replay.assumptions.run_change import changed_steps
 from traceprof.replay.graph.longest_path import CannotReplayError, CircularError
 from traceprof.replay.graph.process_part import LOADING, unseen_pace
 from traceprof.replay.graph.run_graph import (
@@ -30,7 +30,6 @@ from traceprof.replay.graph.run_graph import (
     lacks_calls,
     measured_steps,
     replayed_steps,
-    reweighed,
     run_graph,
     steady_shares,
 )
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_part import ProcessFacts
     from traceprof.replay.graph.run_graph import MapItems, RunGraph
     from traceprof.replay.graph.steps import Sample
-    from traceprof.replay.results import StreamOrder
     from traceprof.run.rank import Rank
 
 MAX_UNLAUNCHED = 0.01
@@ -292,7 +290,6 @@ class StepsUnder(Record, frozen=True):
     steps: Float64  # float64[s, w], ns, by `Way`
     # float64[s, w] each, for alternative readings of the assumption
     otherwise: tuple[Float64, ...] = ()
-    orders: tuple[StreamOrder, ...] = ()  # of sends, on streams where it differs
     # float64[s, w], if loading the data is the critical resource; None if it is not
     paced: Float64 | None = None
     note: str = ""  # why loading may be
@@ -349,14 +346,14 @@ class CheckedReplay(Record, frozen=True):
             return 0.0
         return max(part.loader_ns for part in self.graph.facts)
 
-    def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
+    def of(self, place: int, assumption: Assumption) -> StepsUnder | Refusal:
         """Return the step lengths under an assumption, or why they are not known."""
-        under: StepsUnder | CannotChange | None = assumption.refusal(self.analysis)
+        under: StepsUnder | Refusal | None = assumption.refusal(self.analysis)
         gate = failed(self.baseline.gates, assumption)
-        if gate is not None and not isinstance(under, CannotChange):
-            under = CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
+        if gate is not None and not isinstance(under, Refusal):
+            under = Refusal(why_not(gate), how_to_collect(self.analysis, gate))
         under = under or self._steps(place, assumption)
-        if isinstance(under, CannotChange):
+        if isinstance(under, Refusal):
             return under
         for other, reading in zip(self.others[place], assumption.others, strict=True):
             steps = self._steps(other, reading)
@@ -390,7 +387,7 @@ class CheckedReplay(Record, frozen=True):
             return replace(under, otherwise=otherwise, paced=paced, note=LOADING)
         return replace(under, otherwise=otherwise)
 
-    def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
+    def _steps(self, place: int, assumption: Assumption) -> StepsUnder | Refusal:
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
         if not assumption.changes_run:
@@ -398,11 +395,11 @@ class CheckedReplay(Record, frozen=True):
         numbers = range(self.first + low, self.first + high)
         graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
         changes = assumption.run_changes(self.analysis, graph)
-        if isinstance(changes, CannotChange):
+        if isinstance(changes, Refusal):
             return changes
         return self._changed(graph, changes)
 
-    def _changed(self, graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder | CannotChange:
+    def _changed(self, graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder | Refusal:
         others = [
             [*changes[:index], other, *changes[index + 1 :]]
             for index, change in enumerate(changes)
@@ -412,15 +409,14 @@ class CheckedReplay(Record, frozen=True):
         try:
             steps, *otherwise = [changed_steps(graph, ways, some) for some in (changes, *others)]
         except CircularError:
-            return CannotChange("the ranks would wait for each other forever")
+            return Refusal("the ranks would wait for each other forever")
         known = ~np.isnan(steps[:, 0])
         if not self.share[known].any():
-            return CannotChange("the ranks that count have none of the steps that count")
+            return Refusal("the ranks that count have none of the steps that count")
         for some in (steps, *otherwise):  # what is not known changes as the rest in the mean
             change = np.average((some - self.as_it_is)[known], 0, self.share[known])
             some[~known] = self.as_it_is[~known] + change
-        orders = tuple(order for change in changes for order in change.orders)
-        return StepsUnder(steps, tuple(otherwise), orders)
+        return StepsUnder(steps, tuple(otherwise))
 
     def own_change_ns(self, place: int, assumption: Assumption) -> float:
         """Return how the longest mean step changes: ranks that were staggered gain unequally."""
@@ -440,7 +436,7 @@ class CheckedReplay(Record, frozen=True):
             return 0.0, 0.0
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
         share, sums, covered = self.share_by_begin, [], []
-        parts = [part for part in self.graph.remaining if len(part.number) == len(share)]
+        parts = [part for part in self.graph.remaining if len(part.stream_ns[0]) == len(share)]
         for reading in (place, *self.others[place]):
             column = self.first + self.as_it_is.shape[1] * reading
             removed = max((float(share @ part.removed_ns[column]) for part in parts), default=0.0)
@@ -448,33 +444,21 @@ class CheckedReplay(Record, frozen=True):
             covered.append(max(covered_ns - removed, sums[-1]))
         return min(sums), min(covered)
 
-    def under(self, assumption: Assumption) -> CheckedReplay:
-        """Replay the same steps under another assumption, if the graph's processes are kept."""
-        replayed, others = _with_others([assumption.prepared(self.analysis)])
-        share = profilers_share(self.analysis)
-        variants = [variant for reading in replayed for variant in variants_of(reading, share)]
-        graph = reweighed(self.graph, variants)
-        by_begin, lengths, of_ranks = replayed_steps(graph)
-        slowest = slowest_rank(self.analysis.measured.of(breakdown))
-        own = self.share_by_begin @ _of_rank(slowest.rank, graph, of_ranks, by_begin)
-        return replace(self, graph=graph, lengths=lengths, own_lengths=own, first=0, others=others)
-
 
 def checked_replay(
     analysis: OpenAnalysis,
     assumptions: Sequence[Assumption],
     sample: Sample | None = None,
     *,
-    keeps_processes: bool = False,
     has_limits: bool = False,
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
     """Replay a run as measured, and under each assumption separately.
 
-    Without a sample, all steps are replayed. `keeps_processes` allows other assumptions later
-    (`CheckedReplay.under`), `has_limits` allows limits where threads wait for each other in
-    unknown ways. `map_items` prepares the processes of the run; `progress` counts them.
+    Without a sample, all steps are replayed. `has_limits` allows limits where threads wait for
+    each other in unknown ways. `map_items` prepares the processes of the run; `progress` counts
+    them.
     """
     refusal = cannot_be_replayed(analysis)
     if refusal is not None:
@@ -493,7 +477,6 @@ def checked_replay(
                 Variant(None, Reading(has_gpu_time=False)),
             ],
             sample,
-            keeps_processes=keeps_processes,
             map_items=map_items,
             progress=progress,
         )

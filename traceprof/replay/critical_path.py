@@ -135,7 +135,7 @@ class _Walk:
         self._begin, self._end = (round(float(times[node])) for node in rank_steps.nodes[[0, -1]])
         self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(rank_steps.nodes[-1]))
         self._times = times
-        self._kept = [packed.unpacked for packed in graph.kept]
+        self._kept = graph.kept
         self._kinds = [(kept, one) for kept in self._kept for one in kept.edges]
         self._first_edge = np.cumsum([0, *(len(one.source) for _, one in self._kinds)])
         self._parts: list[StepPathPart] = []

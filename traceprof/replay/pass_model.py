@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown, rank_work
+from traceprof.analyses import breakdown, pipeline_bubble, rank_work
 from traceprof.analyses.steps import slowest_rank, step_ns
+from traceprof.analyses.verdict.savings import RESOLUTION
 from traceprof.ranks.bubbles import Walk, meetings_of
 from traceprof.ranks.passes import OTHER
 from traceprof.ranks.pipelines import Pipeline, pipelines
+from traceprof.replay.results import Refusal
 from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.grouping import places
@@ -28,6 +30,7 @@ from traceprof.units import percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.measurements import MeasuredRun
+    from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.bubbles import Meetings
 
@@ -56,6 +59,27 @@ class ModelAnswer(Record, frozen=True):
         )
 
 
+def no_equal_stages(analysis: OpenAnalysis) -> Refusal:
+    """Return why no replay answers `equal-stages`: the model does, or why nothing does."""
+    return why_no_stages(analysis.measured) or Refusal("only the model of passes answers it")
+
+
+def why_no_stages(measured: MeasuredRun) -> Refusal | None:
+    """Return why the model has no answer to `equal-stages`; None if it has one."""
+    pipelines = pipeline_bubble.run(measured).pipelines
+    if not pipelines:
+        return Refusal(pipeline_bubble.NO_STAGES)
+    stages = [measured.passes[stage.member] for one in pipelines for stage in one.stages]
+    if not all((stage.kind != OTHER).any() for stage in stages):
+        why = (
+            "on some stage it is unknown which kernels belong to a forward and which to a backward"
+        )
+        return Refusal(why, pipeline_bubble.HOW_TO_COLLECT)
+    if equal_step(measured, "equal-stages") is None:
+        return Refusal("a model of its passes does not take as long as the recorded run")
+    return None
+
+
 def equal_step(measured: MeasuredRun, what: str) -> ModelAnswer | None:
     """Return a step with `equal-kernels` or `equal-stages`; None if the model cannot say."""
     return measured.cache.get(_answer, measured, what)
@@ -71,7 +95,8 @@ def _answer(measured: MeasuredRun, what: str) -> ModelAnswer | None:
         return None
     now = step_ns(slowest_rank(measured.of(breakdown)))
     length = model.run_ns(equal)
-    return ModelAnswer(now, round(now * min(length / model.own_ns, 1.0)), model.off)
+    gained = max(1 - length / model.own_ns, 0.0) * (1 + RESOLUTION)
+    return ModelAnswer(now, round(now * (1 - gained)), model.off)
 
 
 class _Model(Record, frozen=True):

@@ -19,43 +19,6 @@ if TYPE_CHECKING:
     from traceprof.run.summary import FailedReport
 
 
-_DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
-
-
-class SendName(Record, frozen=True, order=True):
-    """A send or receive that recurs in every step."""
-
-    direction: int  # 1 sends, 2 receives, 3 both
-    peer: int  # the other rank
-    micro_batch: int  # how many of the same direction and peer precede it in the step
-
-    @property
-    def way(self) -> str:
-        """The direction and the peer: `send to 1`."""
-        return f"{_DIRECTIONS.get(self.direction, 'exchange with')} {self.peer}"
-
-    def __str__(self) -> str:
-        """Return it as text."""
-        return f"{self.way} (micro-batch {self.micro_batch})"
-
-
-class StreamOrder(Record, frozen=True):
-    """The order in which a stream runs its sends in a step."""
-
-    rank: int  # the rank's number
-    sends: tuple[SendName, ...]  # of the stream
-
-
-class BlockedSend(Record, frozen=True):
-    """A send that waited behind another one of its stream although both sides were ready."""
-
-    rank: int  # whose stream
-    blocked: SendName  # the send
-    behind: SendName  # what it waited for
-    stage: int  # the rank that received its data that much later
-    blocked_ns: int  # in the median step
-
-
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
@@ -117,10 +80,10 @@ class Baseline(Record, frozen=True):
 
 
 class Refusal(Record, frozen=True):
-    """The reason for which a run cannot be replayed."""
+    """The reason for which a run cannot be replayed, or something not be assumed of it."""
 
     why: str  # in a few words
-    how_to_collect: str | None  # what to record so that it can, if that is known
+    how_to_collect: str | None = None  # what to record so that it can, if that is known
     baseline: Baseline | None = None  # the step as it is, where that much is known
 
 
@@ -138,8 +101,6 @@ class Answer(Record, frozen=True):
     # what to record for an answer, None if no recording of it would help
     how_to_collect: str | None = None
     note: str = ""  # what the answer leaves out
-    # in which order streams run their sends then, where that is another one
-    orders: tuple[StreamOrder, ...] = ()
     # by which share of what a step takes at least it lies below that, all of its interval
     below_floor: float = 0.0
 
@@ -152,9 +113,6 @@ class WhatIf(Record, frozen=True):
     critical_path: tuple[PathPart, ...]  # by rank, which parts the replayed steps run through
     refused: str | None  # why nothing can be said of the run at all, None if it can
     how_to_collect: str | None  # what to record for an answer, None if there is one
-    # which sends waited behind others of their stream, worst first
-    blocked_sends: tuple[BlockedSend, ...] = ()
-    unknown_sends: str | None = None  # why that is not known, None if it is
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, c
 from traceprof.replay.graph.process_part import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.steps import sample_of
-from traceprof.replay.pass_model import EQUAL, equal_step
+from traceprof.replay.pass_model import EQUAL, equal_step, why_no_stages
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import MAX_WITHOUT_STEPS, answered, with_floor
 from traceprof.run.rank import WindowKind
@@ -53,7 +53,8 @@ def savings(
     agree with the measurement, findings keep their upper bound: all time that they involve.
     `map_items` prepares the processes of the run for the replay.
     """
-    headline, assumed = verdict.headline, verdict.assumed
+    headline = verdict.headline
+    assumed = {id_: atoms for id_, atoms in verdict.assumed.items() if atoms != _BY_PASSES}
     is_compute = {finding.id for finding in verdict.findings if FINDINGS[finding.id].only_compute}
     if headline is None or not (assumed or is_compute):
         return verdict
@@ -96,12 +97,13 @@ def savings(
         for finding in findings
         if finding.id in costs and finding.id in assumed
     }
-    savings = _together(headline, replay, atoms_of, answers)
+    savings = _together(headline, replay, atoms_of, answers, map_items)
     headline = replace(headline.updated(findings), savings=savings)
     return replace(verdict, findings=findings, headline=headline)
 
 
 _NO_COMPUTE = ("kernel:.=0x",)
+_BY_PASSES = ("equal-stages",)  # the only assumption that the replay knows nothing of
 
 
 def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> tuple[Finding, ...]:
@@ -172,6 +174,10 @@ def _by_passes(finding: Finding, verdict: Verdict, measured: MeasuredRun) -> Fin
     if saving is not None and saving.assume == atoms[0]:
         return finding
     known = equal_step(measured, atoms[0])
+    if known is None and atoms == _BY_PASSES:
+        why = why_no_stages(measured)
+        saving = saving if why is None else _without_answer(saving, why.why)
+        return structs.replace(finding, saving=saving)
     if known is None or not finding.impact_ns:
         return finding
     share = FINDINGS[finding.id].share_of([f for f in verdict.findings if f.id == finding.id])
@@ -209,13 +215,7 @@ def _replayed(
             " of which a sample could be replayed",
             "mark steps, or run `traceprof whatif`, which replays all of them",
         )
-    return checked_replay(
-        analysis,
-        assumptions,
-        sample,
-        keeps_processes=len(assumptions) > 1,  # one alone is never replayed together with others
-        map_items=map_items,
-    )
+    return checked_replay(analysis, assumptions, sample, map_items=map_items)
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:
@@ -286,6 +286,7 @@ def _together(
     replay: CheckedReplay,
     assumed: Mapping[str, tuple[str, ...]],
     answers: Mapping[tuple[str, ...], Answer],
+    map_items: MapItems,
 ) -> Savings:
     """Return the step time without all findings that a replay can remove.
 
@@ -319,8 +320,10 @@ def _together(
         answer = answers.get(together)
         if answer is None:
             assumption = _all_of(together)
-            answer = answered(replay.under(assumption), 0, assumption)
-
+            again = _replayed(replay.analysis, [assumption], map_items)
+            if isinstance(again, Refusal):
+                continue
+            answer = answered(again, 0, assumption)
         if answer.refused is not None or (_saving(answer).low_ns or 0) <= least:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))

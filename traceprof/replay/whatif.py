@@ -22,8 +22,7 @@ from traceprof.replay.assumptions.assumption import (
     parse,
     ways_of,
 )
-from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
-from traceprof.replay.assumptions.sends import blocked_sends
+from traceprof.replay.assumptions.run_change import missing_event_records
 from traceprof.replay.checked_replay import (
     MAX_BELOW_FLOOR,
     MIN_HELD_OUT,
@@ -120,15 +119,12 @@ def answers_to(
         answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
     if any(replay.limit_ns(*item) is not None for item in enumerate(questions)):
         return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
-    blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
         with_floor(replay.baseline, answers),
         tuple(answers),
         critical_paths(replay.graph),
         None,
         None,
-        blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
-        unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
     )
 
 
@@ -140,7 +136,9 @@ def _by_passes(analysis: OpenAnalysis, reply: Answer) -> Answer:
     if known is None:
         return reply
     is_too_small = known.step_ns - known.equal_ns < RESOLUTION * known.step_ns
-    note = f"{known.sentence}; no replay says it, since {reply.refused}"
+    note = known.sentence
+    if reply.assume != "equal-stages":
+        note = f"{note}; no replay says it, since {reply.refused}"
     return _limit(reply.assume, known.equal_ns, known.step_ns, is_too_small, note)
 
 
@@ -159,7 +157,7 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         return _limit(text, at, now, at == now, condition, _PACED)
     under, before = replay.of(place, assumption), replay.as_it_is
     ways, is_bound = ways_of(assumption), assumption.is_tight or replay.brings_batches
-    if isinstance(under, CannotChange):
+    if isinstance(under, Refusal):
         how = under.how_to_collect
         return Answer(text, is_bound or assumption.is_bound, refused=under.why, how_to_collect=how)
     lengths, before = under.steps[:, ways], before[:, ways]
@@ -221,7 +219,6 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         change_ns=at - round(step),
         is_too_small=abs(min(changes) if is_open else change) <= misfit,
         note=_note(condition, under.note, changes, off),
-        orders=under.orders,
     )
 
 

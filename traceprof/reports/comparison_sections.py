@@ -1,4 +1,4 @@
-"""Sections of a comparison, in order: sentences and tables for all formats."""
+"""Sections of a comparison, in order: sentences and tables for all formats; and as text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.comparison.findings import LEVEL_TEXT, change_text, exact, signed, span
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
-from traceprof.reports.blocks import section, table
+from traceprof.reports.blocks import MAX_NAME, Paragraph, Section, section, table
+from traceprof.reports.text import plain, renderable
 from traceprof.reports.time_text import cause_text
 from traceprof.units import counted, duration, percent, three_digits
+from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
 
     from traceprof.documents.comparison import (
         CommunicationChange,
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
         KernelChange,
         Side,
     )
-    from traceprof.reports.blocks import Section
 
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_MODULES = 20
@@ -48,6 +51,17 @@ def comparison_sections(comparison: Comparison) -> Iterator[Section]:
     if comparison.findings:
         yield _findings(comparison.findings)
     yield section("About these numbers", *comparison.notes)
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the comparison as plain text that ends in a newline."""
+    return plain(comparison_report(comparison))
+
+
+def comparison_report(comparison: Comparison) -> RenderableType:
+    """Return the comparison for a rich console."""
+    title = Section("", (Paragraph(f"traceprof {__version__}", "title"),))
+    return renderable([title, *comparison_sections(comparison)], max_cell=MAX_NAME)
 
 
 def usual(comparison: Comparison) -> str | None:

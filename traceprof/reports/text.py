@@ -1,4 +1,4 @@
-"""The analysis and the comparison as text, in a terminal or plain."""
+"""Text, in a terminal or plain: sections of any report, and the analysis."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.analysis_sections import analysis_sections, kernel_sections, short_sections
-from traceprof.reports.blocks import MAX_NAME, Bar, Claim, Gap, Paragraph, Section, TableBlock
-from traceprof.reports.comparison_sections import comparison_sections
-from traceprof.version import __version__
+from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.documents.comparison import Comparison
-    from traceprof.reports.blocks import Block
+    from traceprof.reports.blocks import Block, Section
 
 PLAIN_WIDTH = 110
 """Columns of output that goes to no terminal."""
@@ -258,14 +255,3 @@ def render(
         return plain(drawn)
     console.print(drawn)
     return ""
-
-
-def render_comparison(comparison: Comparison) -> str:
-    """Return the comparison as plain text that ends in a newline."""
-    return plain(comparison_report(comparison))
-
-
-def comparison_report(comparison: Comparison) -> RenderableType:
-    """Return the comparison for a rich console."""
-    title = Section("", (Paragraph(f"traceprof {__version__}", "title"),))
-    return renderable([title, *comparison_sections(comparison)], max_cell=MAX_NAME)

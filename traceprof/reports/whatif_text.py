@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
@@ -13,10 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.replay.results import Answer, Asked, Baseline, StepPath, WhatIf
-    from traceprof.replay.results import StreamOrder as Order
     from traceprof.reports.blocks import Block, Section, TableBlock
 
-_MAX_SHOWN = 5  # sends that wait behind others
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
@@ -53,7 +50,6 @@ def _blocks(answers: Asked) -> Iterator[Block]:
         return
     yield from _refused(whatif.answers)
     yield from _answered(whatif)
-    yield from _blocked_sends(whatif)
     shares = ", ".join(f"{percent(part)} {name}" for name, part in path_shares(whatif).items())
     if shares:
         yield paragraph(f"The critical path of what was replayed is {shares}.")
@@ -62,7 +58,7 @@ def _blocks(answers: Asked) -> Iterator[Block]:
 
 
 def _answered(whatif: WhatIf) -> Iterator[Block]:
-    """Yield the answers, their notes, and the orders of sends that they need."""
+    """Yield the answers and their notes."""
     shown = [
         answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
     ]
@@ -78,7 +74,6 @@ def _answered(whatif: WhatIf) -> Iterator[Block]:
             yield paragraph(f"{', '.join(names)}: {note}")
     if same:
         yield paragraph(f"No significant change: {', '.join(same)}")
-    yield from _orders(shown)
 
 
 def _remedy(how_to_collect: str) -> Paragraph:
@@ -122,54 +117,6 @@ def _answers(answers: list[Answer], subject: str) -> TableBlock:
     ]
     headings = ("if", f"{subject} takes", "from", "to", "change")
     return table(headings, rows, text=("if",), is_apart=True)
-
-
-def _orders(answers: list[Answer]) -> Iterator[Block]:
-    """Yield in which order streams would run their sends, equal orders once."""
-    seen: dict[tuple[Order, ...], str] = {}
-    for answer in answers:
-        if not answer.orders:
-            continue
-        if answer.orders in seen:
-            yield paragraph(f"{answer.assume}: the order of {seen[answer.orders]}")
-            continue
-        seen[answer.orders] = answer.assume
-        yield paragraph(f"{answer.assume}: the order of micro-batches in every step")
-        for order in answer.orders:
-            turns = "; ".join(
-                f"{way}: {', '.join(str(send.micro_batch) for send in sends)}"
-                for way, sends in groupby(order.sends, key=lambda send: send.way)
-            )
-            yield paragraph(f"  rank {order.rank}: {turns}")
-
-
-def _blocked_sends(whatif: WhatIf) -> Iterator[Block]:
-    """Yield which sends waited behind which, and which stage waited for them."""
-    if whatif.unknown_sends is not None:
-        why = whatif.unknown_sends
-        yield paragraph(f"Which sends wait behind others of their stream is unknown: {why}")
-    elif whatif.blocked_sends:
-        what = "Sends and receives that wait on their stream although both sides are ready:"
-        yield paragraph(what, is_apart=True)
-        rows = [
-            (
-                str(blocked.rank),
-                str(blocked.blocked),
-                str(blocked.behind),
-                f"rank {blocked.stage}",
-                duration(blocked.blocked_ns),
-            )
-            for blocked in whatif.blocked_sends[:_MAX_SHOWN]
-        ]
-        words = ("this", "waits behind", "so that waits")
-        yield table(("of rank", *words, "in a step"), rows, text=words)
-        more = len(whatif.blocked_sends) - _MAX_SHOWN
-        if more > 0:
-            yield paragraph(f"… {more} more: --format json has them")
-
-
-def _time(time_ns: int | None) -> str:
-    return "waits for ever" if time_ns is None else duration(time_ns)
 
 
 def _step_path(path: StepPath) -> Iterator[Block]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +20,27 @@ from tests.support.builders import TraceBuilder
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Analysis, Options, analyze
+from traceprof.communication.messages import messages
 from traceprof.errors import UsageError
 from traceprof.ranks.pipelines import one_forward_one_backward
 from traceprof.replay.assumptions.assumption import Variant, combined, parse
-from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
-from traceprof.replay.assumptions.sends import _Orders, blocked_sends
+from traceprof.replay.assumptions.run_change import (
+    RunChange,
+    _sends_of,
+    changed_steps,
+    in_order,
+    order_of_readiness,
+)
 from traceprof.replay.graph.longest_path import CircularError
+from traceprof.replay.graph.matched import synchronizing_groups
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
-from traceprof.replay.results import SendName, StreamOrder
-from traceprof.replay.whatif import answers_to, whatif
+from traceprof.replay.results import Refusal
+from traceprof.replay.whatif import whatif
 
 Orders = dict[int, list[Send]]
 _SEND = 1
+Name = tuple[int, int]
+"""The other stage, and the micro-batch."""
 
 
 def as_computed(stage: int) -> list[Send]:
@@ -58,29 +66,34 @@ class Replayed:
     analysis: Analysis
     graph: RunGraph
 
-    def step_ns(self, change: RunChange | CannotChange) -> float:
+    def step_ns(self, change: RunChange | Refusal) -> float:
         assert isinstance(change, RunChange)
         return float(np.median(changed_steps(self.graph, (0,), [change])[:, 0]))
 
-    def in_order(self, wanted: dict[int, list[SendName]]) -> RunChange:
+    def in_order(self, wanted: dict[int, list[Name]]) -> RunChange:
         """Let streams run their sends in an order, in every step that has the same ones."""
-        orders = _Orders.of(self.analysis, self.graph)
-        assert isinstance(orders, _Orders)
-        patterns = [
-            StreamOrder(one.rank, tuple(wanted[one.rank]))
-            if {*wanted.get(one.rank, ())} == {*one.sends}
-            else one
-            for one in orders.measured
-        ]
-        places = [
-            [measured.sends.index(name) for name in pattern.sends]
-            for measured, pattern in zip(orders.measured, patterns, strict=True)
-        ]
-        sequence = [
-            rows if pattern < 0 else rows[places[pattern]]
-            for rows, pattern in zip(orders.units, orders.pattern_of, strict=True)
-        ]
-        return orders.change(np.concatenate(sequence))
+        sends = _sends_of(self.analysis, self.graph)
+        assert sends is not None
+        ends: dict[int, tuple[int, int]] = {}
+        for group, matched in zip(
+            synchronizing_groups(self.analysis), self.graph.matched, strict=True
+        ):
+            for column, member in enumerate(group.members):
+                place = group.waits.group.place[group.together, column]
+                is_sent = messages(self.analysis.run.ranks[member]).direction[place] == _SEND
+                for node in matched.node[is_sent, column].tolist():
+                    ends[node] = (member, group.members[1 - column])
+        sequence: list[int] = []
+        for unit in range(int(sends.unit[-1]) + 1):
+            rows = np.flatnonzero(sends.unit == unit).tolist()
+            places: dict[Name, int] = {}
+            stage = -1
+            for row in rows:
+                stage, peer = ends.get(int(sends.node[row]), (-1, -1))
+                places[peer, sum(other == peer for other, _ in places)] = row
+            order = wanted.get(stage, [])
+            sequence += [places[name] for name in order] if {*order} == {*places} else rows
+        return in_order(self.graph, sends, np.array(sequence))
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +103,9 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
         yield Replayed(analysis, run_graph(analysis, [Variant()]))
 
 
-def names(orders: Orders) -> dict[int, list[SendName]]:
+def names(orders: Orders) -> dict[int, list[Name]]:
     return {
-        stage: [
-            SendName(_SEND, stage + 1 if send.is_forward else stage - 1, send.micro_batch)
-            for send in sends
-        ]
+        stage: [(stage + 1 if send.is_forward else stage - 1, send.micro_batch) for send in sends]
         for stage, sends in orders.items()
     }
 
@@ -129,28 +139,10 @@ def test_an_order_that_never_ends_is_told(replayed: Replayed) -> None:
         replayed.step_ns(change)
 
 
-def test_who_waits_behind_whom(replayed: Replayed) -> None:
-    """What was planted: activations stand behind gradients that are not there yet."""
-    blocked = blocked_sends(replayed.analysis, replayed.graph)
-    assert isinstance(blocked, tuple)
-    assert {(row.rank, row.stage) for row in blocked} == {(1, 2), (2, 3)}
-    for row in blocked:
-        assert row.blocked.peer == row.rank + 1 == row.stage
-        assert row.behind.peer == row.rank - 1
-    planted = {
-        (stage, after.micro_batch)
-        for stage, sends in PLANTED.items()
-        for before, after in pairwise(sends)
-        if after.is_forward and not before.is_forward
-    }
-    assert {(row.rank, row.blocked.micro_batch) for row in blocked} == planted
-
-
-def test_the_orders_are_told(replayed: Replayed) -> None:
-    (only,) = answers_to(replayed.analysis, ["send-order=ready-first"]).answers
-    assert {order.rank: list(order.sends) for order in only.orders} == names(
-        {stage: as_computed(stage) for stage in (1, 2)}
-    )
+def test_sends_come_in_the_order_in_which_they_are_computed(replayed: Replayed) -> None:
+    change = order_of_readiness(replayed.analysis, replayed.graph)
+    wanted = replayed.in_order(names({stage: as_computed(stage) for stage in (1, 2)}))
+    assert replayed.step_ns(change) == pytest.approx(replayed.step_ns(wanted), rel=1e-6)
 
 
 def test_without_event_records_no_order_is_told(tmp_path: Path) -> None:
@@ -159,10 +151,8 @@ def test_without_event_records_no_order_is_told(tmp_path: Path) -> None:
     asked = whatif(recorded(setup, tmp_path / "run.sqlite", has_events=False)).whatif
     (order,) = (one for one in asked.answers if "send-order" in one.assume)
     assert order.step_ns is None
-    assert order.refused == asked.unknown_sends
     assert order.how_to_collect == "--cuda-event-trace=true"
-    assert "when sends were ready" in (asked.unknown_sends or "")
-    assert asked.blocked_sends == ()
+    assert "when sends were ready" in (order.refused or "")
 
 
 def test_two_values_at_once_are_told(replayed: Replayed) -> None:
@@ -170,13 +160,13 @@ def test_two_values_at_once_are_told(replayed: Replayed) -> None:
     refused = combined([parse(text) for text in both]).run_changes(
         replayed.analysis, replayed.graph
     )
-    assert isinstance(refused, CannotChange)
+    assert isinstance(refused, Refusal)
     assert refused.why == "bucket-cap-mb cannot have two values"
     assert not isinstance(
         parse("send-order=ready-first+send-order=ready-first").run_changes(
             replayed.analysis, replayed.graph
         ),
-        CannotChange,
+        Refusal,
     )
 
 
@@ -186,7 +176,6 @@ def test_copies_have_no_order(tmp_path: Path) -> None:
     asked = whatif(path, assume=["send-order=ready-first"]).whatif
     (only,) = asked.answers
     assert "no two sends" in (only.refused or "")
-    assert asked.blocked_sends == ()
     assert all("send-order" not in one.assume for one in whatif(path).whatif.answers)
 
 

@@ -23,9 +23,9 @@ from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDINGS
-from traceprof.replay.assumptions import bucket_cap
+from traceprof.replay.assumptions import run_change
 from traceprof.replay.assumptions.assumption import combined, parse
-from traceprof.replay.assumptions.bucket_cap import _CUT, _EVEN, _WHOLE, _Buckets, _closed_at
+from traceprof.replay.assumptions.run_change import _Buckets, opened_buckets
 from traceprof.replay.assumptions.table import ASSUMPTIONS, Entry, markdown
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "whatif.md"
 
 @pytest.mark.parametrize("entry", ASSUMPTIONS, ids=[entry.form for entry in ASSUMPTIONS])
 def test_every_entry_can_be_assumed(entry: Entry) -> None:
-    assert sum(one is not None for one in (entry.change, entry.run_change)) == 1
+    changes = [one for one in (entry.change, entry.run_change) if one is not None]
+    assert len(changes) == (entry.form != "equal-stages")  # which no replay answers
     (atom,) = parse(entry.form).atoms
     assert atom.entry is entry
     assert bool(atom.value) == (entry.value is not None)
@@ -121,28 +122,25 @@ def test_only_kernels_of_the_run_are_conditions(
         assert parse("no-overlap-slowdown").condition(analysis) == condition
 
 
-SIZES = np.array([25, 25, 25, 20])
-
-
 @pytest.mark.parametrize(
-    ("cap", "how", "expected"),
+    ("cap", "expected"),
     [
-        (30, _CUT, [30, 60, 90, 95]),
-        (95, _CUT, [95]),
-        (30, _EVEN, [31, 63, 95]),  # three that are at least as full as the cap
-        (100, _EVEN, [95]),
-        (50, _WHOLE, [50, 95]),
-        (51, _WHOLE, [75, 95]),  # a bucket is closed by what fills it
-        (25, _WHOLE, [25, 50, 75, 95]),
+        (50, [1, 0, 1, 0, 1, 0]),
+        (51, [1, 0, 0, 1, 1, 0]),  # a bucket is closed by what fills it
+        (25, [1, 1, 1, 1, 1, 1]),
+        (100, [1, 0, 0, 0, 1, 0]),  # and by the step's end
     ],
 )
-def test_where_buckets_are_closed(cap: float, how: int, expected: list[int]) -> None:
-    assert _closed_at(SIZES, cap, how).tolist() == expected
+def test_where_buckets_are_closed(cap: float, expected: list[int]) -> None:
+    sizes = np.array([25, 25, 25, 20, 25, 25])
+    begins_step = np.array([True, False, False, False, True, False])
+    assert opened_buckets(sizes, begins_step, cap) == expected
 
 
 def buckets(sizes: list[int], took_ns: list[float]) -> _Buckets:
     none = np.empty((len(sizes), 1), np.int64)
-    return _Buckets(np.array(sizes), np.array([0]), none, none, np.array(took_ns, np.float64))
+    is_first = np.arange(len(sizes)) == 0
+    return _Buckets(np.array(sizes), is_first, none, none, np.array(took_ns, np.float64))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +155,9 @@ def test_the_latency_is_what_sizes_show(
     sizes: list[int], took_ns: list[float], latencies: tuple[float, ...]
 ) -> None:
     made = buckets(sizes, took_ns)
-    assert bucket_cap._latencies(made) == pytest.approx(latencies, abs=0.5)
+    assert run_change._latencies(made) == pytest.approx(latencies, abs=0.5)
 
 
 def test_bytes_take_what_is_left_beyond_the_latency() -> None:
     made = buckets([1000, 2000, 4000], [6_000.0, 7_000.0, 5_000.0])
-    assert bucket_cap._ns_per_byte(made, 5_000.0) == pytest.approx(1.0)  # of 1, 1 and 0
+    assert run_change._ns_per_byte(made, 5_000.0) == pytest.approx(1.0)  # of 1, 1 and 0

@@ -1,19 +1,13 @@
 """Parts of a dependency graph: times, latencies, weights of steps, and packed copies."""
 
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from sample_traces.simulator import simulate_ddp
 from tests.support.builders import TraceBuilder
 from tests.support.traces import ranks_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analysis import Options, analyze
-from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import recorded
 from traceprof.replay.graph.longest_path import (
     ROOT,
@@ -25,13 +19,11 @@ from traceprof.replay.graph.longest_path import (
     solve,
 )
 from traceprof.replay.graph.process_graph import measured_latencies
-from traceprof.replay.graph.process_part import Kept
-from traceprof.replay.graph.run_graph import run_graph, steady_shares
+from traceprof.replay.graph.run_graph import steady_shares
 from traceprof.replay.graph.steps import RankSteps
 from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, OperationWaits
 from traceprof.run.rank import WindowKind
 from traceprof.run.steady_steps import StepUse
-from traceprof.structs import Record
 
 
 def plain(num: int, edges: list[tuple[int, int, float]]) -> list[float]:
@@ -182,50 +174,6 @@ def test_the_last_step_of_a_phase_is_not_measured_by_its_end() -> None:
     by_begin, by_end = steady_shares([steps_by_rank(*range(6))], ran([10] * 6, uses))
     assert by_begin.tolist() == pytest.approx([1 / 4, 1 / 4, 0, 1 / 4, 1 / 4, 0])
     assert by_end.tolist() == pytest.approx([0, 1 / 3, 0, 0, 1 / 3, 1 / 3])
-
-
-def arrays_of(value: Any) -> list[np.ndarray]:
-    """All arrays of a record, in order."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, Record):
-        value = [getattr(value, name) for name in value.__struct_fields__]
-    return [array for part in value for array in arrays_of(part)] if np.iterable(value) else []
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    simulate_ddp(tmp_path / "run.sqlite", gpus=1, steps=20, kernels_per_step=60, seed=3)
-    with closing(analyze(tmp_path / "run.sqlite", options=Options(savings=False))) as analysis:
-        return run_graph(analysis, [Variant()], keeps_processes=True).kept[0].unpacked
-
-
-def test_what_is_packed_comes_out(kept: Kept) -> None:
-    (number, rank), *_ = kept.process.ranks
-    packed = replace(kept.packed(), ranks=[(number, rank)])
-    again = packed.unpacked
-    assert again.process.ranks == ((number, rank),)
-    before, after = (
-        arrays_of(replace(one, process=replace(one.process, ranks=()))) for one in (kept, again)
-    )
-    assert len(before) == len(after) > 100
-    for one, other in zip(before, after, strict=True):
-        assert one.dtype == other.dtype
-        assert np.array_equal(one, other)
-        assert other.flags.writeable
-    assert len(packed.data) < 0.5 * sum(array.nbytes for array in before)
-
-
-def test_any_range_fits(kept: Kept) -> None:
-    ranges = [(-(2**63), 2**63 - 1)] + [
-        (base, min(base + 2**bits, 2**63 - 1))
-        for base in (0, -(2**63), 2**63 - 1 - 2**40)
-        for bits in (0, 1, 8, 9, 16, 31, 32, 33, 40, 63)
-    ]
-    numbers = [np.array([low, high, (low + high) // 2] * 200, np.int64) for low, high in ranges]
-    unpacked = replace(kept, operations=numbers).packed().unpacked.operations
-    for before, after, span in zip(numbers, unpacked, ranges, strict=True):
-        assert np.array_equal(after, before), span
 
 
 def some_columns(rng: np.random.Generator, num_edges: int, num_sets: int) -> np.ndarray:

@@ -56,7 +56,7 @@ def compute(host: Host, rng: np.random.Generator) -> None:
 def observed(path: Path) -> tuple[Process, ProcessFacts]:
     with closing(analyze(path, options=Options(savings=False))) as analysis:
         graph = run_graph(analysis, [Variant()], keeps_processes=True)
-        return graph.kept[0].unpacked.process, graph.facts[0]
+        return graph.kept[0].process, graph.facts[0]
 
 
 @pytest.mark.parametrize("between", [synchronize, synchronize_with_an_event])

@@ -17,10 +17,10 @@ from traceprof.replay.assumptions.one_process import (
     without_launch_time,
     without_silences,
 )
-from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
 from traceprof.replay.graph.weights import AS_RECORDED, Reading
+from traceprof.replay.results import Refusal
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
@@ -153,25 +153,23 @@ class Assumption(Record, frozen=True):
                 durations = atom.entry.change(process, durations, *atom.value, *atom.of_run)
         return without_silences(process, durations) if len(process.loading_threads) else durations
 
-    def run_changes(
-        self, analysis: OpenAnalysis, graph: RunGraph
-    ) -> list[RunChange] | CannotChange:
+    def run_changes(self, analysis: OpenAnalysis, graph: RunGraph) -> list[RunChange] | Refusal:
         """Return the changes between ranks, or why there are none."""
         by_text = {atom.text: atom for atom in self.atoms if atom.entry.run_change is not None}
         names = [atom.entry.name for atom in by_text.values()]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            return CannotChange(f"{twice} cannot have two values")
+            return Refusal(f"{twice} cannot have two values")
         changes = []
         for atom in by_text.values():
             assert atom.entry.run_change is not None  # noqa: S101
             change = atom.entry.run_change(analysis, graph, *atom.value)
-            if isinstance(change, CannotChange):
+            if isinstance(change, Refusal):
                 return change
             changes.append(change)
         return changes
 
-    def refusal(self, analysis: OpenAnalysis) -> CannotChange | None:
+    def refusal(self, analysis: OpenAnalysis) -> Refusal | None:
         """Return why it cannot be assumed of a run, None if it can."""
         if any(atom.entry.needs_waits for atom in self.atoms):
             unknown = _unmatched_sends(analysis)
@@ -294,16 +292,16 @@ def _atom(text: str) -> Atom:
     raise UsageError(f"cannot assume {text!r}", why, f"write {forms}")
 
 
-def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
+def _unmatched_sends(analysis: OpenAnalysis) -> Refusal | None:
     """Return why assumptions about waits between ranks are impossible; None if they are possible.
 
     A receive runs from when its rank comes until the data have come: if the send that it waits for
     is not known, it would take as long whatever else changed.
     """
     num_matched = np.zeros(len(analysis.measured.ranks.ranks), np.int64)
-    for waits, together in synchronizing_groups(analysis):
-        is_send = together & waits.group.is_one_of(EXCHANGES)
-        num_matched[list(waits.group.members)] += int(is_send.sum())
+    for one in synchronizing_groups(analysis):
+        is_send = one.together & one.waits.group.is_one_of(EXCHANGES)
+        num_matched[list(one.waits.group.members)] += int(is_send.sum())
     known = dict(zip(analysis.measured.ranks.ranks, num_matched.tolist(), strict=True))
     judged = {result.rank: result.judged for result in analysis.measured.of(breakdown)}
     for rank in analysis.run.ranks:
@@ -321,7 +319,7 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
         unmatched = max(1 - known.get(rank.rank, 0) / len(sends), 0.0)
         share = unmatched * sending_ns / max(window.window_ns, 1)
         if share > _MAX_UNMATCHED:
-            return CannotChange(
+            return Refusal(
                 f"the other side of sends, receives and all-to-alls that take {100 * share:.1f} %"
                 f" of the time of rank {rank.rank} is unknown, and so is how long they wait for it",
                 rank.trace.how_to_collect(Part.COMMUNICATION_CALLS),

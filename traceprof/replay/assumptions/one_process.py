@@ -1,4 +1,4 @@
-"""Assumptions about one process: its waits, its launches, its work on the GPU.
+"""Assumptions about one process: its waits, its launches, its copies, its kernels.
 
 Each function gets a process, what its actions take, and the value of the assumption if it has one;
 it returns what the actions take under the assumption. `table` declares the assumptions.
@@ -6,40 +6,39 @@ it returns what the actions take under the assumption. `table` declares the assu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses import gpu_idle, nccl_serialization
+from traceprof.analyses import gpu_idle, nccl_serialization, overlap_slowdown, rank_work
+from traceprof.analyses.full_precision_matmul import half_precision_shares
+from traceprof.analyses.overlap_slowdown import slowed_kernels
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.kernel_names import function_name
-from traceprof.replay.assumptions.kernels import (
-    slowed_by_compute_ns,
-    still_slowed_ns,
-    with_shorter_communication,
-    without_slowdown,
-)
-from traceprof.replay.assumptions.run_change import CannotChange
-from traceprof.replay.graph.columns import COMMUNICATION, COPY
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.host_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
 from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import MIN_HAND_OVER_NS, loading_threads
+from traceprof.replay.results import Refusal
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.assumptions.kernels import Reading
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
+    from traceprof.run.opening import Rank
+
+    Reading = Literal["rate", "least", "most"]
+    """Which attribute of `SlowedKernels` is taken for the rate."""
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (
@@ -53,6 +52,15 @@ _LAUNCHING = (
     ApiCallKind.EVENT_RECORD,
     ApiCallKind.STREAM_WAIT,
 )
+
+_ELSEWHERE = (
+    "kernels that were never alone at their place are assumed to lose as much as their like"
+)
+_UNKNOWN = (
+    "kernels whose like never ran alone are assumed to lose all their time beside communication"
+)
+_ALONE, _BESIDE = 0.05, 0.5  # of its time that communication has compute beside it
+_MIN_SEEN = 3
 
 
 def switched_off(switch: str) -> Callable[[Process, Durations], Durations]:
@@ -168,13 +176,13 @@ def _loading_ns(process: Process, outer: Int64, gap_ns: Float64) -> tuple[Int64,
     return inside, before
 
 
-def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
+def unknown_data_loading(analysis: OpenAnalysis) -> Refusal | None:
     """Return why the cost of data loading is not known: most idle time has no known cause."""
     for result in analysis.measured.of(gpu_idle):
         unknown_ns = result.by_cause[IdleCause.UNKNOWN]
         share = unknown_ns / max(result.window.length_ns, 1)
         if share > _MAX_UNKNOWN and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
-            return CannotChange(
+            return Refusal(
                 f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
                 " are not in the report, which may be data loading",
                 analysis.run.ranks[0].trace.how_to_collect(Part.THREAD_SWITCHES),
@@ -262,17 +270,17 @@ def with_faster_links(
 
 def no_such_kernel(
     analysis: OpenAnalysis, expression: re.Pattern[str], factor: float
-) -> CannotChange | None:
+) -> Refusal | None:
     """Return that no kernel of a run matches, with the nearest names; None if one does."""
     del factor
     names = {name for rank in analysis.run.ranks for name in rank.kernel_names.values()}
     if not names:
-        return CannotChange("the run has no kernels")
+        return Refusal("the run has no kernels")
     if any(expression.search(name) for name in names):
         return None
     likeness = {function_name(name): _likeness(expression.pattern, name) for name in names}
     nearest = sorted(likeness, key=lambda name: (-likeness[name], name))[:_MAX_NAMES]
-    return CannotChange(f"it matches no kernel; the nearest names are {', '.join(nearest)}")
+    return Refusal(f"it matches no kernel; the nearest names are {', '.join(nearest)}")
 
 
 def _likeness(pattern: str, name: str) -> float:
@@ -434,3 +442,147 @@ def _without_launches(
     later = later[is_before]
     before[later] = np.maximum(before[later], launching_ns[is_before])
     return inside, before
+
+
+def unlike_kernels(analysis: OpenAnalysis) -> str:
+    """Return what is assumed of kernels that were not alone at their place; nothing without any."""
+    results = analysis.measured.of(overlap_slowdown)
+    parts = (
+        _ELSEWHERE if any(result.num_elsewhere for result in results) else "",
+        _UNKNOWN if any(result.num_unknown for result in results) else "",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def without_slowdown(process: Process, durations: Durations) -> Durations:
+    """Remove the largest possible slowdown of kernels beside communication."""
+    return with_shorter_communication(process, durations, 0.0, "most")
+
+
+def with_shorter_communication(
+    process: Process, durations: Durations, share: float, reading: Reading = "rate"
+) -> Durations:
+    """Scale the slowdown of kernels with the communication that remains beside them.
+
+    Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
+    its slowdown while communication still runs beside it.
+    """
+    work, before = process.work, durations.removed_slowdown_ns
+    before = np.zeros(len(work)) if before is None else before
+    lost = _slowed_ns(process, reading, share)
+    unslowed = np.where(np.abs(lost) > np.abs(before), lost, before)
+    # What is faster for another reason loses as much less.
+    left = np.maximum(work.length_ns - unslowed, 0.0)
+    length = durations.length_ns * (left / np.maximum(work.length_ns - before, 1.0))
+    return replace(durations, length_ns=length, removed_slowdown_ns=unslowed)
+
+
+def still_slowed_ns(process: Process, durations: Durations) -> Float64:
+    """Return the slowdown of each operation by communication, ns, float64[operations]."""
+    slowed = np.maximum(_slowed_ns(process, "rate"), 0.0)
+    return (
+        slowed
+        if durations.removed_slowdown_ns is None
+        else np.maximum(slowed - durations.removed_slowdown_ns, 0)
+    )
+
+
+def slowed_by_compute_ns(process: Process) -> Float64:
+    """Return the slowdown of one rank's communication by compute, ns, float64[operations].
+
+    Known where kernels of one name ran alone, and mostly beside compute, several times each; their
+    sizes may differ.
+    """
+    work, names, lost = process.work, process.operation_names, np.zeros(len(process.work))
+    for index, _ in process.ranks:
+        rows = np.flatnonzero((work.rank == index) & (work.kind == COMMUNICATION))
+        length = work.length_ns[rows].astype(np.float64)
+        computing = (work.rank == index) & (work.kind == COMPUTE)
+        busy = intervals.union(work.start_ns[computing], work.end_ns[computing])
+        covered = intervals.covered_within(busy, work.start_ns[rows], work.end_ns[rows])
+        beside = covered / np.maximum(length, 1)
+        for name in distinct_values(names[rows]).tolist():
+            of_name = names[rows] == name
+            alone, most = (of_name & which for which in (beside < _ALONE, beside > _BESIDE))
+            if min(alone.sum(), most.sum()) >= _MIN_SEEN:
+                rate = 1 - median_of(length[alone]) / median_of(length[most])
+                lost[rows[of_name]] = (max(rate, 0.0) * beside * length)[of_name]
+    return lost
+
+
+def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float64:
+    """Return the slowdown that goes with a share of the communication."""
+    lost_ns = np.zeros(len(process.work))
+    for index, rank in process.ranks:
+        slowed = slowed_kernels(rank)
+        row = process.work.rows_of_kernels(index, rank)[slowed.kernel]
+        known = row >= 0
+        lost = getattr(slowed, reading) * slowed.beside_ns
+        if share:
+            lost *= 1 - _still_beside(rank, slowed.kernel, share)
+        lost_ns[row[known]] = lost[known]
+    return lost_ns
+
+
+def _still_beside(rank: Rank, kernel: Int64, share: float) -> Float64:
+    """Return the share of the communication beside each kernel that is left, float64[n]."""
+    kernels, whole = rank.operations.kernels, rank.communication
+    start, end = kernels.start_ns[kernel], kernels.ends(kernel)
+    shorter = np.rint(share * (whole.end_ns - whole.start_ns)).astype(np.int64)
+    left = intervals.union(whole.start_ns, whole.start_ns + shorter)
+    before = intervals.covered_within(whole, start, end)
+    after = intervals.covered_within(left, start, end)
+    return after / np.maximum(before, 1)
+
+
+def with_half_precision(process: Process, durations: Durations) -> Durations:
+    """Scale kernels by the lowest factor that autocast can reach."""
+    work = process.work
+    length = durations.length_ns.copy()
+    for index, rank in process.ranks:
+        shares = half_precision_shares(rank) or {}
+        names = rank.operations.kernels.name_of_signature
+        of_name = np.array([shares.get(id_, 1.0) for id_ in names.tolist()])
+        rows = np.flatnonzero((work.rank == index) & (work.group == 0))
+        if len(rows):
+            signature = rank.operations.kernels.packed_signature.at(work.place[rows])
+            length[rows] *= of_name[signature]
+    return replace(durations, length_ns=length)
+
+
+def not_in_full_precision(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why half precision cannot be assumed; None if it can of a rank."""
+    shares = [half_precision_shares(rank) for rank in analysis.run.ranks]
+    if any(shares):
+        return None
+    if all(of_rank is None for of_rank in shares):
+        return Refusal("whether the GPUs have tensor cores is not in the report")
+    return Refusal("no kernel is known to multiply matrices of FP32 numbers")
+
+
+def slower_ranks(analysis: OpenAnalysis) -> tuple[Mapping[int, float]]:
+    """Return by which factor ranks are slower than their peers, by index of the rank in the run."""
+    slower = rank_work.run(analysis.measured).slower
+    return ({i: slower.get(rank.rank, 1.0) for i, rank in enumerate(analysis.run.ranks)},)
+
+
+def with_equal_kernels(
+    process: Process, durations: Durations, slower: Mapping[int, float]
+) -> Durations:
+    """Let the kernels of slower ranks take as long as those of their peers."""
+    work, length = process.work, durations.length_ns.copy()
+    for index, _ in process.ranks:
+        length[(work.rank == index) & (work.kind == COMPUTE)] /= slower[index]
+    return replace(durations, length_ns=length)
+
+
+def not_uneven(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why kernels cannot be made equal; None if the same ranks are always slower."""
+    work = rank_work.run(analysis.measured)
+    if all(row.peers is None for row in work.ranks):
+        return Refusal("no two ranks do the same work")
+    if not work.excesses:
+        return Refusal("no rank's kernels take significantly longer than those of the others")
+    if work.is_changing:
+        return Refusal("another rank is the longest each time")
+    return None

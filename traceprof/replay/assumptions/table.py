@@ -11,44 +11,43 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import UsageError
-from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
-from traceprof.replay.assumptions.kernels import (
-    equal_stages,
-    not_in_full_precision,
-    not_uneven,
-    slower_ranks,
-    unlike_kernels,
-    with_equal_kernels,
-    with_equal_stages,
-    with_half_precision,
-    without_slowdown,
-    without_stages,
-)
 from traceprof.replay.assumptions.one_process import (
     may_be_in_line,
     no_such_kernel,
+    not_in_full_precision,
+    not_uneven,
+    slower_ranks,
     switched_off,
     unknown_data_loading,
+    unlike_kernels,
+    with_equal_kernels,
     with_faster_kernels,
     with_faster_links,
+    with_half_precision,
     with_hidden_communication,
     with_hidden_copies,
     without_communication,
     without_data_loading,
     without_launch_time,
     without_serialization,
+    without_slowdown,
     without_stalls,
 )
-from traceprof.replay.assumptions.run_change import without_stragglers
-from traceprof.replay.assumptions.sends import order_of_readiness
+from traceprof.replay.assumptions.run_change import (
+    order_of_readiness,
+    with_bucket_cap,
+    without_stragglers,
+)
+from traceprof.replay.pass_model import no_equal_stages
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.run_change import CannotChange, RunChange
+    from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.graph.weights import Durations
+    from traceprof.replay.results import Refusal
 
 MIN_CAP_MIB, MAX_CAP_MIB = 1, 100_000
 
@@ -134,7 +133,7 @@ class Entry(Record, frozen=True, kw_only=True):
     of_run: Callable[[OpenAnalysis], tuple[Any, ...]] | None = None
     # called with the analysis, the graph and the value; returns what changes between ranks. None
     # if nothing does
-    run_change: Callable[..., RunChange | CannotChange] | None = None
+    run_change: Callable[..., RunChange | Refusal] | None = None
     # reads the value of a text, as a tuple of arguments for the functions above. None where only
     # `form` can be written
     value: Callable[[str], tuple[Any, ...]] | None = None
@@ -159,7 +158,7 @@ class Entry(Record, frozen=True, kw_only=True):
     others: tuple[Callable[..., Durations], ...] = ()
     # called with the analysis and the value; returns why it cannot be assumed of the run, None if
     # it can
-    refusal: Callable[..., CannotChange | None] | None = None
+    refusal: Callable[..., Refusal | None] | None = None
     # kinds of what changes: `host` and `gpu` for what these take, `waits` for what the host waits
     # for, `streams` for what they do, `order` for what runs in another order, `ranks` for what
     # these wait for
@@ -279,13 +278,11 @@ ASSUMPTIONS = (
         form="equal-stages",
         meaning="all stages of a pipeline compute equally long",
         details="The forward of each micro-batch takes its mean over the stages, and so does its"
-        " backward; kernels outside of both kinds of ranges take the mean of all such"
-        " kernels in the step. Needs the ranges of forwards and backwards (`traceprof"
-        " explain pipeline-bubble`).",
-        change=with_equal_stages,
-        of_run=equal_stages,
+        " backward, and what is outside of both. A [model of passes](#pipelines) answers it, by"
+        " itself only. Needs the ranges of forwards and backwards (`traceprof explain"
+        " pipeline-bubble`).",
         is_bound=True,
-        refusal=without_stages,
+        refusal=no_equal_stages,
         condition="layers are assumed to divide evenly, and passes keep their order",
     ),
     Entry(

@@ -56,16 +56,26 @@ class Matched(Record, frozen=True):
         )
 
 
-def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
+class SynchronizingGroup(Record, frozen=True):
+    """A group of ranks that wait for each other."""
+
+    waits: GroupWaits  # of all their operations
+    together: Mask  # bool[operations], in which they do
+    members: list[int]  # their indices among the ranks of the run
+
+
+def synchronizing_groups(analysis: OpenAnalysis) -> list[SynchronizingGroup]:
     """Return the groups whose ranks wait for each other, each with its waiting operations."""
+    ranks = analysis.measured.ranks
     starts = [
         [step.measures.window_start_ns for step in result.steps]
         for result in analysis.measured.of(breakdown)
     ]
     lengths = [float(median_of(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
-    step = int(median_of(lengths)) if lengths else analysis.measured.ranks.window_ns
+    step = int(median_of(lengths)) if lengths else ranks.window_ns
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
     groups = []
-    for waits in analysis.measured.ranks.waits:
+    for waits in ranks.waits:
         if len(waits) == 0 or waits.group.is_mpi:  # the replay takes these as the host's own time
             continue
         group, uncertainty = waits.group, waits.uncertainty_ns.max()
@@ -74,17 +84,9 @@ def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]
         if uncertainty > _MAX_UNCERTAINTY * step:
             together &= waits.wait_ns.max(axis=1) > uncertainty
         if together.any():
-            groups.append((waits, together))
+            members = [index[ranks.ranks[member]] for member in group.members]
+            groups.append(SynchronizingGroup(waits, together, members))
     return groups
-
-
-def group_members(analysis: OpenAnalysis) -> list[list[int]]:
-    """Return for each group the indices of its members among the ranks of the run."""
-    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
-    return [
-        [index[analysis.measured.ranks.ranks[member]] for member in waits.group.members]
-        for waits, _ in synchronizing_groups(analysis)
-    ]
 
 
 def matched_places(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
@@ -93,12 +95,11 @@ def matched_places(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]
     Rows of `Group.place`, int64[m, r] for each group.
     """
     places = []
-    for (waits, together), members in zip(
-        synchronizing_groups(analysis), group_members(analysis), strict=True
-    ):
+    for group in synchronizing_groups(analysis):
+        waits, together = group.waits, group.together
         place, called = waits.group.place[together], waits.called_ns[together]
         if sample is not None:
-            spans = [sample.span_of(analysis.run.ranks[member]) for member in members]
+            spans = [sample.span_of(analysis.run.ranks[member]) for member in group.members]
             begin, end = np.array(spans, np.int64).T
             inside = (called != UNKNOWN) & (called >= begin) & (called < end)
             place = place[inside.all(axis=1)]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copyreg
-import pickle
-import zlib
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,7 +21,7 @@ from traceprof.replay.graph.thread_waits import (
     training_threads,
     unseen_pace_ns,
 )
-from traceprof.replay.graph.weights import RemainingWork, Weigher, as_measured
+from traceprof.replay.graph.weights import Weigher, as_measured, remaining_work
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Difference, Edges
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import Durations, Reading, Weighing
+    from traceprof.replay.graph.weights import Durations, Reading, RemainingWork, Weighing
     from traceprof.run.opening import Rank
 
 LOADING = (
@@ -212,53 +208,13 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
 
 
 FIRST_NODE = ROOT + 1
-_MIN_NARROWED_BYTES = 512
 
 
 class Kept(Record, frozen=True):
-    """A process with its edges, to be weighed again: its nodes are those of the part."""
+    """A process with its edges: its nodes are those of the part."""
 
     process: Process  # with its segments
     edges: Sequence[Edges]  # of the process
-    # by group in which the process is matched with others, its operations
-    operations: Sequence[Int64]
-    places: Sequence[tuple[int, int]]  # the group and the member of each of these
-
-    def packed(self) -> PackedProcess:
-        """Return it compressed, without its ranks."""
-        data = BytesIO()
-        pickler = pickle.Pickler(data, 5)
-        pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _narrowed}
-        pickler.dump(replace(self, process=replace(self.process, ranks=())))
-        return PackedProcess(zlib.compress(data.getvalue(), 1), ())
-
-
-class PackedProcess(Record, frozen=True):
-    """A process with its edges, packed."""
-
-    data: bytes  # the rest of it, compressed
-    ranks: Sequence[tuple[int, Rank]]  # of the process, each with its index among those of the run
-
-    @property
-    def unpacked(self) -> Kept:
-        """The process, unpacked anew at each use."""
-        kept: Kept = pickle.loads(zlib.decompress(self.data))  # noqa: S301  (our own)
-        return replace(kept, process=replace(kept.process, ranks=tuple(self.ranks)))
-
-
-def _narrowed(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
-    """Reduce an array, those of many integers to the least type that holds what is above a base."""
-    if array.dtype != np.int64 or array.ndim != 1 or array.nbytes < _MIN_NARROWED_BYTES:
-        return array.__reduce__()
-    base, highest = int(array.min()), int(array.max())
-    kind = np.min_scalar_type(highest - base)
-    return _widened, ((array - base).astype(kind).tobytes(), kind, base)
-
-
-def _widened(data: bytes, kind: np.dtype[Any], base: int) -> Int64:
-    widened: Int64 = np.frombuffer(data, kind).astype(np.int64)
-    widened += base
-    return widened
 
 
 class ProcessPart(Record, frozen=True):
@@ -273,8 +229,7 @@ class ProcessPart(Record, frozen=True):
     steps: Sequence[RankSteps]  # of its ranks
     facts: ProcessFacts  # of the process
     remaining: RemainingWork  # the work that remains in each step
-    # what is needed to weigh its edges again, without its ranks; None if not asked for
-    kept: PackedProcess | None
+    kept: Kept | None  # None if not asked for
 
     def moved(self, by: int) -> ProcessPart:
         """Return the same part with `by` nodes of other processes before its own."""
@@ -317,8 +272,7 @@ def process_part(
 
     `stalls`: its launches that a full queue blocked. By group of ranks, `matched_places` are the
     operations in which its `members` wait for each other. `left_out`: int64[l], the numbers of
-    steps of its first rank that are not steady. Without a sample all steps are replayed; if it
-    `is_kept`, it can be weighed again.
+    steps of its first rank that are not steady. Without a sample all steps are replayed.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
     observed = observe(ranks, shift, stalls, span)
@@ -355,8 +309,8 @@ def process_part(
         steps_by_rank = [rank_steps.compared(sample) for rank_steps in steps_by_rank]
     elif all(len(rank_steps.others) for rank_steps in steps_by_rank):
         steps_by_rank = begun_together(steps_by_rank)
-    remaining = RemainingWork(steps_by_rank[0].number, steps_by_rank[0].limits_ns)
-    weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
+    weights, scales, sets = weighed(process, edges, operations, variants)
+    remaining = remaining_work(process, steps_by_rank[0].limits_ns, sets)
     launched_ns = min(int(rank_steps.launched_ns[0]) for rank_steps in steps_by_rank)
     facts = facts_of(process, steps_by_rank[0].limits_ns, launched_ns)
     for _, rank in ranks:
@@ -374,21 +328,16 @@ def process_part(
         steps=steps_by_rank,
         facts=facts,
         remaining=remaining,
-        kept=Kept(process, edges, operations, places).packed() if is_kept else None,
+        kept=Kept(process, edges) if is_kept else None,
     )
 
 
 def weighed(
-    process: Process,
-    edges: Sequence[Edges],
-    matched: Sequence[Int64],
-    variants: Sequence[Weighing],
-    remaining: RemainingWork,
-) -> tuple[WeightSets, list[WeightSets], RemainingWork]:
-    """Return the weights of edges, the factors of transfers, and remaining work, by variant.
+    process: Process, edges: Sequence[Edges], matched: Sequence[Int64], variants: Sequence[Weighing]
+) -> tuple[WeightSets, list[WeightSets], list[Durations]]:
+    """Return the weights of edges, the factors of transfers, and durations, by variant.
 
-    `matched`: by group of ranks, the operations that are matched with others'; `remaining`: the
-    steps of the process.
+    `matched`: by group of ranks, the operations that are matched with others'.
     """
     measured = as_measured(process)
     sets: list[Durations] = []
@@ -415,5 +364,5 @@ def weighed(
     return (
         WeightSets(full, tuple(others)),
         [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
-        remaining.under(process, measured, sets),
+        sets,
     )

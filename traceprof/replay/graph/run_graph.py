@@ -6,14 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, launch_queue
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import GraphEdges, WeightSets, schedule, solve
-from traceprof.replay.graph.matched import Matched, group_members, matched_places, transfer_weights
-from traceprof.replay.graph.process_part import FIRST_NODE, process_part, weighed
+from traceprof.replay.graph.matched import (
+    Matched,
+    matched_places,
+    synchronizing_groups,
+    transfer_weights,
+)
+from traceprof.replay.graph.process_part import FIRST_NODE, process_part
 from traceprof.run.steady_steps import StepUse, kinds_of_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64
     from traceprof.progress import Progress
     from traceprof.replay.graph.longest_path import EdgeLevels
-    from traceprof.replay.graph.process_part import PackedProcess, ProcessFacts, ProcessPart
+    from traceprof.replay.graph.process_part import Kept, ProcessFacts, ProcessPart
     from traceprof.replay.graph.steps import RankSteps, Sample
     from traceprof.replay.graph.weights import RemainingWork, Weighing
     from traceprof.run.opening import Rank
@@ -73,8 +77,7 @@ class RunGraph(Record, frozen=True):
     matched: tuple[Matched, ...]
     # the work of each process that remains in each step, by variant
     remaining: tuple[RemainingWork, ...] = ()
-    # what is needed to weigh the edges of each process again; empty if not asked for
-    kept: tuple[PackedProcess, ...] = ()
+    kept: tuple[Kept, ...] = ()  # the processes with their edges; empty if not asked for
 
     @property
     def has_event_records(self) -> bool:
@@ -94,8 +97,8 @@ def run_graph(
     """Return the graph of a run whose reports are open.
 
     Processes are read one after the other. The memory that remains grows with the number of waits,
-    not with the number of operations, unless `keeps_processes`: then it can be weighed again.
-    Without a sample, all steps are replayed. `progress` counts processes.
+    not with the number of operations, unless `keeps_processes`. Without a sample, all steps are
+    replayed. `progress` counts processes.
 
     Raises:
         CircularError: calls or operations seem to wait for each other.
@@ -109,7 +112,7 @@ def run_graph(
             trace.unload()
     places = matched_places(analysis, sample)
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
-    members = group_members(analysis)
+    members = [group.members for group in synchronizing_groups(analysis)]
 
     def part_of(ranks: list[tuple[int, Rank]]) -> ProcessPart:
         shift = clock_shift(analysis, ranks[0][1])
@@ -139,7 +142,7 @@ def run_graph(
     processes = list(owners.values())
     progress.expect(len(processes))
     parts = map_items(part_of, processes, partial(_reopen, analysis), num_operations)
-    for ranks, unmoved in zip(processes, _let_go(parts), strict=True):
+    for unmoved in _let_go(parts):
         part = unmoved.moved(node - FIRST_NODE)
         facts.append(part.facts)
         node = part.facts.end_node
@@ -153,7 +156,7 @@ def run_graph(
             matched[group].node[:, column] = own.node
             scales[group][column] = scale
         if part.kept is not None:
-            kept.append(replace(part.kept, ranks=ranks))
+            kept.append(part.kept)
     for of_group in matched:
         edges.append(of_group.edges(node))
         node += len(of_group.node)
@@ -186,23 +189,6 @@ def _let_go(parts: Iterable[Made]) -> Iterator[Made]:
 def _reopen(analysis: OpenAnalysis) -> None:
     for trace in analysis.run.traces:
         trace.reopen()
-
-
-def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
-    """Return a graph, whose processes are kept, with other weights."""
-    scales: list[dict[int, WeightSets]] = [{} for _ in graph.matched]
-    weights, remaining = [], []
-    for packed, steps in zip(graph.kept, graph.remaining, strict=True):
-        part = packed.unpacked
-        of_part, part_scales, of_steps = weighed(
-            part.process, part.edges, part.operations, variants, steps
-        )
-        weights.append(of_part)
-        remaining.append(of_steps)
-        for (group, column), scale in zip(part.places, part_scales, strict=True):
-            scales[group][column] = scale
-    joined = WeightSets.joined([*weights, *transfer_weights(graph.matched, scales)])
-    return replace(graph, weights=joined, remaining=tuple(remaining))
 
 
 def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:

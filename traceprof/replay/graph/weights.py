@@ -445,38 +445,35 @@ class Weigher:
 
 
 class RemainingWork(Record, frozen=True):
-    """Work of one process that remains in each step, by variant."""
+    """Work of one process that remains in each step, float64[s] for each variant."""
 
-    number: Int64  # int64[s], the numbers of the steps
-    limits_ns: Int64  # int64[s + 1], when they began and the last one ended, on the run's clock
-    # float64[s] each, what the compute and the copies of the busiest stream take
-    stream_ns: tuple[Float64, ...] = ()
-    # float64[s] each, by how much kernels that compute take less than measured
-    removed_ns: tuple[Float64, ...] = ()
+    stream_ns: tuple[Float64, ...]  # what the compute and the copies of the busiest stream take
+    removed_ns: tuple[Float64, ...]  # by how much kernels that compute take less than measured
 
-    def under(self, process: Process, measured: Durations, sets: list[Durations]) -> RemainingWork:
-        """Return the same under other assumptions: one set of durations for each variant."""
-        work, num = process.work, len(self.number)
-        step = np.searchsorted(self.limits_ns, work.start_ns, side="right") - 1
-        rows = np.flatnonzero((step >= 0) & (step < num) & (work.kind != COMMUNICATION))
-        step, chain = step[rows], work.chain[rows]
-        computes = work.kind[rows] == COMPUTE
-        length, beside = measured.length_ns[rows], _beside(work.start_ns, work.end_ns, work.chain)
-        alone = length - beside[rows]
-        spent = np.bincount(chain, alone)
-        on_busiest = chain == (int(spent.argmax()) if len(spent) else -1)
-        known: dict[int, tuple[Float64, Float64]] = {}
-        for durations in sets:
-            if id(durations.length_ns) in known:
-                continue
-            less = length - durations.length_ns[rows]
-            counted = on_busiest & ~durations.skips_stream_order[rows]
-            stream = np.bincount(step, np.where(counted, np.maximum(alone - less, 0), 0), num)
-            removed = np.bincount(step, np.where(computes, np.maximum(less, 0), 0), num)
-            known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
-        columns = [known[id(durations.length_ns)] for durations in sets]
-        stream_ns, removed_ns = zip(*columns, strict=True)
-        return replace(self, stream_ns=stream_ns, removed_ns=removed_ns)
+
+def remaining_work(process: Process, limits_ns: Int64, sets: Sequence[Durations]) -> RemainingWork:
+    """Return the work that remains in steps, of one set of durations for each variant.
+
+    `limits_ns`: int64[s + 1], when they began and the last one ended, on the run's clock.
+    """
+    work, num = process.work, len(limits_ns) - 1
+    step = np.searchsorted(limits_ns, work.start_ns, side="right") - 1
+    rows = np.flatnonzero((step >= 0) & (step < num) & (work.kind != COMMUNICATION))
+    step, chain = step[rows], work.chain[rows]
+    computes, length = work.kind[rows] == COMPUTE, work.length_ns[rows]
+    alone = length - _beside(work.start_ns, work.end_ns, work.chain)[rows]
+    spent = np.bincount(chain, alone)
+    on_busiest = chain == (int(spent.argmax()) if len(spent) else -1)
+    known: dict[int, tuple[Float64, Float64]] = {}
+    for durations in sets:
+        if id(durations.length_ns) in known:
+            continue
+        less = length - durations.length_ns[rows]
+        counted = on_busiest & ~durations.skips_stream_order[rows]
+        stream = np.bincount(step, np.where(counted, np.maximum(alone - less, 0), 0), num)
+        removed = np.bincount(step, np.where(computes, np.maximum(less, 0), 0), num)
+        known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
+    return RemainingWork(*zip(*(known[id(one.length_ns)] for one in sets), strict=True))
 
 
 def _beside(start_ns: Int64, end_ns: Int64, chain: Int64) -> Int64:
