@@ -7,6 +7,7 @@ import pytest
 import traceprof
 from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import breakdown
+from traceprof.analysis import Options, analyze_reports
 from traceprof.replay import pass_model
 from traceprof.replay.pass_model import equal_step
 
@@ -42,7 +43,7 @@ def test_it_answers_where_the_replay_refuses() -> None:
 
 def test_it_says_nothing_where_its_own_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_model, "MAX_OFF", 0.0)
-    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
+    analysis = analyze_reports([SAMPLE_FOLDER / "uneven-clock.sqlite"], Options(savings=False))
     assert equal_step(analysis.measured, "equal-kernels") is None
 
 
