@@ -18,7 +18,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE, result_of
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analysis import Analysis
-from traceprof.comparison.stored_series import stored_series
+from traceprof.comparison.sides import stored_series
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.frames import events
 from traceprof.store import save

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceprof.comparison.ask import compared, without_predictions
-from traceprof.comparison.comparable import check_allowed
 from traceprof.comparison.gates import parse
-from traceprof.comparison.sides import loaded
+from traceprof.comparison.sides import check_allowed, loaded
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.findings import Finding, Severity

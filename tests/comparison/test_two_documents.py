@@ -10,11 +10,11 @@ import pytest
 from tests.support.claims import DDP, LATE, document_of
 from tests.support.selection import known
 from traceprof.comparison.ask import compare
-from traceprof.comparison.comparable import comparable
 from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, parse
 from traceprof.comparison.kernels import communication
 from traceprof.comparison.series import Series, why_unlike
+from traceprof.comparison.sides import comparable
 from traceprof.documents.analysis.model import CommunicationTotals, Document, TimedSteps
 from traceprof.documents.comparison import CommunicationChange, PartChange
 from traceprof.reports import comparison_sections

@@ -131,9 +131,8 @@ def command(
     Exit status: 0 done; 1 a gate is not met; 2 an error.
     """
     from traceprof.comparison.ask import compared, without_predictions
-    from traceprof.comparison.comparable import check_allowed
     from traceprof.comparison.gates import parse
-    from traceprof.comparison.sides import files_of, loaded, stored_with
+    from traceprof.comparison.sides import check_allowed, files_of, loaded, stored_with
 
     check_allowed(allow_different)
     limits = [parse(gate) for gate in gates]  # report mistakes before any report is read

@@ -95,7 +95,7 @@ def _section(runs: Sequence[StoredRun]) -> Section:
 def _write_csv(store: str, metrics: tuple[str, ...]) -> None:
     import csv
 
-    from traceprof.comparison.stored_series import stored_series
+    from traceprof.comparison.sides import stored_series
 
     series = stored_series(store, metrics)
     writer = csv.writer(sys.stdout, lineterminator="\n")

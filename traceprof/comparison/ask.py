@@ -11,13 +11,19 @@ from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.between import spreads, widest
-from traceprof.comparison.comparable import check_allowed, comparable, why_incomplete
 from traceprof.comparison.findings import findings, sentence, to_decide, verdict_of
 from traceprof.comparison.gates import beyond, change_of, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
 from traceprof.comparison.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
 from traceprof.comparison.series import series, unrecorded, why_unlike
-from traceprof.comparison.sides import LoadedSide, loaded, stored_with
+from traceprof.comparison.sides import (
+    LoadedSide,
+    check_allowed,
+    comparable,
+    loaded,
+    stored_with,
+    why_incomplete,
+)
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
