@@ -36,12 +36,12 @@ from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.host.host_waits import OWN_WAIT_NS
-from traceprof.replay.assumptions.assumption import Variant, parse
+from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_segments
 from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
-from traceprof.replay.graph.weights import Reading
+from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Answer, WhatIf
 from traceprof.replay.whatif import answers_to, whatif
 from traceprof.reports.text import plain, renderable
@@ -112,7 +112,8 @@ def test_waits_taken_out_of_each_rank_by_itself(
             of_rank = [one for one in analysis.run.ranks if one.device == rank]
             run = replace(analysis.run, ranks=tuple(of_rank))
             graph = run_graph(
-                dataclasses.replace(analysis, run=run), [Variant(), Variant(parse("no-sync"))]
+                dataclasses.replace(analysis, run=run),
+                [Variant(), Variant(parse("no-sync").change)],
             )
             steps, *_ = replayed_steps(graph)
             change = float(steps[:, 0].sum() - steps[:, 1].sum()) / _MS
@@ -345,7 +346,7 @@ def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     simulate_scenario("mpi-wait", path, seed=0)
     with closing(analyze(path)) as analysis:
-        variants = [Variant(), Variant(parse("no-sync"))]
+        variants = [Variant(), Variant(parse("no-sync").change)]
         graph = run_graph(analysis, variants, keeps_processes=True)
         waits = [kept.process.host_waits for kept in graph.kept]
         steps, *_ = replayed_steps(graph)
@@ -367,7 +368,7 @@ def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
     options = Options(savings=False)
     new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")
     with closing(analyze(traces / "pairs/v100_mpas_0_noasync.sqlite", options=options)) as analysis:
-        graph = run_graph(analysis, [Variant(new_time)], keeps_processes=True)
+        graph = run_graph(analysis, [Variant(new_time.change)], keeps_processes=True)
         process, rank = graph.kept[0].process, analysis.run.ranks[0]
         rows = process.work.rows_of_kernels(0, rank)[of_vertical(rank)]
         times = solve(graph.plan, graph.weights)[process.start_node(rows), 0]

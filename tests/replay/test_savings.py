@@ -36,7 +36,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.findings import Basis, Finding, Saving, Severity, severity_of_cost
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.replay.assumptions.assumption import Variant, parse
+from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.graph.longest_path import CannotReplayError
 from traceprof.replay.graph.process_graph import observe
 from traceprof.replay.graph.run_graph import (
@@ -46,6 +46,7 @@ from traceprof.replay.graph.run_graph import (
     run_graph,
 )
 from traceprof.replay.graph.steps import MIN_LEAD, MIN_STEPS, Sample, sample_of, step_operations
+from traceprof.replay.graph.weights import Variant
 from traceprof.replay.savings import savings
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse
@@ -319,7 +320,7 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
     simulate_ddp(tmp_path / "run.sqlite", gpus=2, steps=40, kernels_per_step=60, seed=3)
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
-        graph = run_graph(analysis, [Variant(), Variant(parse("no-sync"))], sample)
+        graph = run_graph(analysis, [Variant(), Variant(parse("no-sync").change)], sample)
         steps, *_ = replayed_steps(graph)
         assert len(steps) == MIN_STEPS
         assert np.array_equal(steps[:, 0], measured_steps(graph))
@@ -341,7 +342,7 @@ def test_processes_prepare_the_replay_that_one_does(
 ) -> None:
     monkeypatch.setattr(children, "can_fork", lambda: True)  # although tests leave threads behind
     simulate_ddp(tmp_path / "run.sqlite", gpus=3, steps=20, kernels_per_step=60, seed=3)
-    variants = [Variant(), Variant(parse("no-sync")), Variant(parse("link=2x"))]
+    variants = [Variant(), Variant(parse("no-sync").change), Variant(parse("link=2x").change)]
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
         alone, shared = (

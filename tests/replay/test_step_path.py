@@ -12,9 +12,9 @@ from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
-from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.critical_path import critical_paths, step_path
 from traceprof.replay.graph.run_graph import run_graph
+from traceprof.replay.graph.weights import Variant
 from traceprof.replay.results import StepPath
 from traceprof.replay.whatif import whatif
 

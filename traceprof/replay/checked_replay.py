@@ -20,7 +20,7 @@ from traceprof.analyses.steps import compute_ns, counted_steps, slowest_rank, st
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.progress import UNHEARD
-from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
+from traceprof.replay.assumptions.assumption import Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import changed_steps
 from traceprof.replay.graph.longest_path import CannotReplayError, CircularError
 from traceprof.replay.graph.process_part import LOADING, unseen_pace
@@ -34,7 +34,7 @@ from traceprof.replay.graph.run_graph import (
     steady_shares,
 )
 from traceprof.replay.graph.stream_waits import MAX_LOST_RECORDS
-from traceprof.replay.graph.weights import Reading
+from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Baseline, Refusal
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import breakdown
-from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.checked_replay import refused_periods
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.longest_path import CannotReplayError, EdgeKind, binding_edges, solve
 from traceprof.replay.graph.run_graph import clock_shift, run_graph
 from traceprof.replay.graph.steps import sample_of
-from traceprof.replay.graph.weights import Weigher, as_measured
+from traceprof.replay.graph.weights import Variant, Weigher, as_measured
 from traceprof.replay.results import PartKind, PathPart, StepPath, StepPathPart
 from traceprof.run.guard import optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Int64
     from traceprof.replay.graph.process_part import Kept
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.steps import RankSteps
@@ -238,7 +236,7 @@ class _Walk:
         rows = np.arange(ends[number], ends[number + 1])
         if of_launches:
             rows = rows[Weigher(process, as_measured(process)).held_by_launch(rows) :]
-        for row in _backwards(rows):
+        for row in rows[::-1].tolist():
             self._operation(kept, row, max(float(process.work.start_ns[row]), begin))
             if row == rows[0]:
                 break
@@ -254,10 +252,6 @@ class _Walk:
             if facts.host_node <= node < facts.end_node:
                 return kept, int(kept.process.first_operation[(node - facts.gpu_node) // 2])
         raise AssertionError(f"node {node} is of no process")
-
-
-def _backwards(rows: Int64) -> Iterator[int]:
-    yield from rows[::-1].tolist()
 
 
 def _rank_of(kept: Kept, operation: int) -> Rank:

@@ -23,7 +23,7 @@ from traceprof.analysis import Analysis, Options, analyze
 from traceprof.communication.messages import messages
 from traceprof.errors import UsageError
 from traceprof.ranks.pipelines import one_forward_one_backward
-from traceprof.replay.assumptions.assumption import Variant, combined, parse
+from traceprof.replay.assumptions.assumption import combined, parse
 from traceprof.replay.assumptions.run_change import (
     RunChange,
     _sends_of,
@@ -34,6 +34,7 @@ from traceprof.replay.assumptions.run_change import (
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.matched import synchronizing_groups
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
+from traceprof.replay.graph.weights import Variant
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import whatif
 

@@ -17,11 +17,10 @@ from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
 from tests.support.changes import damaged, recorded
 from traceprof.analysis import Options, analyze
-from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.process_graph import Process
 from traceprof.replay.graph.process_part import ProcessFacts
 from traceprof.replay.graph.run_graph import run_graph
-from traceprof.replay.graph.weights import halves, held_out_latencies, held_out_tails
+from traceprof.replay.graph.weights import Variant, halves, held_out_latencies, held_out_tails
 from traceprof.replay.results import Answer
 from traceprof.trace.nsight import schema
 

@@ -14,8 +14,8 @@ from tests.support.builders import global_tid
 from tests.support.databases import query
 from tests.support.selection import known, long_after
 from traceprof.analysis import Options, analyze
-from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.run_graph import run_graph
+from traceprof.replay.graph.weights import Variant
 from traceprof.run.opening import open_run
 from traceprof.trace.nsight import schema
 from traceprof.trace.open import open_trace

@@ -19,14 +19,14 @@ from traceprof.replay.assumptions.one_process import (
 )
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
-from traceprof.replay.graph.weights import AS_RECORDED, Reading
+from traceprof.replay.graph.weights import AS_RECORDED, Reading, Variant
 from traceprof.replay.results import Refusal
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.assumptions.run_change import RunChange
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.weights import Durations
+
+    Change = Callable[[Process, Durations], Durations]
 
 PROFILERS_SHARE = 0.3
 """Which share of the time for launching torch.profiler may have taken.
@@ -207,19 +209,6 @@ def defaults() -> list[Assumption]:
     return [parse(entry.form) for entry in ASSUMPTIONS if entry.is_default]
 
 
-class Variant(Record, frozen=True):
-    """A way to weigh a run."""
-
-    assumption: Assumption | None = None  # None for the run as measured
-    reading: Reading = AS_RECORDED
-
-    def assumed(self, process: Process, measured: Durations) -> Durations:
-        """Return the durations of a process's actions under the assumption."""
-        if self.reading.quick_host:
-            measured = without_launch_time(process, measured, self.reading.quick_host)
-        return measured if self.assumption is None else self.assumption.change(process, measured)
-
-
 class Way(IntEnum):
     """Ways to resolve the unknowns of a run, by their columns.
 
@@ -241,18 +230,32 @@ def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Varia
     """Return the ways to weigh a run, with its unknowns resolved each way; see `Way`."""
     # A wait that is hidden is one of those that go, where nothing else changes.
     stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
+    quick = float(assumption is None or assumption.limits_gpu)
+    changes = {share: _with_quick_host(assumption, share) for share in (0.0, of_profiler, quick)}
     readings = (
-        AS_RECORDED,
-        Reading(has_hidden_waits=stays),
-        Reading(has_hidden_waits=True, frees_hidden_waits=True),
-        Reading(keeps_unexplained=False),
-        Reading(has_whole_streams=True),
-        Reading(has_possible_waits=False),
-        Reading(quick_host=of_profiler),
-        Reading(quick_host=of_profiler, has_hidden_waits=True, frees_hidden_waits=True),
-        Reading(quick_host=float(assumption is None or assumption.limits_gpu)),
+        (0.0, AS_RECORDED),
+        (0.0, Reading(has_hidden_waits=stays)),
+        (0.0, Reading(has_hidden_waits=True, frees_hidden_waits=True)),
+        (0.0, Reading(keeps_unexplained=False)),
+        (0.0, Reading(has_whole_streams=True)),
+        (0.0, Reading(has_possible_waits=False)),
+        (of_profiler, AS_RECORDED),
+        (of_profiler, Reading(has_hidden_waits=True, frees_hidden_waits=True)),
+        (quick, AS_RECORDED),
     )
-    return [Variant(assumption, reading) for reading in readings]
+    return [Variant(changes[share], reading) for share, reading in readings]
+
+
+def _with_quick_host(assumption: Assumption | None, share: float) -> Change | None:
+    """Return the change of an assumption where launching takes less by a share."""
+    if not share:
+        return None if assumption is None else assumption.change
+
+    def change(process: Process, measured: Durations) -> Durations:
+        durations = without_launch_time(process, measured, share)
+        return durations if assumption is None else assumption.change(process, durations)
+
+    return change
 
 
 def ways_of(assumption: Assumption) -> list[Way]:

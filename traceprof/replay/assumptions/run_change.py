@@ -94,7 +94,6 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
                 column[change.edges] = change.weights
             np.logical_and(is_removed, column[: len(is_removed)] == UNCONSTRAINED, out=is_removed)
             yield column
-            del column  # as large as the next one
 
     with_added = full if len(added) == 0 else np.concatenate((full, added))  # else kept twice
     weights = WeightSets.of_columns(chain([with_added], of_variants()))

@@ -116,7 +116,6 @@ def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
     by_source = np.argsort(source, kind="stable").astype(np.int32)
     leads_to = target[by_source]
     first = np.append(0, np.cumsum(np.bincount(source, minlength=num_nodes)))
-    del by_source
     missing = np.bincount(target, minlength=num_nodes)
     level = np.zeros(num_nodes, np.int32)
     ready = np.flatnonzero(missing == 0)
@@ -258,7 +257,6 @@ class WeightSets(Record, frozen=True):
         others = [SAME]
         for column in columns:
             others.append(or_known(difference(full, column), others))
-            del column  # before the next one is made
         return WeightSets(full, tuple(others))
 
     @staticmethod

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Difference, Edges
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import Durations, Reading, RemainingWork, Weighing
+    from traceprof.replay.graph.weights import Durations, Reading, RemainingWork, Variant
     from traceprof.run.opening import Rank
 
 LOADING = (
@@ -262,7 +262,7 @@ def process_part(
     stalls: Stalls,
     matched_places: Sequence[Int64],
     members: Sequence[Sequence[int]],
-    variants: Sequence[Weighing],
+    variants: Sequence[Variant],
     sample: Sample | None,
     left_out: Int64,
     *,
@@ -297,7 +297,6 @@ def process_part(
         alone += [steps.limits, steps.last, steps.others]
     limits_ns, is_steady = of_ranks[0].limits_ns, ~is_in(of_ranks[0].number, left_out)
     process = in_segments(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
-    del observed
     for _, rank in ranks:
         rank.operations.release()
     edges = edges_of(process, is_member)
@@ -333,7 +332,7 @@ def process_part(
 
 
 def weighed(
-    process: Process, edges: Sequence[Edges], matched: Sequence[Int64], variants: Sequence[Weighing]
+    process: Process, edges: Sequence[Edges], matched: Sequence[Int64], variants: Sequence[Variant]
 ) -> tuple[WeightSets, list[WeightSets], list[Durations]]:
     """Return the weights of edges, the factors of transfers, and durations, by variant.
 
@@ -341,22 +340,22 @@ def weighed(
     """
     measured = as_measured(process)
     sets: list[Durations] = []
-    of_assumption: dict[tuple[int, float], Durations] = {}
+    under: dict[int, Durations] = {}
     full = Weigher(process, measured).of(edges)
     factors = [measured.transfer[operations] for operations in matched]
     others: list[Difference] = []
     scales: list[list[Difference]] = [[] for _ in matched]
     known: dict[tuple[int, Reading], Difference] = {}
     for variant in variants:
-        reading, assumption = variant.reading, (id(variant.assumption), variant.reading.quick_host)
-        if assumption not in of_assumption:
-            of_assumption[assumption] = variant.assumed(process, measured)
-        durations = of_assumption[assumption]
+        reading, change = variant.reading, variant.change
+        if id(change) not in under:
+            under[id(change)] = measured if change is None else change(process, measured)
+        durations = under[id(change)]
         sets.append(durations)
         key = id(durations), reading
         if key not in known:
-            change = difference(full, Weigher(process, durations, reading).of(edges))
-            known[key] = or_known(change, others)
+            column = Weigher(process, durations, reading).of(edges)
+            known[key] = or_known(difference(full, column), others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = durations.transfer[operations] * reading.has_gpu_time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.execution.open_reports import OpenAnalysis
@@ -33,35 +33,23 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import EdgeLevels
     from traceprof.replay.graph.process_part import Kept, ProcessFacts, ProcessPart
     from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import RemainingWork, Weighing
+    from traceprof.replay.graph.weights import RemainingWork, Variant
     from traceprof.run.opening import Rank
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+MapItems: TypeAlias = "Callable[..., Iterable[ProcessPart]]"
+"""Makes the parts of processes, in one process or several; the results are the same.
 
-
-class MapItems(Protocol):
-    """Does work on each item of a list, in one process or several; the results are the same."""
-
-    def __call__(
-        self,
-        work: Callable[[Item], Made],
-        items: Sequence[Item],
-        prepare: Callable[[], None],
-        num_operations: int,
-        /,
-    ) -> Iterable[Made]:
-        """Return what `work` makes of each item, each perhaps only when it is taken.
-
-        Another process calls `prepare` before its work, which is about `num_operations` on GPUs.
-        """
+Called with a function that returns a part, the list of what to call it with, what another process
+calls before, and how many operations on GPUs the work is about.
+"""
 
 
 def in_this_process(
-    work: Callable[[Item], Made], items: Sequence[Item], *_: object
-) -> Iterator[Made]:
-    """Do all work in this process, one item at a time: the simplest `MapItems`."""
-    return map(work, items)
+    part_of: Callable[[Item], ProcessPart], items: Sequence[Item], *_: object
+) -> Iterable[ProcessPart]:
+    """Make one part at a time: the simplest `MapItems`."""
+    return map(part_of, items)
 
 
 class RunGraph(Record, frozen=True):
@@ -87,7 +75,7 @@ class RunGraph(Record, frozen=True):
 
 def run_graph(
     analysis: OpenAnalysis,
-    variants: Sequence[Weighing],
+    variants: Sequence[Variant],
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
@@ -142,8 +130,7 @@ def run_graph(
     processes = list(owners.values())
     progress.expect(len(processes))
     parts = map_items(part_of, processes, partial(_reopen, analysis), num_operations)
-    for unmoved in _let_go(parts):
-        part = unmoved.moved(node - FIRST_NODE)
+    for part in (unmoved.moved(node - FIRST_NODE) for unmoved in parts):
         facts.append(part.facts)
         node = part.facts.end_node
         edges.append(part.edges)
@@ -162,7 +149,6 @@ def run_graph(
         node += len(of_group.node)
     joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
     of_run = GraphEdges.joined(edges)
-    del weights, scales, edges, part, unmoved  # which are as large
     plan = schedule(node, of_run.source, of_run.target)
     return RunGraph(
         of_run,
@@ -174,16 +160,6 @@ def run_graph(
         tuple(remaining),
         tuple(kept),
     )
-
-
-def _let_go(parts: Iterable[Made]) -> Iterator[Made]:
-    """Yield parts and drop each from the list, so that memory is freed."""
-    if not isinstance(parts, list):
-        yield from parts
-        return
-    parts.reverse()
-    while parts:
-        yield parts.pop()
 
 
 def _reopen(analysis: OpenAnalysis) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -133,8 +133,6 @@ class Reading(Record, frozen=True):
     # whether operations that wait for independent communication also wait for all before it on its
     # stream
     has_whole_streams: bool = False
-    # the share of the time for launching that is not taken, since the recorder caused it
-    quick_host: float = 0.0
     has_hidden_waits: bool = False  # whether silences that may be waits for the GPU are
     # whether hidden waits, and the calls that wait, go with the host's recorded waits; else these
     # calls take as long as without a wait
@@ -145,19 +143,12 @@ class Reading(Record, frozen=True):
 AS_RECORDED = Reading()
 
 
-class Weighing(Protocol):
+class Variant(Record, frozen=True):
     """One variant of a run: an assumption with one reading of what is not known."""
 
-    @property
-    def assumption(self) -> object | None:
-        """The assumption; None for the run as it is."""
-
-    @property
-    def reading(self) -> Reading:
-        """The reading of what is not known."""
-
-    def assumed(self, process: Process, measured: Durations) -> Durations:
-        """Return the durations of a process's actions under the assumption; the same if nothing."""
+    # returns the durations of a process's actions under the assumption; None for those measured
+    change: Callable[[Process, Durations], Durations] | None = None
+    reading: Reading = AS_RECORDED
 
 
 def as_measured(process: Process) -> Durations:
