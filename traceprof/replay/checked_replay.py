@@ -38,7 +38,7 @@ from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Baseline, Refusal
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.kinds import UNIFIED_COPIES
 from traceprof.trace.model.parts import Part
 from traceprof.units import percent
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_part import ProcessFacts
     from traceprof.replay.graph.run_graph import MapItems, RunGraph
     from traceprof.replay.graph.steps import Sample
-    from traceprof.run.rank import Rank
 
 MAX_UNLAUNCHED = 0.01
 MAX_HIDDEN_HOST = 0.01
@@ -154,11 +153,6 @@ def gates_of(
         _gate("unexplained", _unexplained(analysis, facts), MAX_UNEXPLAINED),
         _gate("host-floor", _off_floor(graph, share, measured, replayed[2]), MAX_OFF_FLOOR),
     )
-
-
-def is_paced(gate: Gate | None) -> bool:
-    """Return whether a gate fails only because threads wait for each other in unknown ways."""
-    return gate is not None and gate.name == "host-floor"
 
 
 def floor_gate(below: float) -> Gate:
@@ -281,9 +275,6 @@ def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> flo
     return max(shares)
 
 
-_OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
-
-
 class StepsUnder(Record, frozen=True):
     """Step lengths under an assumption."""
 
@@ -314,22 +305,6 @@ class CheckedReplay(Record, frozen=True):
     first: int  # first column of `lengths` in the graph's weights
     # places of each assumption's alternative readings among the n
     others: tuple[range, ...]
-    # whether limits are wanted where threads wait for each other in unknown ways
-    has_limits: bool = False
-
-    def limit_ns(self, place: int, assumption: Assumption) -> float | None:
-        """Return a lower bound of a step, in ns, when threads wait for each other in unknown ways.
-
-        Even then, a stream runs its remaining work sequentially. None if no limit is wanted.
-        """
-        paced = self.has_limits and is_paced(failed(self.baseline.gates, assumption))
-        # Without waits, and beside communication, kernels take another time than before.
-        is_unsure = not assumption.changed <= _OF_WORK or bool(self.communication.any())
-        if not paced or is_unsure or assumption.refusal(self.analysis) is not None:
-            return None
-        if assumption.of_communication:
-            return self.baseline.step_ns
-        return self.least_ns(place, assumption)[0]
 
     @property
     def brings_batches(self) -> bool:
@@ -450,15 +425,13 @@ def checked_replay(
     assumptions: Sequence[Assumption],
     sample: Sample | None = None,
     *,
-    has_limits: bool = False,
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
     """Replay a run as measured, and under each assumption separately.
 
-    Without a sample, all steps are replayed. `has_limits` allows limits where threads wait for
-    each other in unknown ways. `map_items` prepares the processes of the run; `progress` counts
-    them.
+    Without a sample, all steps are replayed. `map_items` prepares the processes of the run;
+    `progress` counts them.
     """
     refusal = cannot_be_replayed(analysis)
     if refusal is not None:
@@ -492,10 +465,9 @@ def checked_replay(
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
     num_measured = baseline.num_steps if sample is None else len(counted_steps(slowest))
     baseline = replace(baseline, num_measured=num_measured, gates=gates)
-    has_limits = has_limits and any(_num_launching(rank) > 1 for rank in analysis.run.ranks)
     refusing = [failed(gates, one) for one in assumptions if one.refusal(analysis) is None]
-    if refusing and all(gate and not (has_limits and is_paced(gate)) for gate in refusing):
-        (first, *_) = (gate for gate in refusing if gate is not None)
+    if refusing and refusing[0] is not None and all(refusing):
+        first = refusing[0]
         return Refusal(why_not(first), how_to_collect(analysis, first), baseline)
     return CheckedReplay(
         analysis=analysis,
@@ -510,7 +482,6 @@ def checked_replay(
         own_lengths=own[len(Way) : -2],
         first=len(Way),
         others=others,
-        has_limits=has_limits,
     )
 
 
@@ -520,13 +491,6 @@ def _of_rank(rank: int, graph: RunGraph, of_ranks: Sequence[Float64], of_all: Fl
         if steps.rank == rank and steps.is_marked and len(lengths) == len(of_all):
             return lengths
     return of_all
-
-
-def _num_launching(rank: Rank) -> int:
-    if rank.calls is None:
-        return 0
-    launching = np.concatenate(rank.launched_by)
-    return len(distinct_values(rank.calls.packed_thread.at(launching[launching >= 0])))
 
 
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:

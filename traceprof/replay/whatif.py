@@ -64,10 +64,6 @@ _HIDDEN_WAITS = (
     " may or may not have waited for it, and waiting calls may disappear or"
     " stay: the interval covers both"
 )
-_PACED = (
-    "the report does not show how threads pace each other: the answer is a limit, from the work"
-    " that remains on the busiest stream"
-)
 _WITHOUT_EVENTS = (
     "what streams waited for is not recorded: they are assumed to have waited for everything"
     " launched before; if they waited for less, the gain is larger"
@@ -98,7 +94,7 @@ def answers_to(
     progress.expect(len(questions))
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
     sample = sample_of(analysis.run, measured)
-    replay = checked_replay(analysis, questions, sample, has_limits=True, progress=progress)
+    replay = checked_replay(analysis, questions, sample, progress=progress)
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(
@@ -117,8 +113,6 @@ def answers_to(
         progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
-    if any(replay.limit_ns(*item) is not None for item in enumerate(questions)):
-        return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
     return WhatIf(
         with_floor(replay.baseline, answers),
         tuple(answers),
@@ -150,11 +144,8 @@ def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
 
 def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answer:
     """Return the step time under an assumption; `place`: its index in the replay."""
-    limit, text = replay.limit_ns(place, assumption), assumption.text
-    condition, now = assumption.condition(replay.analysis), replay.baseline.step_ns
-    if limit is not None:
-        at = min(round(limit), now)
-        return _limit(text, at, now, at == now, condition, _PACED)
+    text, now = assumption.text, replay.baseline.step_ns
+    condition = assumption.condition(replay.analysis)
     under, before = replay.of(place, assumption), replay.as_it_is
     ways, is_bound = ways_of(assumption), assumption.is_tight or replay.brings_batches
     if isinstance(under, Refusal):
