@@ -302,7 +302,6 @@ class CheckedReplay(Record, frozen=True):
     # late that one began counts, too
     own_as_it_is: Float64
     own_lengths: Float64
-    first: int  # first column of `lengths` in the graph's weights
     # places of each assumption's alternative readings among the n
     others: tuple[range, ...]
 
@@ -363,11 +362,10 @@ class CheckedReplay(Record, frozen=True):
         return replace(under, otherwise=otherwise)
 
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | Refusal:
-        num_ways = self.as_it_is.shape[1]
-        low, high = num_ways * place, num_ways * (place + 1)
+        low, high = len(Way) * place, len(Way) * (place + 1)
         if not assumption.changes_run:
             return StepsUnder(self.lengths[:, low:high])
-        numbers = range(self.first + low, self.first + high)
+        numbers = range(len(Way) + low, len(Way) + high)
         graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
         changes = assumption.run_changes(self.analysis, graph)
         if isinstance(changes, Refusal):
@@ -397,7 +395,7 @@ class CheckedReplay(Record, frozen=True):
         """Return how the longest mean step changes: ranks that were staggered gain unequally."""
         if assumption.changes_run:
             return 0.0
-        own = self.own_lengths[self.as_it_is.shape[1] * place + Way.PLAIN]
+        own = self.own_lengths[len(Way) * place + Way.PLAIN]
         return float(own - self.own_as_it_is[Way.PLAIN])
 
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
@@ -413,7 +411,7 @@ class CheckedReplay(Record, frozen=True):
         share, sums, covered = self.share_by_begin, [], []
         parts = [part for part in self.graph.remaining if len(part.stream_ns[0]) == len(share)]
         for reading in (place, *self.others[place]):
-            column = self.first + self.as_it_is.shape[1] * reading
+            column = len(Way) * (1 + reading)
             removed = max((float(share @ part.removed_ns[column]) for part in parts), default=0.0)
             sums.append(max((float(share @ part.stream_ns[column]) for part in parts), default=0.0))
             covered.append(max(covered_ns - removed, sums[-1]))
@@ -480,7 +478,6 @@ def checked_replay(
         lengths=by_end[:, len(Way) : -2],
         own_as_it_is=own[: len(Way)],
         own_lengths=own[len(Way) : -2],
-        first=len(Way),
         others=others,
     )
 
