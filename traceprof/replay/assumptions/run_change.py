@@ -339,16 +339,19 @@ def with_bucket_cap(analysis: OpenAnalysis, graph: RunGraph, cap_mib: float) -> 
     cap, latencies = cap_mib * _MIB, _latencies(buckets)
     middle = sum(latencies) / len(latencies)
     if cap >= float(median_of(buckets.bytes)):
-        first = _merged(graph, buckets, cap, middle)
-        others = [_merged(graph, buckets, cap, latency) for latency in latencies]
+        likely = _merged(graph, buckets, cap, middle)
     else:
-        first = _cut(graph, buckets, cap * (1 + _MAX_OVERFULL) / 2, middle)
-        others = [
+        likely = _cut(graph, buckets, cap * (1 + _MAX_OVERFULL) / 2, middle)
+    otherwise: list[RunChange] = []
+    if not all(opened_buckets(buckets.bytes, buckets.is_first, cap)):
+        otherwise += [_merged(graph, buckets, cap, latency) for latency in latencies]
+    if (buckets.bytes > cap).any():
+        otherwise += [
             _cut(graph, buckets, cap * overfull, latency)
             for latency in latencies
             for overfull in (1, _MAX_OVERFULL)
         ]
-    return replace(first, otherwise=tuple(others))
+    return replace(likely, otherwise=tuple(otherwise))
 
 
 def _buckets(analysis: OpenAnalysis, graph: RunGraph) -> _Buckets | None:
