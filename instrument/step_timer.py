@@ -3,28 +3,28 @@
 With Gloo the host waits, for the works that operations return: launches are its own time. NCCL's
 launches put work on a stream, which waits there: events around each launch and each wait tell how
 long. DDP's reducer waits in C++, from the last bucket's send to the end of the backward pass.
-Steps, backward passes and the loader's time come from the wrappers' ranges, as a recorder's do.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import os
-import threading
-import time
 from collections import deque
+from functools import partial, wraps
+from threading import get_ident
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed as dist
 from torch.distributed import _functional_collectives
 
-from instrument.core import calls
+from instrument.core import calls, operations, steps
 from instrument.core.patching import Patches
-from instrument.core.wrapping import untraced
+from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
 from instrument.wraps import collectives, functional, process_groups
+from instrument.wraps import steps as wrapped_steps
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -34,185 +34,221 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("traceprof.instrument")
 
-_MAX_CALLS = 1 << 15  # of a step: a process without an optimizer has no end of one
-_STEP = f"{labels.STEP} "
-
-
-class HostClock:
-    """Marks are times of the host."""
-
-    mark = staticmethod(time.perf_counter_ns)
-    is_over = staticmethod(lambda _mark: True)
-    between = staticmethod(lambda begin, end: end - begin)
-
-
-class EventClock:
-    """Marks are CUDA events on the current stream, which are read once the GPU has passed them."""
-
-    def __init__(self, new_event: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
-        self._new_event = new_event
-        self._is_capturing = is_capturing
-
-    @untraced
-    def mark(self) -> Any:  # noqa: ANN401  (an event)
-        """Record an event; None in the capture of a CUDA graph, whose part it would become."""
-        if self._is_capturing():
-            return None
-        event = self._new_event()
-        event.record()
-        return event
-
-    is_over = staticmethod(lambda mark: bool(mark.query()))
-    between = staticmethod(lambda begin, end: int(begin.elapsed_time(end) * 1e6))
+_MAX_MARKS = 1 << 16  # of a step: a process without an optimizer has no end of one
 
 
 class Step(NamedTuple):
-    """Marks of a step and of the calls in it."""
+    """Times of a step: of the host in ns, or CUDA events."""
 
     begin: Any
     end: Any
-    calls: Iterable[tuple[Any, Any, int]]
+    waits: Any  # ns in all, or events of each call's begin and end
     loader_ns: int
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.open: list[tuple[str, int]] = []
-        self.loader_ns = 0
+class Window(NamedTuple):
+    """The steps since the last window, and this rank's place among all."""
+
+    number: int  # of the last step
+    steps: list[Step]
+    store: Any = None  # of the process group, if there is one
+    rank: int = 0
+    size: int = 1
+    peers: Sequence[int] = ()
 
 
 class StepTimer:
-    """The steps of this process; the methods that wrappers call only append to lists.
+    """The steps of this process; what wrappers call only appends to lists.
 
     A step lasts from the end of one to the end of the next, so that the loader is in it.
     """
 
-    def __init__(
-        self,
-        every: int,
-        full: Callable[[int, list[Step]], None],
-        new_clock: Callable[[StepTimer], Any] | None = None,
-    ) -> None:
-        self.is_on = True
-        self._every, self._full, self._new_clock = every, full, new_clock or _new_clock
-        self._clock: Any = HostClock()  # until the first step ends: there may be no group yet
-        self.mark: Callable[[], Any] = HostClock.mark
-        self.calls: deque[tuple[Any, Any, int]] = deque(maxlen=_MAX_CALLS)  # since the last step
+    def __init__(self, every: int, full: Callable[[Window], object]) -> None:
+        self._every, self._full = every, full
+        self._is_on = True
+        self.mark: Callable[[], Any] = perf_counter_ns
+        self.marks: deque[Any] | None = None  # with events: of calls since the last step
+        self.waited = 0  # ns in calls since the last step
         self.transfers: set[str] = set()
         self.patches = Patches()  # below those of all recorders
-        self._is_missing = self._is_marked = False  # whether a time of this step is unknown
-        self._thread = _Thread()
-        self._pid, self._ident = os.getpid(), 0  # of the thread whose steps these are
-        # The mark of the last bucket's send in this backward pass, and the calls until then.
+        self.ident = self._pid = 0  # of the thread and the process whose steps these are
+        self._open: set[str] = set()  # labels of calls that have begun
+        self._is_marked = False  # whether the script marks its steps
+        # When the last bucket of this backward pass was sent, and what was waited until then.
         self._sent: tuple[Any, int] | None = None
+        self._loader_ns = 0
         self._begin: Any = None
         self._num_steps = self._num_sent = 0  # sent: buckets since the last step
-        self._steps: deque[Step] = deque(maxlen=2 * every)
+        self._steps: deque[tuple[Any, Any, Any, int]] = deque(maxlen=2 * every)
+        self._counts: dict[str, int] = {}  # of operations, by group
         self.excerpt: Excerpt | None = None
+        self.listener = steps.Listener(self._bucket_is_sent, self._mark_begins, self._step_ends)
 
-    def push(self, text: str) -> None:
-        """Open a range."""
-        if text.startswith(_STEP):
-            text = labels.STEP
-            self._is_marked = True
-        self._thread.open.append((text, time.perf_counter_ns()))
+    def around(self, label: str, function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        """Return the function, whose outermost calls on the thread of the steps count."""
+        ends: Callable[[int], None] = {
+            labels.DATA_LOADING: self._loading_ends,
+            labels.BACKWARD: self._backward_ends,
+            labels.OPTIMIZER_STEP: self._optimizer_step_ends,
+        }[label]
+        opened = self._open
 
-    def pop(self) -> None:
-        """Close the range that this thread opened last."""
-        thread = self._thread
-        if not thread.open:
-            return
-        text, begin = thread.open.pop()
-        try:
-            if not self.is_on:
-                return
-            if text == labels.DATA_LOADING:
-                thread.loader_ns += time.perf_counter_ns() - begin
-            elif text == labels.BACKWARD:
-                sent, self._sent = self._sent, None
-                if sent is not None:  # from the end of a later call, perhaps of the send itself
-                    last = self.calls[-1][1] if len(self.calls) > sent[1] else sent[0]
-                    self.calls.append((last, self.mark(), threading.get_ident()))
-            elif text == (labels.STEP if self._is_marked else labels.OPTIMIZER_STEP):
-                self._step_ends()
-        except Exception:  # noqa: BLE001  (an observer must not stop the training)
-            self._fail()
+        @untraced
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if is_compiling() or label in opened or get_ident() != self.ident != 0:
+                return function(*args, **kwargs)
+            compiler, begin = compiler_of_thread(), perf_counter_ns()
+            try:
+                opened.add(label)
+                return function(*args, **kwargs)
+            finally:
+                opened.discard(label)
+                if compiler is not None:
+                    suspend(None)
+                ends(begin)
+                if compiler is not None:
+                    suspend(compiler)
+
+        return call
+
+    def _loading_ends(self, begin: int) -> None:
+        self._loader_ns += perf_counter_ns() - begin
 
     @untraced
-    def _mark_event(self) -> Any:  # noqa: ANN401
-        event = None
-        try:
-            event = self._clock.mark() if self.is_on else None
-        except Exception:  # noqa: BLE001
-            self._fail()
-        self._is_missing |= event is None
-        return event
+    def _bucket_is_sent(self) -> None:
+        self._sent = self.mark(), self.waited
+        self._num_sent += 1
 
-    def start(self, text: str) -> None:
-        """See that a bucket is sent; no range is opened."""
-        if self.is_on and text.startswith(labels.BUCKET):
-            self._sent = self.mark(), len(self.calls)
-            self._num_sent += 1
+    def _backward_ends(self, _: int) -> None:
+        if self._sent is None:
+            return
+        (begin, before), self._sent = self._sent, None
+        if self.marks is None:  # waits since then are in it
+            self.waited = before + self.mark() - begin
+        else:
+            self.marks.extend((begin, self.mark()))
 
-    def _fail(self) -> None:
-        self.is_on = False
-        _log.warning("steps are not watched any more", exc_info=True)
+    def _mark_begins(self) -> None:
+        self._is_marked = True
+
+    def _optimizer_step_ends(self, _: int) -> None:
+        if not self._is_marked:
+            self._step_ends()
 
     def _step_ends(self) -> None:
-        thread = self._thread
-        calls, self.calls = self.calls, deque(maxlen=_MAX_CALLS)
-        loader_ns, thread.loader_ns = thread.loader_ns, 0
-        if self._num_steps == 0:  # launchers fork ranks
-            self._pid, self._ident = os.getpid(), threading.get_ident()
-            self._clock, self._sent = self._new_clock(self), None
-            self.mark = HostClock.mark if isinstance(self._clock, HostClock) else self._mark_event
-        elif os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
-            return
+        if self._num_steps == 0:
+            self._try(self._choose_clock)
         begin, self._begin = self._begin, self.mark()
-        if not self._is_missing and begin is not None:
-            self._steps.append(Step(begin, self._begin, calls, loader_ns))
-        self._is_missing = self._begin is None
-        self._num_sent = 0
+        waits = self.waited if self.marks is None else (*self.marks,)
+        if begin is not None:
+            self._steps.append((begin, self._begin, waits, self._loader_ns))
+        self.waited = self._loader_ns = self._num_sent = 0
+        if self.marks is not None:
+            self.marks.clear()
         self._num_steps += 1
-        if self.is_on and (self._num_steps == 1 or self._num_steps % self._every == 0):
-            steps = [step for step in self._steps if self._clock.is_over(step.end)]
+        if self._num_steps % self._every == 0 or self._num_steps == 1 or self.excerpt is not None:
+            self._try(self._pass_on)
+
+    @untraced
+    def _try(self, what: Callable[[], Any]) -> Any:  # noqa: ANN401
+        try:
+            return what() if self._is_on else None
+        except Exception:  # noqa: BLE001  (an observer must not stop the training)
+            self._is_on = False
+            _log.warning("steps are not watched any more", exc_info=True)
+
+    def _choose_clock(self) -> None:
+        """Take events for NCCL, else the host's clock; launchers have forked ranks by now."""
+        self._pid, self.ident = os.getpid(), get_ident()
+        if dist.is_initialized() and "nccl" in dist.get_backend():
+            _time_launches(self)
+            self.marks, self._sent = deque(maxlen=_MAX_MARKS), None
+            self.mark = partial(self._try, _event)
+
+    def _pass_on(self) -> None:
+        if os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
+            return
+        if self._num_steps % self._every == 0 or self._num_steps == 1:
+            steps = [Step(*step) for step in self._steps]
+            if self.marks is not None:
+                steps = [step for step in steps if step.end is None or step.end.query()]
             for _ in steps:
                 self._steps.popleft()
-            self._full(self._num_steps, steps)
-        if self.excerpt is not None:
-            self._is_missing |= self.excerpt.step_ends(self._num_steps)  # it takes long
+            self._full(self._window(steps))
+        if self.excerpt is not None and self.excerpt.step_ends(self._num_steps):
+            self._begin = None  # it took long
 
-    def progress(self) -> tuple[int, int, str]:
-        """Return the steps done, the calls begun since, and the script's line if in none."""
-        line = calls.line_of(self._ident)
-        return self._num_steps, self._num_sent + len(self.calls) + (not line), line
+    def _window(self, known: list[Step]) -> Window:
+        window = Window(self._num_steps, known)
+        if not dist.is_initialized():
+            return window
+        rank, size = dist.get_rank(), dist.get_world_size()
+        peers = self._peers(operations.count_in_groups(self._counts), rank, size)
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
+        return Window(*window[:2], store, rank, size, peers)
 
-    def parts(self, steps: Sequence[Step]) -> list[tuple[int, int, int, int]]:
-        """Return the ns of each step, in all, its own, waiting for others, and for the loader."""
-        between = self._clock.between
-        rows = []
-        for step in steps:
-            whole = between(step.begin, step.end)
-            wait = covered(
-                (between(step.begin, begin), between(step.begin, end))
-                for begin, end, ident in step.calls
-                if ident == self._ident
-            )
-            rows.append((whole, whole - wait - step.loader_ns, wait, step.loader_ns))
-        return rows
+    def _peers(
+        self, groups: Iterable[tuple[str, int, list[int]]], rank: int, size: int
+    ) -> Sequence[int]:
+        """Return the ranks of the smaller groups that had a collective in each step, if any had."""
+        peers: set[int] = set()
+        least = max(self._every - 1, 1)  # counts begin when the first step of the first window ends
+        for name, num, ranks in groups:
+            if num >= least and len(ranks) < size and name not in self.transfers:
+                peers.update(ranks)
+        return sorted(peers) or ([rank] if self.transfers else ())
+
+    def progress(self) -> tuple[int, int, int, str]:
+        """Return the steps, since the last one what changes with each call, and buckets; the line.
+
+        The line is the script's; it is empty in a call.
+        """
+        activity = self.waited + len(self.marks or ())
+        return self._num_steps, activity, self._num_sent, calls.line_of(self.ident)
 
 
-def covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Return how much of the time from 0 on is in one of these spans, or in more."""
+def parts(steps: Iterable[Step]) -> list[tuple[int, int, int, int]]:
+    """Return the ns of each step, in all, its own, waiting for others, and for the loader.
+
+    Steps in which a CUDA graph was captured are left out.
+    """
+    rows = []
+    for begin, end, waits, loader_ns in steps:
+        if isinstance(waits, int):
+            whole, wait = end - begin, waits
+        elif None in (end, *waits):
+            continue
+        else:
+            whole, *marks = (int(begin.elapsed_time(mark) * 1e6) for mark in (end, *waits))
+            wait = covered(marks)
+        rows.append((whole, whole - wait - loader_ns, wait, loader_ns))
+    return rows
+
+
+def covered(marks: Sequence[int]) -> int:
+    """Return the time from 0 on that is in a span or in more of them: begin, end, begin, …."""
     total = reached = 0
-    for begin, end in sorted(spans):
+    for begin, end in sorted(zip(marks[::2], marks[1::2], strict=True)):
         total += max(end - max(begin, reached), 0)
         reached = max(end, reached)
     return total
 
 
-def time_waits(timer: StepTimer) -> None:
-    """Have a timer take the calls in which the host waits for other ranks."""
+@untraced
+def _event() -> Any:  # noqa: ANN401
+    """Record a CUDA event on the current stream; none into a graph, whose part it would become."""
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    cuda: Any = torch.cuda
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def install(timer: StepTimer) -> None:
+    """Have a timer take steps, and the calls in which the host waits for other ranks."""
+    wrapped_steps.install(timer.patches, timer.around)
     for method in process_groups.WAITS:
         timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
     for method in ("monitored_barrier", "send", "recv", "recv_anysource"):
@@ -237,13 +273,3 @@ def _time_launches(timer: StepTimer) -> None:
         _time_method(timer, method)
     functions = calls.originals([_functional_collectives], functional.DESCRIBE).values()
     timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
-
-
-def _new_clock(timer: StepTimer) -> HostClock | EventClock:
-    """Return events for NCCL, else the host's clock."""
-    if not dist.is_initialized() or "nccl" not in dist.get_backend():
-        return HostClock()
-    _time_launches(timer)
-    cuda: Any = torch.cuda
-    new_event = functools.partial(cuda.Event, enable_timing=True)
-    return EventClock(new_event, cuda.is_current_stream_capturing)

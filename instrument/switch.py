@@ -31,8 +31,8 @@ PARTS: tuple[str, ...] = (
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
 
-FOR_WATCH = ("instrument.wraps.ddp", "instrument.wraps.steps")
-"""Those that a watch needs."""
+FOR_WATCH = ("instrument.wraps.ddp",)
+"""Those that a watch needs; wraps of its own tell it the rest."""
 
 _lock = threading.RLock()
 _everywhere = Exchange()
@@ -40,6 +40,8 @@ _installed: list[Patches] | None = None
 _labelling: list[Patches] | None = None
 """What is installed while the user's own torch.profiler records."""
 _after: list[Callable[[], object]] = []
+_present: set[str] = set()
+"""Parts that are installed."""
 
 
 def enable() -> None:
@@ -63,17 +65,10 @@ def enable() -> None:
 
 
 def enable_for_watch() -> None:
-    """Install what a watch needs."""
-    global _installed  # noqa: PLW0603
+    """Install what a watch needs below all else, and enable."""
     with _lock:
-        _installed = _install_all(FOR_WATCH)
-
-
-def enable_beside_watch() -> Callable[[], None]:
-    """Install the others; return a function that restores what they replaced."""
-    with _lock:
-        installed = _install_all(tuple(part for part in PARTS if part not in FOR_WATCH))
-    return partial(_restore, installed)
+        after_disabling(partial(_restore, _install_all(FOR_WATCH)))
+        enable()
 
 
 def disable() -> None:
@@ -92,7 +87,7 @@ def after_disabling(callback: Callable[[], object]) -> None:
 
 
 def end_watch() -> None:
-    """Disable, if a watch has the ranges, so that a recorder can have them."""
+    """Disable, if there is a watch."""
     if _after:
         disable()
 
@@ -150,7 +145,8 @@ def _label(begins: bool) -> None:
 
 
 def _install_all(parts: tuple[str, ...] | None = None) -> list[Patches]:
-    installed = [patches for part in parts or PARTS if (patches := _install(part)) is not None]
+    missing = [part for part in parts or PARTS if part not in _present]
+    installed = [patches for part in missing if (patches := _install(part)) is not None]
     _everywhere.run()
     return installed
 
@@ -163,6 +159,8 @@ def _restore(installed: list[Patches]) -> None:
 
 def _install(part: str) -> Patches | None:
     patches = Patches(_everywhere)
+    patches.on_restore(partial(_present.discard, part))
+    _present.add(part)
     try:
         importlib.import_module(part).install(patches)
     except Exception as error:  # noqa: BLE001  (an observer must not stop the training)

@@ -10,6 +10,7 @@ import atexit
 import errno
 import gzip
 import logging
+import math
 import multiprocessing
 import multiprocessing.util
 import os
@@ -119,58 +120,51 @@ class TorchTrace:
 
 
 class Excerpt:
-    """Records ten steps of a watched process, with ranges, which the watch goes on to see.
+    """Records ten steps of a watched process, with ranges, those of garbage collections, too.
 
     A profiler of the script's own comes first: none begins while that records, and that ends one.
     Methods never raise, and are called on the training's thread.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        first: int,
-        watch: nvtx_ranges.Functions,
-        install_others: Callable[[Patches], object] = bool,
+        self, folder: Path, first: int, follow_collections: Callable[[Patches], object] = bool
     ) -> None:
-        self._folder, self._first = folder, first
-        self._watch, self._install_others = watch, install_others
+        self._folder, self._next = folder, float(first)
+        self._follow_collections = follow_collections
         self._trace = TorchTrace(folder / f"step-{first}")
         self._patches = Patches()
-        self._began: int | None = None
-        self._is_over = False
+        self._has_begun = False
 
     def step_ends(self, num_steps: int) -> bool:
         """Begin after this many steps, end after ten more; return whether it did either."""
-        if self._is_over or num_steps < self._first:
+        if num_steps < self._next:
             return False
-        if self._began is None:
-            self._began = num_steps  # later than the first where this process heard of it late
+        if self._has_begun:
+            self.end()
+        else:  # later than the first where this process heard of it late
+            self._has_begun, self._next = True, num_steps + EXCERPT_STEPS
             self._begin()
-            return True
-        if num_steps < self._began + EXCERPT_STEPS:
-            return False
-        self.end()
         return True
 
     def _begin(self) -> None:
         try:
             if why_not := self._why_not():
                 _log.warning("the slow rank is not recorded: %s", why_not)
-                self._is_over = True
+                self._next = math.inf
                 return
             self._trace.prepare()
             operations.renumber()
-            self._patches.on_restore(nvtx_ranges.annotate_in_profiler())
-            self._patches.on_restore(nvtx_ranges.observe(self._watch))
-            self._install_others(self._patches)
-            self._trace.begin()
+            if not nvtx_ranges.asks_for_collections():
+                self._follow_collections(self._patches)
+            self._trace.begin()  # which has ranges, as every torch.profiler
             self._give_way()
         except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
             _log.warning("the slow rank is not recorded: %s", error)
             self.end()
 
     def _why_not(self) -> str:
-        if torch._C._autograd._profiler_enabled() or nvtx_ranges.is_attached():  # noqa: SLF001
+        is_profiled = torch._C._autograd._profiler_enabled()  # noqa: SLF001
+        if is_profiled or nvtx_ranges.is_attached() or nvtx_ranges.is_recording():
             return "another profiler records"
         num_bytes = sum(file.stat().st_size for file in self._folder.glob("*/*"))
         return f"{self._folder} has {num_bytes} bytes" if num_bytes > MAX_EXCERPTS_BYTES else ""
@@ -193,7 +187,7 @@ class Excerpt:
 
     def end(self) -> None:
         """Stop recording, and write the trace; a second call does nothing."""
-        self._is_over = True
+        self._next = math.inf
         try:
             self._trace.end()
         except Exception as error:  # noqa: BLE001

@@ -13,7 +13,6 @@ says so, and where it is silent itself the first rank that is not.
 from __future__ import annotations
 
 import atexit
-import functools
 import importlib
 import itertools
 import json
@@ -23,20 +22,19 @@ import os
 import statistics
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instrument import switch
-from instrument.core import nvtx_ranges
+from instrument.core import steps
 from instrument.core.baseline import rank_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from instrument.core.patching import Patches
-    from instrument.step_timer import Step
-    from instrument.torch_trace import Excerpt
+    from instrument.step_timer import Window
 
     Table = dict[str, Any]
 
@@ -118,18 +116,16 @@ class Verdicts:
 
     def __init__(self, every: int) -> None:
         # By slow rank, the step when its first slow window began.
-        self.since: dict[int, int] = {}
-        self.loaders_since: dict[int, int] = {}
+        self.since: dict[str, dict[int, int]] = {"slow": {}, "slow_loaders": {}}
         self._every = every
-        self._streaks: dict[tuple[int, bool], int] = {}  # windows that say otherwise
+        self._streaks: dict[tuple[str, int], int] = {}  # windows that say otherwise
         self._before: dict[int, Times] = {}
 
     def steadied(self, all_times: Sequence[Times]) -> list[Times]:
         """Return times whose spread is at least their change since the window before."""
         steady = []
         for times in all_times:
-            before = self._before.get(times.rank, times)
-            change = abs(times.own_ns - before.own_ns)
+            change = abs(times.own_ns - self._before.get(times.rank, times).own_ns)
             steady.append(times._replace(spread_ns=max(times.spread_ns, change)))
             self._before[times.rank] = times
         return steady
@@ -137,18 +133,18 @@ class Verdicts:
     def lines(self, all_times: Sequence[Times]) -> list[str]:
         """Return a line for each rank that is slow from now on, or no more."""
         lines = []
-        for times, of_loader in itertools.product(all_times, (False, True)):
-            since = self.loaders_since if of_loader else self.since
-            rank, is_slow = times.rank, times.rank in since
+        for times, name in itertools.product(all_times, self.since):
+            since, rank, of_loader = self.since[name], times.rank, name == "slow_loaders"
             # A finding ends within the noise itself: at the limit it would come and go.
-            factor = 1.0 if is_slow else NOISE_FACTOR
+            factor = 1.0 if rank in since else NOISE_FACTOR
             excess = excess_ns(times, all_times, factor, of_loader=of_loader)
-            streak = 0 if bool(excess) == is_slow else self._streaks.get((rank, of_loader), 0) + 1
-            self._streaks[rank, of_loader] = streak % 2
+            is_other = bool(excess) != (rank in since)
+            streak = is_other * (self._streaks.get((name, rank), 0) + 1)
+            self._streaks[name, rank] = streak % 2
             if streak < 2:
                 continue
             begin = times.step - 2 * self._every
-            if is_slow:
+            if rank in since:
                 does = "waits for its loader" if of_loader else "computes"
                 lines.append(
                     f"rank {rank} {does} as long as its peers again since step {begin};"
@@ -170,60 +166,48 @@ class Verdicts:
         return lines
 
 
-class _Window(NamedTuple):
-    number: int
-    steps: list[Step]
-    store: Any
-    rank: int = 0
-    size: int = 1
-    peers: Sequence[int] = ()
-
-
 class _Sign(NamedTuple):
     # What a rank puts into the store; the default stands for a rank that never did.
     at: float | None = 0.0  # None: its watch is over
     step: int = 0
-    num_calls: int = 0
+    activity: int = 0  # changes with each call
+    num_sent: int = 0  # buckets of DDP in this step
     line: str = ""  # of the script, unless it is in a call
     times: Sequence[Any] = ()  # of its last window
 
 
-def _max_beats() -> float:
-    """Return the beats without a sign of life after which a rank is said to be silent.
-
-    More than one: this rank may have been stopped itself.
-    """
-    return max(TIMEOUT_S / BEAT_S, 2)
-
-
 class Reporter:
-    """The thread that passes a rank's times on; on rank 0 it compares all ranks'."""
+    """The threads that pass a rank's times on; on rank 0 they compare all ranks'."""
 
     def __init__(
-        self, every: int, path: Path | None, callback: Callable[[Table], object] | None
+        self,
+        every: int,
+        path: Path | None,
+        callback: Callable[[Table], object] | None,
+        *,
+        records: bool = False,
     ) -> None:
-        self._every, self._path, self._callback = every, path, callback
+        self._path, self._callback, self._records = path, callback, records
         self._has_complained = False
-        self._windows: SimpleQueue[_Window | None] = SimpleQueue()
+        self._windows: SimpleQueue[Window | None] = SimpleQueue()
+        self._tables: SimpleQueue[Table | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._verdicts = Verdicts(every)
         self._number = next(_numbers)  # the same on all ranks, which watch equally often
         self._times: Times | Sequence[Any] = ()
-        self._counts: dict[str, int] = {}  # of operations, by group
         self._silent: set[int] = set()
         self._stuck: set[str] = set()
-        self._own: Sequence[Any] = ()  # this rank's progress at the last beat
-        self._num_beats = 0  # since then
-        self._since: dict[tuple[int, str], tuple[object, int]] = {}  # values, and beats they came
+        self._progress: tuple[object, ...] = ()  # of this rank at the last beat
+        # By rank, at each beat since then. More than one: this rank may have been stopped itself.
+        self._signs: deque[dict[int, _Sign]] = deque(maxlen=max(round(TIMEOUT_S / BEAT_S), 2))
         self._last = math.inf  # no wait lasts beyond this
-        self._thread: threading.Thread | None = None
         self._store: Any = None  # a connection of its own: the training's would wait for ours
         self._cloned: Any = None  # the training's
         self._rank = 0
-        from instrument.step_timer import StepTimer  # noqa: PLC0415  (it imports torch)
-
-        self.timer = StepTimer(every, self.full)
-        self.new_excerpt: Callable[[Path, int], Excerpt] | None = None  # if slow ranks are recorded
         self._num_excerpts, self._next_excerpt = 0, 0.0  # asked for; when one may be again
+        from instrument.step_timer import StepTimer, parts  # noqa: PLC0415  (it imports torch)
+
+        self.timer, self._parts = StepTimer(every, self.full), parts
 
     def append(self, text: str) -> None:
         """Write lines; say once if that cannot be done."""
@@ -241,42 +225,23 @@ class Reporter:
                 _log.warning("no lines of the watch in %s: %s", self._path, error.strerror or error)
             self._has_complained = True
 
-    def full(self, number: int, steps: list[Step]) -> None:
+    def full(self, window: Window) -> None:
         """Take a window of the training's thread, without waiting for anything."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="traceprof-watch", daemon=True)
-            self._thread.start()
-        from torch import distributed as dist  # noqa: PLC0415  (`watch` found it)
-
-        from instrument.core import operations  # noqa: PLC0415
-
-        window = _Window(number, steps, None)
-        if dist.is_initialized():
-            rank, size = dist.get_rank(), dist.get_world_size()
-            peers = self._peers(operations.count_in_groups(self._counts), rank, size)
-            store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
-            window = _Window(number, steps, store, rank, size, peers)
+        if not self._threads:
+            for work in (self._run, self._say):
+                thread = threading.Thread(target=work, name="traceprof-watch", daemon=True)
+                self._threads.append(thread)
+                thread.start()
         self._windows.put(window)
 
-    def _peers(
-        self, groups: list[tuple[str, int, list[int]]], rank: int, size: int
-    ) -> Sequence[int]:
-        """Return the ranks of the smaller groups that had a collective in each step, if any had."""
-        transfers, peers = self.timer.transfers, set()
-        least = max(self._every - 1, 1)  # counts begin when the first step of the first window ends
-        for name, num, ranks in groups:
-            if num >= least and len(ranks) < size and name not in transfers:
-                peers.update(ranks)
-        return sorted(peers) or ([rank] if transfers else ())
-
     def stop(self) -> None:
-        """End the thread, after a second at most where others do not answer."""
+        """End the threads, after a second at most where others do not answer."""
         self._last = time.monotonic() + 1.0
         if self.timer.excerpt is not None:
             self.timer.excerpt.end()
         self._windows.put(None)
-        if self._thread is not None:
-            self._thread.join(2.0)
+        for thread in self._threads:
+            thread.join(2.0)
 
     def _run(self) -> None:
         latest = None
@@ -287,10 +252,11 @@ class Reporter:
                 self._try(self._beat, latest)
                 continue
             if window is None:
-                return self._try(self._give_sign, latest, True)
+                self._try(self._give_sign, latest, True)
+                return self._tables.put(None)
             self._try(self._pass_on, latest := window)
 
-    def _try(self, what: Callable[..., object], window: _Window | None, *arguments: object) -> None:
+    def _try(self, what: Callable[..., object], window: Window | None, *arguments: object) -> None:
         try:
             if window is not None and window.store is not None:
                 if self._cloned is not window.store:
@@ -301,92 +267,77 @@ class Reporter:
         except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
             _log.info("steps are not reported: %s", error)
 
-    def _pass_on(self, window: _Window) -> None:
-        if len(window.steps) < 2:
+    def _pass_on(self, window: Window) -> None:
+        if len(rows := self._parts(window.steps)) < 2:
             return
-        rows = self.timer.parts(window.steps)
         self._times = Times.of(window.rank, window.number, rows, window.peers)
         if window.rank == 0:
             others, silent = self._others(window)
-            self._tell([self._times, *others], silent, window.number, {})
+            self._tables.put(self.table(window.number, [self._times, *others], silent, {}))
         else:
             self._give_sign(window)
 
-    def _give_sign(self, window: _Window, is_over: bool = False) -> None:
+    def _give_sign(self, window: Window, is_over: bool = False) -> _Sign:
         at = None if is_over else time.monotonic()
         sign = _Sign(at, *self.timer.progress(), self._times)
         self._store.set(self._key(window.rank), json.dumps(sign))
+        return sign
 
     def _key(self, name: object) -> str:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         return f"traceprof/watch/{attempt}/{self._number}/{name}"
 
-    def _get(self, name: object, default: Any = ()) -> Any:  # noqa: ANN401  (what is in JSON)
+    def _get(self, name: object) -> Any:  # noqa: ANN401  (what is in JSON)
         key = self._key(name)
-        return json.loads(self._store.get(key)) if self._store.check([key]) else default
+        return json.loads(self._store.get(key)) if self._store.check([key]) else ()
 
-    def _others(self, window: _Window) -> tuple[list[Times], dict[int, int]]:
+    def _others(self, window: Window) -> tuple[list[Times], dict[int, int]]:
         """Return the other ranks' times, and who did not answer in time, with the last step."""
         missing = dict.fromkeys(range(1, window.size), 0)
-        begin, found = time.monotonic(), {}
+        begin, found = time.monotonic(), []
         while missing:
             self._give_sign(window)
             for rank in [*missing]:
                 sign = _Sign(*self._get(rank))
                 missing[rank] = sign.step
                 if sign.times and (times := Times(*sign.times)).step >= window.number:
-                    found[rank] = times
+                    found.append(times)
                     del missing[rank]
             limit = TIMEOUT_S / 10 if missing.keys() <= self._silent else TIMEOUT_S
             if time.monotonic() > min(begin + limit, self._last):
                 break
             time.sleep(0.05 if missing else 0.0)
-        return [found[rank] for rank in sorted(found)], missing
+        return sorted(found), missing
 
-    def _beat(self, window: _Window) -> None:
+    def _beat(self, window: Window) -> None:
         """Give a sign of life; the first rank that lives judges those of all, once no step ends."""
-        own = self.timer.progress()
-        self._give_sign(window)
-        if own[:2] != self._own[:2]:
-            self._own, self._num_beats, self._since, self._stuck = own, 0, {}, set()
+        own = self._give_sign(window)
+        if own[1:4] != self._progress:
+            self._progress, self._stuck = own[1:4], set()
             self._silent = set() if window.rank else self._silent
-            return
-        self._num_beats += 1
-        signs = {}
+            self._signs.clear()
+        is_long = len(self._signs) == self._signs.maxlen
+        before = self._signs[0] if is_long else {}
+        signs: dict[int, _Sign] = {}
+        self._signs.append(signs)
+        silent = {}
         for rank in range(window.size):
-            is_own = rank == window.rank
-            sign = _Sign(self._num_beats, *own) if is_own else _Sign(*self._get(rank))
-            is_alive = sign.at is None or not self._is_quiet(rank, sign)
-            if rank < window.rank and is_alive:
-                return
+            sign = own if rank == window.rank else _Sign(*self._get(rank))
             if sign.at is not None:
                 signs[rank] = sign
-        self._judge(signs, own[0])
-
-    def _judge(self, signs: dict[int, _Sign], step: int) -> None:
-        """Say who gives no signs, or is behind while nobody gets further and waits for none."""
-        progress = {rank: sign[1:3] for rank, sign in signs.items()}
-        silent = {rank: sign.step for rank, sign in signs.items() if self._is_quiet(rank, sign)}
-        least_age = min(self._age(rank, "calls", progress[rank]) for rank in signs)
-        free = [rank for rank in signs if signs[rank].line]
-        least = min((progress[rank] for rank in free), default=())
-        stuck: Table = {}
-        if least_age >= _max_beats() and not silent and least < max(progress.values()):
-            stuck = {str(rank): signs[rank].line for rank in free if progress[rank] == least}
-        if silent.keys() - self._silent or stuck.keys() - self._stuck:
+            if rank in signs and rank in before and sign.at == before[rank].at:
+                silent[rank] = sign.step
+            elif rank < window.rank:
+                return
+        stuck = {} if silent else _stuck(signs, before)
+        if is_long and (silent.keys() - self._silent or stuck.keys() - self._stuck):
             self._stuck |= stuck.keys()
-            self._tell([], silent, step, stuck)
+            self._tables.put(self.table(own.step, [], silent, stuck))
 
-    def _is_quiet(self, rank: int, sign: _Sign) -> bool:
-        return self._age(rank, "life", sign.at) >= _max_beats()
-
-    def _age(self, rank: int, what: str, value: object) -> int:
-        """Return since how many beats this is the value."""
-        if self._since.get((rank, what), (None,))[0] != value:
-            self._since[rank, what] = value, self._num_beats
-        return self._num_beats - self._since[rank, what][1]
-
-    def _tell(self, rows: list[Times], silent: dict[int, int], step: int, stuck: Table) -> None:
+    def table(
+        self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[str, str]
+    ) -> Table:
+        """Return what is to be said of this step, and ask for a recording of a slow rank."""
         lines = [
             f"rank {rank} did not answer since step {since}"
             for rank, since in silent.items()
@@ -395,41 +346,39 @@ class Reporter:
         for rank, line in stuck.items():
             lines.append(f"rank {rank} gets no further than {line} after step {step}")
         self._silent = set(silent)
-        rows, verdicts = self._verdicts.steadied(rows), self._verdicts
-        before = verdicts.since.keys() | verdicts.loaders_since.keys()
-        lines += verdicts.lines(rows)
-        slow = (verdicts.since.keys() | verdicts.loaders_since.keys()) - before
+        rows, since = self._verdicts.steadied(rows), self._verdicts.since
+        before = {*since["slow"], *since["slow_loaders"]}
+        lines += self._verdicts.lines(rows)
+        slow = {*since["slow"], *since["slow_loaders"]} - before
         lines += self._ask_for_excerpt([row for row in rows if row.rank in slow], rows)
-        for line in lines:
+        ranks = [
+            row._asdict()
+            | {f"{of}excess_ns": excess_ns(row, rows, of_loader=bool(of)) for of in ("", "loader_")}
+            for row in rows
+        ]
+        table = {"step": step, "ranks": ranks, "silent": [*silent], "stuck": stuck}
+        copy: Table = json.loads(json.dumps(table | since | {"said": lines}))  # with texts as keys
+        return copy
+
+    def _say(self) -> None:
+        # A disk, a handler or the callback may hold this thread up, and so no sign of life.
+        while (table := self._tables.get()) is not None:
+            self.say(table)
+
+    def say(self, table: Table) -> None:
+        """Log a table's lines, write it, and on rank 0 call the callback."""
+        for line in table["said"]:
             _log.warning("%s", line)
-        table = {
-            "step": step,
-            "ranks": [
-                row._asdict()
-                | {
-                    f"{of}excess_ns": excess_ns(row, rows, of_loader=bool(of))
-                    for of in ("", "loader_")
-                }
-                for row in rows
-            ],
-            "silent": [*silent],
-            "stuck": stuck,
-            "slow": verdicts.since,
-            "slow_loaders": verdicts.loaders_since,
-            "said": lines,
-        }
-        text = json.dumps(table)  # whose keys are texts
-        self.append(f"{text}\n")
-        if self._rank != 0:
-            return
+        self.append(f"{json.dumps(table)}\n")
         try:
-            (self._callback or bool)(json.loads(text))
+            if self._callback is not None and self._rank == 0:
+                self._callback(table)
         except Exception:  # noqa: BLE001  (the user's, in our thread)
             _log.warning("the callback of the watch failed", exc_info=True)
 
     def _ask_for_excerpt(self, slow: list[Times], rows: list[Times]) -> list[str]:
         """Ask a slow rank and its most usual peer to record the same steps; return a line."""
-        if not slow or self.new_excerpt is None or time.monotonic() < self._next_excerpt:
+        if not slow or not self._records or time.monotonic() < self._next_excerpt:
             return []
         self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
         slowest = max(slow, key=lambda row: row.own_ns + row.loader_mean_ns)
@@ -441,11 +390,27 @@ class Reporter:
         return ["ranks {} and {} record ten steps from step {} on".format(*ranks, first)]
 
     def _record_if_asked(self, rank: int) -> None:
-        if self.new_excerpt and (asked := self._get(f"excerpt {self._num_excerpts}")):
+        if self._records and (asked := self._get(f"excerpt {self._num_excerpts}")):
+            from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
+            from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
+
             self._num_excerpts += 1
             folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
             if rank in asked[0]:
-                self.timer.excerpt = self.new_excerpt(folder, asked[1])
+                self.timer.excerpt = Excerpt(folder, asked[1], follow_collections)
+
+
+def _stuck(signs: dict[int, _Sign], before: dict[int, _Sign]) -> dict[str, str]:
+    """Return who is in no call, for which others wait while nobody gets further; the line of each.
+
+    `signs` are those of now, `before` of some beats ago.
+    """
+    if any(before.get(rank, ())[1:4] != sign[1:4] for rank, sign in signs.items()):
+        return {}
+    place = {rank: (one.step, one.num_sent, not one.line) for rank, one in signs.items()}
+    least, most = min(place.values()), max(place.values())
+    behind = [rank for rank in signs if signs[rank].line and place[rank] == least < most]
+    return {str(rank): signs[rank].line for rank in behind}
 
 
 _numbers = itertools.count()
@@ -480,35 +445,22 @@ def watch(
     if why_not := _why_not():
         _log.warning("nothing is watched: %s", why_not)
         return
-    from instrument.step_timer import time_waits  # noqa: PLC0415  (it imports torch)
+    from instrument.step_timer import install  # noqa: PLC0415  (it imports torch)
 
-    reporter = Reporter(every, None if path is None else Path(path).absolute(), callback)
-    timer = reporter.timer
+    path = None if path is None else Path(path).absolute()
+    reporter = Reporter(every, path, callback, records=on_straggler is not None)
     if rank_number() == 0:
         reporter.append("")
     switch.disable()
-    ours = nvtx_ranges.Functions(timer.push, timer.pop, timer.start, bool, lambda text, _: text)
+    switch.after_disabling(reporter.timer.patches.restore)
     try:
-        time_waits(timer)
+        install(reporter.timer)
     except Exception as error:  # noqa: BLE001  (of an unknown version of PyTorch)
         _log.warning("nothing is watched: %s: %s", type(error).__name__, error)
-        timer.patches.restore()
+        switch.disable()
         return
-    switch.after_disabling(timer.patches.restore)
-    if nvtx_ranges.is_recording():
-        if on_straggler:
-            _log.warning("no slow rank is recorded: another recorder takes the ranges")
-        switch.after_disabling(nvtx_ranges.observe(ours))
-        switch.enable()
-    else:
-        switch.after_disabling(nvtx_ranges.use(ours))
-        if on_straggler:
-            from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
-
-            reporter.new_excerpt = functools.partial(
-                Excerpt, watch=ours, install_others=_install_others
-            )
-        switch.enable_for_watch()
+    switch.after_disabling(steps.listen(reporter.timer.listener))
+    switch.enable_for_watch()
     switch.after_disabling(reporter.stop)
     atexit.register(reporter.stop)
 
@@ -521,13 +473,4 @@ def _why_not() -> str:
         has_ranks = False
     if not has_ranks:
         return "there is no torch.distributed"
-    return "a torch.profiler records, which takes the same ranges" * switch.follows_profiler()
-
-
-def _install_others(patches: Patches) -> None:
-    """Have all ranges, which the watch itself does not need."""
-    from instrument.wraps import pauses  # noqa: PLC0415  (it imports torch)
-
-    patches.on_restore(switch.enable_beside_watch())
-    if not nvtx_ranges.asks_for_collections():
-        pauses.follow_collections(patches)
+    return "a torch.profiler records, whose ranges would end" * switch.follows_profiler()

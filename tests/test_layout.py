@@ -200,7 +200,7 @@ WORKERS = {
     ("dashboards/timeline/store.py", "self._work"),
     ("instrument/nsight_capture.py", "self._close"),
     ("instrument/torch_trace.py", "_compress"),
-    ("instrument/watching.py", "self._run"),
+    ("instrument/watching.py", "work"),  # `_run` and `_say`
     ("traceprof/execution/many_reports.py", "measure_file"),
     ("traceprof/trace/sqlite/read_columns.py", "fetch"),
 }

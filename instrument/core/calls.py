@@ -206,7 +206,9 @@ class Timer(Protocol):
     """Takes the times of calls: a label costs more than four times as much."""
 
     mark: Callable[[], Any]  # never raises, and calls no function that torch.compile would trace
-    calls: deque[tuple[Any, Any, int]]  # marks of begin and end, thread
+    marks: deque[Any] | None  # of the begin and the end of each call, unless they are in ns:
+    waited: int  # then the ns in all of them
+    ident: int  # the thread whose calls are taken
     transfers: set[str]  # names of groups that sent or received
 
 
@@ -221,7 +223,11 @@ def timed(original: Function, timer: Timer) -> Function:
         try:
             return original(*args, **kwargs)
         finally:
-            timer.calls.append((begin, timer.mark(), get_ident()))
+            if get_ident() == timer.ident:
+                if timer.marks is None:
+                    timer.waited += timer.mark() - begin
+                else:
+                    timer.marks.extend((begin, timer.mark()))
 
     return untraced(_as(original.__name__, call))
 
@@ -241,7 +247,11 @@ def timed_method(cls: type, method: str, timer: Timer, *, is_transfer: bool = Fa
         try:
             return original(self, *args, **kwargs)
         finally:
-            timer.calls.append((begin, timer.mark(), get_ident()))
+            if get_ident() == timer.ident:
+                if timer.marks is None:
+                    timer.waited += timer.mark() - begin
+                else:
+                    timer.marks.extend((begin, timer.mark()))
 
     return untraced(_as(method, functools.update_wrapper(call, original)))
 
@@ -252,16 +262,18 @@ def _as(name: str, function: Function) -> Function:
     return function
 
 
+_HIDDEN = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+
+
 def line_of(thread: int) -> str:
     """Return the line of the script that a thread runs now; empty within a call with a wrapper."""
-    hidden = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
     line = ""
     frame = sys._current_frames().get(thread)  # noqa: SLF001  (there is no other way)
     while frame is not None:
         file, code = frame.f_code.co_filename, frame.f_code
         if file == __file__:
             return ""
-        if not line and not file.startswith(hidden):
+        if not line and not file.startswith(_HIDDEN):
             line = f"{Path(file).name}:{frame.f_lineno} ({code.co_name})"
         frame = frame.f_back
     return line or "?"

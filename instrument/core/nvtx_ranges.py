@@ -185,72 +185,22 @@ end_with: Callable[[Any, Any], object] | None = None
 """Close a range when a future is complete, if `end` only works on the thread of `start`."""
 
 
-def annotate_in_profiler() -> Callable[[], None]:
-    """Write ranges as annotations into the traces of torch.profiler; return what takes this back.
+def annotate_in_profiler() -> None:
+    """Write ranges as annotations into the traces of torch.profiler.
 
     To be called before any range is prepared.
     """
-    return use(*_profiler_functions())
-
-
-def use(
-    functions: Functions,
-    ends_with: Any = None,  # noqa: ANN401
-) -> Callable[[], None]:
-    """Give the texts of ranges to these functions; return a function that takes this back."""
-    new = {
-        "_functions": functions,
-        "message": joined,
-        "prepare": str,
-        "push": functions.push,
-        "pop": functions.pop,
-        "start": functions.start,
-        "end": functions.end,
-        "end_with": ends_with,
-    }
-    names = globals()
-    old = {name: names[name] for name in new}
-    names.update(new)
-    return lambda: names.update(old)
-
-
-_idle: tuple[Any, Any] = (_nothing, _nothing)
-"""What `push` and `start` are while ranges pause."""
-
-
-def observe(observer: Functions) -> Callable[[], None]:
-    """Give the texts of ranges to these functions, too, beside the recorder, and while it pauses.
-
-    Returns a function that takes this back. To be called before any range is prepared.
-    """
-    names = globals()
-    recorder, labelled, before = _functions, message, _idle
-    if recorder is None:
-        raise RuntimeError("there is no recorder to be beside of")
-
-    def both(ours: Callable[[Any], object], theirs: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def call(text: str) -> Any:  # noqa: ANN401
-            ours(text)
-            return theirs(labelled(text))
-
-        return call
-
-    def pop() -> object:
-        popped = recorder.pop()
-        observer.pop()  # which may end the recording
-        return popped
-
-    def use_these(functions: Functions, idle: tuple[Any, Any], **others: object) -> None:
-        is_paused = push is _idle[0]
-        names.update(others, _functions=functions, pop=functions.pop, _idle=idle)
-        (pause if is_paused else resume)()
-
-    old = {"message": labelled, "prepare": prepare}
-    functions = recorder._replace(
-        push=both(observer.push, recorder.push), pop=pop, start=both(observer.start, recorder.start)
+    functions, ends_with = _profiler_functions()
+    globals().update(
+        _functions=functions,
+        message=joined,
+        prepare=str,
+        push=functions.push,
+        pop=functions.pop,
+        start=functions.start,
+        end=functions.end,
+        end_with=ends_with,
     )
-    use_these(functions, (observer.push, observer.start), message=joined, prepare=str)
-    return lambda: use_these(recorder, before, **old)
 
 
 def annotate_no_longer() -> None:
@@ -261,7 +211,7 @@ def annotate_no_longer() -> None:
 def pause() -> None:
     """Open no range until `resume`; open ranges close as usual."""
     if _functions is not None:
-        globals().update(push=_idle[0], start=_idle[1])
+        globals().update(push=_nothing, start=_nothing)
 
 
 def resume() -> None:

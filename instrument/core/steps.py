@@ -158,6 +158,23 @@ class _Watch:
 _watches: list[_Watch] = []
 
 
+class Listener(NamedTuple):
+    """What a watch of ranks hears of the training, beside its own wrappers."""
+
+    bucket_is_sent: Callable[[], object] = bool  # by DDP
+    mark_begins: Callable[[], object] = bool  # of a step that the script marks
+    mark_ends: Callable[[], object] = bool
+
+
+listener = Listener()
+
+
+def listen(new: Listener) -> Callable[[], None]:
+    """Have this one hear of the training; return a function that ends it."""
+    globals().update(listener=new)
+    return lambda: globals().update(listener=Listener())
+
+
 def watch(steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> Callable[[], None]:
     """Record these steps; return a function that stops recording early.
 
@@ -191,12 +208,14 @@ def mark_begins(number: int) -> None:
     """Handle the beginning of a step that the script marks."""
     for watched in _watches:
         watched.mark_begins(number)
+    listener.mark_begins()
 
 
 def mark_ends(*, is_whole: bool = True) -> None:
     """Handle the end of the step that the script marked last, or that an exception ended it."""
     for watched in _watches:
         watched.mark_ends(is_whole=is_whole)
+    listener.mark_ends()
 
 
 def pass_begins() -> None:

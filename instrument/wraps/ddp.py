@@ -22,7 +22,7 @@ from torch import distributed
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
-from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
+from instrument.core import calls, completion, nvtx_ranges, operations, steps, wrapping
 from instrument.core.operations import BLOCK, label, operation
 from instrument.core.wrapping import (
     compiler_of_thread,
@@ -95,6 +95,9 @@ class _ObservedGroup(distributed.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401, C901, PLR0912
         """Reduce a bucket, or the map of the parameters that were used."""
         if not _process.is_on or _thread.in_hook:
+            return self.observed.allreduce(tensors, options)
+        steps.listener.bucket_is_sent()
+        if not nvtx_ranges.is_recording():
             return self.observed.allreduce(tensors, options)
         compiler = compiler_of_thread()
         outer = calls.thread.level
@@ -273,6 +276,9 @@ def _named(hook: Hook) -> Hook:
     @functools.wraps(hook)
     def named(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:  # noqa: ANN401
         if not _process.is_on:
+            return hook(state, bucket)
+        steps.listener.bucket_is_sent()
+        if not nvtx_ranges.is_recording():
             return hook(state, bucket)
         compiler = compiler_of_thread()
         ranges: list[Any] = []

@@ -77,7 +77,7 @@ def test_a_loader_that_stutters(tmp_path: Path) -> None:
             times._replace(loader_mean_ns=mean, loader_error_ns=MS)
             for times, mean in zip(rows, means, strict=True)
         ]
-        reporter._tell(rows, {}, 100 * number, {})
+        reporter.say(reporter.table(100 * number, rows, {}, {}))
     found = summary(path)
     assert found.slow == []
     assert found.slow_loaders == [SlowLoader(2, 200, 600, 7 * MS, MS)]
@@ -99,8 +99,8 @@ def test_silent_ranks(tmp_path: Path) -> None:
 def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
     path = written(tmp_path / "watch.jsonl", lambda *_: PEERS, num_windows=3)
     first = Reporter(100, path, None)
-    first._tell([], {3: 290}, 300, {})
-    first._tell([], {}, 300, {"1": "train.py:88 (load)"})
+    first.say(first.table(300, [], {3: 290}, {}))
+    first.say(first.table(300, [], {}, {"1": "train.py:88 (load)"}))
     found = summary(path)
     assert (found.num_windows, found.num_restarts, found.last_step) == (3, 0, 300)
     assert found.silent == [SilentRank(3, 300, 300)]

@@ -106,7 +106,7 @@ def test_callbacks_watch_from_the_begin_of_the_training_to_its_end(
     tables: list[Any] = []
     callback: Any = getattr(instrument, name).Callback(every=2, callback=tables.append)
     # One rank's times, without its thread.
-    monkeypatch.setattr(Reporter, "full", lambda _, *window: tables.append(window))
+    monkeypatch.setattr(Reporter, "full", lambda _, window: tables.append(window))
     assert not instrument.is_enabled()
     for _ in range(2):  # trainings
         if name == "lightning":
@@ -119,7 +119,7 @@ def test_callbacks_watch_from_the_begin_of_the_training_to_its_end(
                 callback.on_step_end(None, state)
             callback.on_train_end(None, state)
         # With the first step, signs of life begin; it chooses the clock.
-        assert [(number, len(steps)) for number, steps in tables] == [(1, 0), (2, 1), (4, 2)]
+        assert [(window.number, len(window.steps)) for window in tables] == [(1, 0), (2, 1), (4, 2)]
         tables.clear()
         assert not instrument.is_enabled()
         assert not nvtx_ranges.is_recording()

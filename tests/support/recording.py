@@ -241,6 +241,7 @@ class Program(Protocol):
     """Is one of the ranks; writes what it saw to `<rank>.json` in the folder."""
 
     __module__: str
+    __name__: str
 
     def __call__(self, rank: int, store: str, folder: Path) -> None: ...
 
@@ -259,7 +260,7 @@ def run(program: Program, size: int, factory: pytest.TempPathFactory) -> list[di
         arguments = (str(folder / "store"), folder)
         start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
 
-    folder = once(factory, program.__module__, start)
+    folder = once(factory, f"{program.__module__}.{program.__name__}", start)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
 
 

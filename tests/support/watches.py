@@ -27,7 +27,7 @@ def written(
             for rank in range(4)
             if rank not in missing
         ]
-        reporter._tell(rows, dict.fromkeys(missing, 0), 100 * number, {})
+        reporter.say(reporter.table(100 * number, rows, dict.fromkeys(missing, 0), {}))
     return path
 
 

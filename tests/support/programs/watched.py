@@ -80,8 +80,7 @@ def train_with_an_exception() -> list[float]:
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "plain": (train, {}),
-    "two_models": (train, {"models": 2}),
-    "no_sync": (train, {"accumulate": 2}),
+    "two_models_and_no_sync": (train, {"models": 2, "accumulate": 2}),
     "exception": (train_with_an_exception, {}),
     "slow": (train, {"sleeper": 1}),
     "stutter": (train, {"stutterer": 1}),

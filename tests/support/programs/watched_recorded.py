@@ -131,13 +131,23 @@ def compare(cause: str, folder: Path) -> dict[str, Any]:
 
 
 def run(rank: int, store: str, folder: Path) -> None:
-    """Train with each cause."""
+    """Train with garbage collections as the cause."""
+    run_causes(rank, store, folder, ["collections"])
+
+
+def run_others(rank: int, store: str, folder: Path) -> None:
+    """Train with each other cause."""
+    run_causes(rank, store, folder, ["loader", "operator"])
+
+
+def run_causes(rank: int, store: str, folder: Path, causes: list[str]) -> None:
+    """Train with these causes, one after the other."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE)
     torch.set_num_threads(1)
     gc.freeze()
     _objects.extend([number] for number in range(200_000))
     watching.TIMEOUT_S, watching.BEAT_S = 30.0, 0.1
-    seen: dict[str, Any] = {cause: compare(cause, folder / cause) for cause in CAUSES}
+    seen: dict[str, Any] = {cause: compare(cause, folder / cause) for cause in causes}
     (folder / f"{rank}.json").write_text(json.dumps(seen | {"folder": str(folder)}))
     dist.barrier()
     dist.destroy_process_group()
