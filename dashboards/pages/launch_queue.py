@@ -142,8 +142,8 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
         blocked = max(result.metrics.blocked_ns for result in split.others)
         has_stalls = any(result.metrics.num_stalls for result in split.drawn)
         subject = "the costliest stalls" if has_stalls else "the deepest queues"
-        note += f"; {split.note(subject)}: at most {deepest} pending, and blocked"
-        note += f" for at most {duration(blocked)}"
+        note += f"; {split.note(subject)}: at most {deepest} pending"
+        note += f", and blocked for at most {duration(blocked)}" if blocked else ", never blocked"
     chart = charts.plots(
         "queue-depth",
         depth_over_time(queues, clock),

@@ -1,7 +1,8 @@
 // @ts-check
 // A heat map: a row for each rank, a column for each step; the longest times are darkest.
+import { duration } from "../timeline/time.js";
 import { CellsChart, measuring, opacity, widest } from "./cells.js";
-import { MS, follow, text, themeColor } from "./frame.js";
+import { follow, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Heat } from "./types.d.ts" */
@@ -30,7 +31,7 @@ export function scaleEnds({ rows, low, high }) {
   const has = (/** @type {(value: number) => boolean} */ isBeyond) =>
     rows.some(({ length_ns }) => length_ns.some((value) => value !== null && isBeyond(value)));
   const [upper, lower] = [has((value) => value > high), has((value) => value < low)];
-  return [`${upper ? "≥ " : ""}${text(high / MS)}`, `${lower ? "≤ " : ""}${text(low / MS)}`];
+  return [`${upper ? "≥ " : ""}${duration(high)}`, `${lower ? "≤ " : ""}${low ? duration(low) : 0}`];
 }
 
 /**
@@ -41,7 +42,7 @@ export function scaleEnds({ rows, low, high }) {
  */
 export function cellLines({ rows, labels, before, zero }, row, column) {
   const value = rows[row]?.length_ns[column];
-  const said = (value === 0 && zero) || `${before}${text((value ?? 0) / MS)} ms`;
+  const said = (value === 0 && zero) || `${before}${duration(value ?? 0)}`;
   return [`${rows[row]?.title}, ${labels[column]}`, typeof value === "number" ? said : "no step"];
 }
 
@@ -94,7 +95,6 @@ export class HeatChart extends CellsChart {
     const room = AROUND.right - 26;
     context.fillText(upper, left + 14, 6, room);
     context.fillText(lower, left + 14, height - 6, room);
-    context.fillText("ms", left + 14, height / 2, room);
   }
 
   /** @override @param {Cell} cell */

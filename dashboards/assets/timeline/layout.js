@@ -131,14 +131,6 @@ export class TimelineLayout {
   }
 
   /**
-   * The panel that a rank is in.
-   * @param {number} number
-   */
-  panelOf(number) {
-    return this.clocks.panels.findIndex(({ ranks }) => ranks.includes(number));
-  }
-
-  /**
    * @param {number} number
    * @param {RankRows | undefined} rank
    */

@@ -40,8 +40,9 @@ test("a bar says its parts from the top and the range of its steps", () => {
 
 test("a scale says where values lie beyond its ends", () => {
   const rows = [{ length_ns: [1e6, null, 5e6] }];
-  assert.deepEqual(scaleEnds({ rows, low: 1e6, high: 5e6 }), ["5", "1"]);
-  assert.deepEqual(scaleEnds({ rows, low: 2e6, high: 4e6 }), ["≥ 4", "≤ 2"]);
+  assert.deepEqual(scaleEnds({ rows, low: 1e6, high: 5e6 }), ["5 ms", "1 ms"]);
+  assert.deepEqual(scaleEnds({ rows, low: 2e6, high: 4e6 }), ["≥ 4 ms", "≤ 2 ms"]);
+  assert.deepEqual(scaleEnds({ rows, low: 0, high: 181_237 }), ["≥ 181 µs", "0"]);
 });
 
 test("pieces of time are equally long and end with the last", () => {
@@ -68,7 +69,7 @@ test("a cell without a step says so", () => {
   };
   assert.deepEqual(cellLines(drawn, 0, 0), ["rank 0, a", "no step"]);
   assert.deepEqual(cellLines(drawn, 0, 1), ["rank 0, b", "4 ms"]);
-  assert.deepEqual(cellLines(drawn, 0, 2), ["rank 0, c", "0 ms"]);
+  assert.deepEqual(cellLines(drawn, 0, 2), ["rank 0, c", "0 ns"]);
   const late = { ...drawn, before: "late by ", zero: "not the last" };
   assert.deepEqual(cellLines(late, 0, 1), ["rank 0, b", "late by 4 ms"]);
   assert.deepEqual(cellLines(late, 0, 2), ["rank 0, c", "not the last"]);
