@@ -207,6 +207,28 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
     return reports, ranks
 
 
+_REACTIONS: dict[str, list[Input | State]] = {
+    "clearTime": [Input("clear-time", "n_clicks")],
+    "keepTime": [Input("keep-time", "n_clicks")],
+    "copyLink": [Input("copy-link", "n_clicks")],
+    "notes": [Input("notes-open", "n_clicks")],
+    "savePng": [Input("save-png", "n_clicks")],
+    "saveSvg": [Input("save-svg", "n_clicks")],
+    "switchTheme": [Input("theme", "n_clicks")],
+    "query": [Input("query-run", "n_clicks"), State("query-text", "value")],
+    "ask": [
+        Input("what-if-ask", "n_clicks"),
+        Input("what-if-others", "n_submit"),
+        State("what-if-ticked", "value"),
+        State("what-if-others", "value"),
+    ],
+    "choose": [Input("choose-report", "value"), Input("choose-rank", "value")],
+    "markCurrent": [Input("menu", "children")],
+    "watch": [Input("ready", "data")],
+}
+"""Functions of `assets/shell.js`, by the inputs at which they are called."""
+
+
 def run_in_browser(app: Dash, main: str) -> None:
     """Register the functions of `assets/shell.js`, which work without the server.
 
@@ -226,36 +248,6 @@ def run_in_browser(app: Dash, main: str) -> None:
         Input(part_id("save", MATCH), "n_clicks"),
         prevent_initial_call=True,
     )
-    for name, button in (
-        ("clearTime", "clear-time"),
-        ("keepTime", "keep-time"),
-        ("copyLink", "copy-link"),
-        ("notes", "notes-open"),
-        ("savePng", "save-png"),
-        ("saveSvg", "save-svg"),
-    ):
-        app.clientside_callback(  # type: ignore[no-untyped-call]
-            ClientsideFunction("shell", name),
-            Output("went", "data", allow_duplicate=True),
-            Input(button, "n_clicks"),
-            prevent_initial_call=True,
-        )
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("shell", "ask"),
-        Output("went", "data", allow_duplicate=True),
-        Input("what-if-ask", "n_clicks"),
-        Input("what-if-others", "n_submit"),
-        State("what-if-ticked", "value"),
-        State("what-if-others", "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("shell", "query"),
-        Output("went", "data", allow_duplicate=True),
-        Input("query-run", "n_clicks"),
-        State("query-text", "value"),
-        prevent_initial_call=True,
-    )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "chosen"),
         Output("choose-report", "value"),
@@ -265,12 +257,7 @@ def run_in_browser(app: Dash, main: str) -> None:
         Input("choose-report", "options"),
         Input("choose-rank", "options"),
     )
-    for name, inputs in (
-        ("choose", [Input("choose-report", "value"), Input("choose-rank", "value")]),
-        ("markCurrent", [Input("menu", "children")]),
-        ("watch", [Input("ready", "data")]),
-        ("switchTheme", [Input("theme", "n_clicks")]),
-    ):
+    for name, inputs in _REACTIONS.items():
         app.clientside_callback(  # type: ignore[no-untyped-call]
             ClientsideFunction("shell", name),
             Output("went", "data", allow_duplicate=True),

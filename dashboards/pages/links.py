@@ -79,13 +79,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
     rows = [
         (result.rank, use) for source in (used, counted) for result in source for use in result.uses
     ]
+    counters = [(result.rank, use) for result in counted for use in result.counters]
     return page(
         TITLE,
         lead,
         _rates(view, used),
         _peers(view, used),
-        _uses(rows),
-        _counters([(result.rank, use) for result in counted for use in result.counters]),
+        _listed("What each link carried", "link-uses", _USES, rows),
+        _listed("Sampled counters", "link-counters", _COUNTERS, counters),
         missing(view.missing(*links.FINDINGS, *peer_transfers.FINDINGS, *pageable_copy.FINDINGS)),
     )
 
@@ -164,34 +165,23 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
     return card(title, chart, note=note)
 
 
-def _uses(rows: Sequence[tuple[int, LinkUse]]) -> Component | None:
-    if not rows:
-        return None
+def _listed(
+    title: str,
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[tuple[int, LinkUse | CounterUse]],
+) -> Component | None:
+    """Return a table of links, by rank; None without any."""
     entries = [
         record(
-            _USES,
+            columns,
             use,
             rank=rank,
-            way=one_line(way_text(use.link, use.direction, use.peer, use.name)),
+            way=one_line(way_text(use.link, use.direction, getattr(use, "peer", None), use.name)),
         )
         for rank, use in rows
     ]
-    return card("What each link carried", table("link-uses", _USES, entries, "links.csv"))
-
-
-def _counters(rows: Sequence[tuple[int, CounterUse]]) -> Component | None:
-    if not rows:
-        return None
-    entries = [
-        record(
-            _COUNTERS,
-            use,
-            rank=rank,
-            way=one_line(way_text(use.link, use.direction, None, use.name)),
-        )
-        for rank, use in rows
-    ]
-    return card("Sampled counters", table("link-counters", _COUNTERS, entries))
+    return card(title, table(name, columns, entries, f"{name}.csv")) if entries else None
 
 
 # -- the figures ----------------------------------------------------------------------------------
