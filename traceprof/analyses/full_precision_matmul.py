@@ -173,6 +173,7 @@ class FullPrecisionMatmulResult(RankResult, frozen=True):
 
 
 _HALF_THE_BYTES = 0.5
+_WIDE = {None, FULL_PRECISION, ROUNDED_PRECISION}
 
 
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
@@ -183,7 +184,13 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     kinds = [kernel_kind(name, communicates=name in communicating) for name in names]
     multiplies = [kind.category in MAIN_COMPUTE for kind in kinds]
     is_matrix = np.array(multiplies, np.bool_)[of_signature]
-    is_known = np.array([_is_known(kind) for kind in kinds], np.bool_)[of_signature]
+    # With another format it is no such kernel.
+    known = [
+        kind.category in MAIN_COMPUTE
+        and (kind.tensor_cores is not None or kind.precision not in _WIDE)
+        for kind in kinds
+    ]
+    is_known = np.array(known, np.bool_)[of_signature]
     precisions = [multiplied_precision(kind) for kind in kinds]
     is_slow = np.array([precision is not None for precision in precisions], np.bool_)[of_signature]
     signature = kernels.packed_signature.kept
@@ -334,18 +341,11 @@ def _half_precision_share(kind: KernelKind, cores: TensorCores) -> float:
     if precision is not None:
         peak = 1 if precision == FULL_PRECISION else cores.tf32 or 1
         return min(peak / cores.half, 1.0)
-    is_wide = kind.precision in {None, FULL_PRECISION, ROUNDED_PRECISION}
-    if not is_wide or kind.category in {Category.COMMUNICATION, Category.OPTIMIZER}:
+    if kind.precision not in _WIDE or kind.category in {Category.COMMUNICATION, Category.OPTIMIZER}:
         return 1.0
     # A multiplication of an unknown format may be one of FP32 numbers.
     is_unknown = kind.category in MAIN_COMPUTE and kind.precision is None
     return 1 / cores.half if is_unknown else _HALF_THE_BYTES
-
-
-def _is_known(kind: KernelKind) -> bool:
-    """Return whether a name says if it is such a kernel: with another format it is not."""
-    other_format = kind.precision not in {None, FULL_PRECISION, ROUNDED_PRECISION}
-    return kind.category in MAIN_COMPUTE and (other_format or kind.tensor_cores is not None)
 
 
 def _evidence(

@@ -258,7 +258,16 @@ def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidenc
 
 def _missing(result: LateAllReduceResult) -> f.NotApplicable | None:
     if not result.num_all_reduces:
-        return _without_all_reduce(result)
+        if not result.num_unknown:
+            return None
+        return f.NotApplicable(
+            ID,
+            f"{counted(result.num_unknown, 'communication kernel')} of unknown operations, and no"
+            " other is AllReduce",
+            f"{result.how_to_collect(Part.COMMUNICATION_CALLS)}, or --communication-kernel"
+            " REGEX=AllReduce",
+            result.rank,
+        )
     if not result.has_steps:
         return f.NotApplicable(
             ID,
@@ -286,19 +295,6 @@ def _missing(result: LateAllReduceResult) -> f.NotApplicable | None:
             result.rank,
         )
     return None
-
-
-def _without_all_reduce(result: LateAllReduceResult) -> f.NotApplicable | None:
-    if not result.num_unknown:
-        return None
-    return f.NotApplicable(
-        ID,
-        f"{counted(result.num_unknown, 'communication kernel')} of unknown operations, and no other"
-        " is AllReduce",
-        f"{result.how_to_collect(Part.COMMUNICATION_CALLS)}, or --communication-kernel"
-        " REGEX=AllReduce",
-        result.rank,
-    )
 
 
 ADVICE = (

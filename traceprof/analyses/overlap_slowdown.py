@@ -519,24 +519,21 @@ def _missing(result: OverlapSlowdownResult) -> f.NotApplicable | None:
     )
     if enough or f.severity_of_cost(could_cost) is None:
         return None
+    disturbed = (
+        f"; {result.num_disturbed} ran beside other compute, which may be what slows them, and are"
+        " not compared"
+        if result.num_disturbed
+        else ""
+    )
     return f.NotApplicable(
         ID,
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
         f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
         " more kernels of the same name, grid and block that ran alone; at least"
-        f" {MIN_OVERLAPPED} and {percent(MIN_MATCHED)} are needed{_disturbed_text(result)}",
+        f" {MIN_OVERLAPPED} and {percent(MIN_MATCHED)} are needed{disturbed}",
         "record more steps, some of them without communication (under DDP's no_sync()), or the same"
         " script on one GPU while nothing communicates",
         result.rank,
-    )
-
-
-def _disturbed_text(result: OverlapSlowdownResult) -> str:
-    if not result.num_disturbed:
-        return ""
-    return (
-        f"; {result.num_disturbed} ran beside other compute, which may be what slows them, and are"
-        " not compared"
     )
 
 

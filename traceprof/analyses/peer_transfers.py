@@ -117,13 +117,18 @@ def longest(covered: Intervals, label: str) -> tuple[f.Evidence, ...]:
 
 def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the transfers of a rank."""
-    judged: list[f.Finding | f.NotApplicable | None] = [
-        _through_host(result),
-        _without_memory(result),
-    ]
-    worst = [_slower(result, comparison) for comparison in result.comparisons]
-    claims = [claim for claim in worst if claim is not None]
-    judged += sorted(claims, key=lambda claim: -claim.impact_ns)[:1]
+    judged: list[f.Finding | f.NotApplicable | None] = [_through_host(result)]
+    if not result.memory_is_known:
+        judged.append(
+            f.NotApplicable(
+                "peer-copy-through-host",
+                "the export does not show the kinds of memory of copies",
+                result.how_to_collect(Part.COPY_MEMORY),
+                result.rank,
+            )
+        )
+    slower = (_slower(result, comparison) for comparison in result.comparisons)
+    judged += sorted(filter(None, slower), key=lambda claim: -claim.impact_ns)[:1]
     if not result.comparisons:
         judged.append(_not_compared(result))
     return [claim for claim in judged if claim is not None]
@@ -154,17 +159,6 @@ def _through_host(result: PeerTransfersResult) -> f.Finding | None:
         staged.evidence,
         _HOST_ADVICE,
         f.Saving.of_step(metrics.exposed_ns, staged.share_per_step),
-    )
-
-
-def _without_memory(result: PeerTransfersResult) -> f.NotApplicable | None:
-    if result.memory_is_known:
-        return None
-    return f.NotApplicable(
-        "peer-copy-through-host",
-        "the export does not show the kinds of memory of copies",
-        result.how_to_collect(Part.COPY_MEMORY),
-        result.rank,
     )
 
 
@@ -268,7 +262,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     ids = [key for key, name in rank.communication_operations.items() if name == _SEND_RECV]
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & kernels.are_named(ids))
     num_peer_copies = int((inside & rank.is_peer_copy).sum())
-    sized = _sized(rank, chosen) if len(chosen) and num_peer_copies else _nothing_sized()
+    sized = _sized(rank, chosen)
     lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
     return PeerTransfersResult(
         rank=rank.rank,
@@ -372,11 +366,6 @@ class _Sized(Record, frozen=True):
     bytes: Int64
     peer: Int64
     sends: Mask
-
-
-def _nothing_sized() -> _Sized:
-    nothing = np.empty(0, np.int64)
-    return _Sized(nothing, nothing, nothing, np.empty(0, np.bool_))
 
 
 def _sized(rank: Rank, chosen: Int64) -> _Sized:

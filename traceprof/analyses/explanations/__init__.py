@@ -16,7 +16,9 @@ def explanation(finding: str) -> str:
     declared = FINDINGS[finding].metrics.declared().items()
     metrics = bullets(f"`{name}`: {metric.meaning}." for name, metric in declared)
     values = {"metrics": metrics, "severities": severities_text(), **analysis.page}
-    return f"{Template(_page(finding)).substitute(values)}\n\n{needs(finding)}\n"
+    pages = resources.files("traceprof.analyses").joinpath("explanations")
+    page = Template(pages.joinpath(f"{finding}.md").read_text(encoding="utf-8"))
+    return f"{page.substitute(values)}\n\n{needs(finding)}\n"
 
 
 def needs(finding: str) -> str:
@@ -31,8 +33,3 @@ def needs(finding: str) -> str:
     of_report = ", ".join(parts) or "operations of a GPU, or ranges of ranks"
     sentence = f" It is measured with {'; '.join(reads)}." if reads else ""
     return f"**What it needs** of a report: {of_report}.{sentence}"
-
-
-def _page(finding: str) -> str:
-    pages = resources.files("traceprof.analyses").joinpath("explanations")
-    return pages.joinpath(f"{finding}.md").read_text(encoding="utf-8")

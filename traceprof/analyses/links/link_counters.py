@@ -158,7 +158,21 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         counters=tuple(counters),
-        uses=tuple(_link_use(counter) for counter in counters if counter.bytes is not None),
+        uses=tuple(
+            LinkUse(
+                link=counter.link,
+                direction=counter.direction,
+                peer=None,
+                bytes=counter.bytes,
+                busy_ns=counter.busy_ns,
+                peak_gb_per_s=counter.peak_gb_per_s,
+                is_peak_assumed=counter.is_peak_assumed,
+                source=counter.source,
+                name=counter.name,
+            )
+            for counter in counters
+            if counter.bytes is not None
+        ),
         loads=tuple(loads),
         window_ns=window.length_ns,
         exposed_communication_ns=exposed.measure_ns,
@@ -253,20 +267,6 @@ def _counter_use(series: ClippedSamples, communication: Intervals, peaks: Peaks)
         share_at_peak=None if full is None else float((series.value >= AT_PEAK * full).mean()),
         utilization_in_communication=series.utilization(inside, peak) if enough else None,
         num_idle_spikes=series.num_idle_spikes,
-    )
-
-
-def _link_use(use: CounterUse) -> LinkUse:
-    return LinkUse(
-        link=use.link,
-        direction=use.direction,
-        peer=None,
-        bytes=use.bytes or 0,
-        busy_ns=use.busy_ns,
-        peak_gb_per_s=use.peak_gb_per_s,
-        is_peak_assumed=use.is_peak_assumed,
-        source=use.source,
-        name=use.name,
     )
 
 
