@@ -1,6 +1,5 @@
 """Columns hold what was put into them, whatever it is."""
 
-import mmap
 import pickle
 from itertools import chain
 
@@ -120,22 +119,11 @@ def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]
     assert column.finish().values.tolist() == [*chain(*(part for part, _ in parts))]
 
 
-@pytest.mark.parametrize("can_resize", [True, False])
-def test_many_parts(can_resize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.trace.columns._MIN_MAPPED", 1 << 13)
-    if not can_resize:
-        monkeypatch.setattr(mmap, "mmap", _Fixed)
+def test_many_parts() -> None:
     column = ColumnBuilder()
     for first in range(0, 100_000, 1000):
         column.append(np.arange(first, first + 1000))
     assert np.array_equal(column.finish().values, np.arange(100_000))
-
-
-class _Fixed(mmap.mmap):
-    """A mapping as some systems have them."""
-
-    def resize(self, newsize: int) -> None:
-        raise SystemError(newsize)
 
 
 def test_many_rows() -> None:

@@ -7,7 +7,6 @@ int64.
 
 from __future__ import annotations
 
-import mmap
 import pickle
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -35,15 +34,12 @@ _RANGE_OF_BLOCK = int(np.iinfo(np.uint16).max)
 _MIN_INT64 = int(np.iinfo(np.int64).min)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _FEW = 256
-_FEW_BYTES = 1 << 14
 _MAX_COMPRESSED_BYTES = 1 << 15
 _MIN_COMPRESSED_BYTES = 64  # less is not worth the time
-_MIN_COMPARED = 4096  # rows, from which on it pays to compare them
 _MAX_COMPARED = 16  # numbers that a column is compared with, in the time of half a table look-up
 _ALL = slice(None)
 _ROWS_AT_ONCE = 1 << 15
 _MIN_ROOM = 4096
-_MIN_MAPPED = 1 << 17
 _GROWTH = 2
 
 
@@ -69,9 +65,6 @@ class Column:
         """Send a constant as one number: else its array would be sent, and kept, as a whole."""
         if self._is_constant:
             return _constant, (self._kept[:1].copy(), len(self), self._base)
-        if self._kept.nbytes < _FEW_BYTES:
-            data, kind = self._kept.tobytes(), self._kept.dtype.char
-            return _of_bytes, (data, kind, self._base, self._blocks)
         return Column, (self._kept, self._base, self._blocks)
 
     @property
@@ -149,17 +142,13 @@ class Column:
         """Distinct values of all or some rows, ascending, and their counts, int64[m] each."""
         if self._blocks:
             return np.unique(self.at(chosen), return_counts=True)
-        first, num_first, rest = _commonest(rows_of(self._kept, chosen))
-        distinct: Narrow
-        if rest.dtype.itemsize <= _COUNTED_BYTES:
-            number = np.bincount(rest)
-            distinct = np.flatnonzero(number)
-            number = number[distinct]
-        else:
-            distinct, number = np.unique(rest, return_counts=True)
-        distinct, number = np.append(first, distinct).astype(np.int64), np.append(num_first, number)
-        order = np.argsort(distinct)
-        return distinct[order] + self._base, number[order]
+        kept = rows_of(self._kept, chosen)
+        if kept.dtype.itemsize <= _COUNTED_BYTES:
+            every = np.bincount(kept)
+            distinct = np.flatnonzero(every)
+            return distinct + self._base, every[distinct]
+        distinct, number = np.unique(kept, return_counts=True)
+        return distinct.astype(np.int64) + self._base, number
 
     def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
         """Return which values are among these, bool[n]."""
@@ -192,8 +181,7 @@ class Column:
         """Return the rows in another order, or some of them."""
         if self._blocks:
             return pack(self.at(order))
-        kept = _room(len(order), self._kept.dtype)
-        return Column(self._kept.take(order, out=kept, mode="clip"), self._base)
+        return Column(self._kept.take(order), self._base)
 
     @property
     def _is_constant(self) -> bool:
@@ -207,8 +195,8 @@ class Column:
 PackedColumns = tuple[Column, ...] | bytes
 
 
-def pack(values: Int64, *, apart: bool = False) -> Column:
-    """Pack a column, int64[n]; many numbers that stay are kept `apart`, outside the heap."""
+def pack(values: Int64) -> Column:
+    """Pack a column, int64[n]."""
     if len(values) == 0:
         return Column(np.empty(0, np.uint8), 0)
     low, high = int(values.min()), int(values.max())
@@ -220,7 +208,7 @@ def pack(values: Int64, *, apart: bool = False) -> Column:
         for begin in range(0, len(values), _ROWS_AT_ONCE):
             builder.append(values[begin : begin + _ROWS_AT_ONCE])
         return builder.finish()
-    kept = _room(len(values), kind) if apart else np.empty(len(values), kind)
+    kept = np.empty(len(values), kind)
     return Column(np.subtract(values, base, out=kept, casting="unsafe"), base)
 
 
@@ -229,12 +217,12 @@ def pack_ahead(ids: Int64) -> Column:
     ahead = ids - np.arange(len(ids))
     firsts = np.arange(0, len(ids), _ROWS_AT_ONCE)
     if len(firsts) < 2:
-        return pack(ahead, apart=True)
+        return pack(ahead)
     low, high = np.minimum.reduceat(ahead, firsts), np.maximum.reduceat(ahead, firsts)
     most = int((high - low).view(np.uint64).max())  # exact, whatever the ids
     if not most <= _RANGE_OF_BLOCK < int(high.max()) - int(low.min()):
-        return pack(ahead, apart=True)
-    kept, ends = _room(len(ids), np.dtype(np.uint16)), [*firsts[1:].tolist(), len(ids)]
+        return pack(ahead)
+    kept, ends = np.empty(len(ids), np.uint16), [*firsts[1:].tolist(), len(ids)]
     blocks = [*zip(low.tolist(), ends, strict=True)]
     for first, (base, end) in zip(firsts.tolist(), blocks, strict=True):
         np.subtract(ahead[first:end], base, out=kept[first:end], casting="unsafe")
@@ -266,7 +254,6 @@ class ColumnBuilder:
         self._lowest, self._highest = 0, -1  # limits of fitting values
         self._blocks: list[tuple[int, int]] = []  # full blocks
         self._room: Narrow = np.empty(0, np.uint8)
-        self._mapping: mmap.mmap | None = None  # holds the room
 
     def append(self, values: Int64, limits: tuple[int, int] | None = None) -> None:
         """Add int64[n]; `limits` are known bounds of the values, not necessarily tight."""
@@ -278,7 +265,9 @@ class ColumnBuilder:
                 self._make_fit(low, high)
         stop = self._length + len(values)
         if stop > len(self._room):
-            self._grow(max(stop * _GROWTH, _MIN_ROOM))
+            room = np.empty(max(stop * _GROWTH, _MIN_ROOM), self._room.dtype)
+            room[: self._length] = self._room[: self._length]
+            self._room = room
         part = self._room[self._length : stop]
         part[:] = values - self._base if self._base else values
         self._length = stop
@@ -286,8 +275,8 @@ class ColumnBuilder:
     def finish(self) -> Column:
         """Return the complete column; nothing can be added afterwards."""
         kept = self._room[: self._length]
-        if self._mapping is None and len(kept) < len(self._room):
-            kept = kept.copy()  # the unused room of many small reports adds up
+        if len(kept) < len(self._room):
+            kept = kept.copy()  # unused room adds up
         if self._blocks:
             return Column(kept, 0, [*self._blocks, (self._base, self._length)])
         if len(kept) and kept[0] == kept[-1] and (kept == kept[0]).all():
@@ -308,51 +297,15 @@ class ColumnBuilder:
             # The next values may be somewhat lower or higher.
             self._base = max(low - (_RANGE - (high - low)) // 2, _MIN_INT64)
             if self._room.dtype != kind:
-                self._room, self._mapping = kept.astype(kind), None
+                self._room = kept.astype(kind)
         else:
             so_far = self.finish().values
             kind = np.dtype(np.int64) if self._blocks else kind
             self._base = base if kind != np.int64 else 0
             self._blocks = []
-            self._room, self._mapping = (so_far - self._base).astype(kind, copy=False), None
+            self._room = (so_far - self._base).astype(kind, copy=False)
         limits = np.iinfo(kind)
         self._lowest, self._highest = self._base + int(limits.min), self._base + int(limits.max)
-
-    def _grow(self, length: int) -> None:
-        """Make room for `length` numbers; for many, in a memory mapping of its own.
-
-        In the heap, growing columns would leave unusable holes between them. A mapping grows
-        without a copy, and its pages take no memory before they are written.
-        """
-        kind = self._room.dtype
-        size = length * kind.itemsize
-        if self._mapping is not None:
-            self._room = np.empty(0, kind)  # a view of a mapping prevents its resizing
-            try:
-                self._mapping.resize(size)
-            except (OSError, SystemError, ValueError):  # not supported by every system
-                self._room = np.frombuffer(self._mapping, kind, self._length)
-            else:
-                self._room = np.frombuffer(self._mapping, kind, length)
-                return
-        so_far = self._room[: self._length]
-        if size < _MIN_MAPPED:
-            self._room = np.empty(length, kind)
-        else:
-            self._mapping = _mapping(size)
-            self._room = np.frombuffer(self._mapping, kind, length)
-        self._room[: self._length] = so_far
-
-
-def _room(length: int, kind: np.dtype[Any]) -> Narrow:
-    """Return room for a column: in the heap, many numbers would leave unusable holes behind."""
-    if length * kind.itemsize < _MIN_MAPPED:
-        return np.empty(length, kind)
-    return np.frombuffer(_mapping(length * kind.itemsize), kind)
-
-
-def _mapping(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def rows_of(kept: Narrow, index: Index) -> Narrow:
@@ -360,28 +313,6 @@ def rows_of(kept: Narrow, index: Index) -> Narrow:
     if isinstance(index, slice) or index.dtype == np.bool_:
         return kept[index]
     return kept.take(index)
-
-
-def _commonest(kept: Narrow) -> tuple[Int64, Int64, Narrow]:
-    """Return values of half of the rows and their counts, int64[m] each, and the rest of the rows.
-
-    To compare all rows with one value takes a fraction of the time of counting or sorting them.
-    """
-    values, counts = [], []
-    while len(kept) >= _MIN_COMPARED:
-        is_other = kept != kept[0]
-        number = len(kept) - np.count_nonzero(is_other)
-        if 2 * number < len(kept):
-            break
-        values.append(int(kept[0]))
-        counts.append(number)
-        kept = kept.compress(is_other)
-    return np.array(values, np.int64), np.array(counts, np.int64), kept
-
-
-def _of_bytes(data: bytes, kind: str, base: int, blocks: Blocks) -> Column:
-    """Return a short column: an array would be sent, and arrive, in several times the time."""
-    return Column(np.frombuffer(data, kind).copy(), base, blocks)
 
 
 def _constant(kept: Narrow, length: int, base: int) -> Column:
