@@ -12,7 +12,7 @@ from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Intervals, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, in_order
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -193,8 +193,8 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
     start, stop = start_ns[rows], end[rows]
     # Ends are nearly in order: a stable sort is quick.
     level = np.arange(len(rows)) - num_before(np.sort(stop, kind="stable"), start, "right")
-    by_level, level_of = in_order(level, int(level.max(initial=0)).bit_length())
-    keys = level_of * len(rows) + by_level
+    by_level = np.argsort(level, kind="stable")
+    keys = level.take(by_level) * len(rows) + by_level
     place = np.empty(len(rows), np.int64)
     place[by_level] = by_level[num_before(keys, keys - len(rows)) - 1]
     is_inner = (level > 0) & (stop[place] > start)  # others overlap, but do not nest

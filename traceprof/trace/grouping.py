@@ -1,7 +1,4 @@
-"""Rows that agree in some columns, in order, and numbered; distinct values, and medians.
-
-numpy's own functions for the latter import its masked arrays, and take longer.
-"""
+"""Rows that agree in some columns, in order, and numbered; distinct values, and medians."""
 
 from __future__ import annotations
 
@@ -19,71 +16,28 @@ if TYPE_CHECKING:
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
 _MAX_RUNS = 64
 _MAX_BITS = 62
-_NARROW_BITS = 32
-_COUNTED_BITS = 16  # of numbers that numpy sorts by counting
-_FEW = 8  # values that are compared one by one
-_FEW_TO_SORT = 32  # values that Python sorts sooner than numpy
-_TIMES_MANY = 8  # as many places of a table as values cost less than searching
 
 
 def grouped(*keys: Int64) -> tuple[Int64, Mask]:
     """Order of rows by several columns, int64[n] each, and where others begin than before.
 
     The first column counts first; rows that agree in all of them keep their order. The mask says of
-    each row in this order whether it differs from the one before. Small numbers that fit one
-    together are sorted as one, many times as fast as `np.lexsort`.
+    each row in this order whether it differs from the one before.
     """
-    begins = np.ones(len(keys[0]), np.bool_)
-    bits = [int(key.max(initial=0)).bit_length() for key in keys]
-    if sum(bits) > _MAX_BITS or min(int(key.min(initial=0)) for key in keys) < 0:
-        order = np.lexsort(keys[::-1])
-        begins[1:] = np.logical_or.reduce([np.diff(key[order]) != 0 for key in keys])
-        return order, begins
-    joined: npt.NDArray[Any] = keys[0].astype(np.int64 if sum(bits) > _NARROW_BITS else np.uint32)
-    for key, width in zip(keys[1:], bits[1:], strict=True):
-        joined <<= width
-        joined |= key.astype(joined.dtype, copy=False)
-    order, joined = in_order(joined, sum(bits))
-    np.not_equal(joined[1:], joined[:-1], out=begins[1:])
+    order = np.lexsort(keys[::-1])
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = np.logical_or.reduce([np.diff(key[order]) != 0 for key in keys])
     return order, begins
-
-
-def in_order(numbers: npt.NDArray[Any], bits: int) -> tuple[Int64, npt.NDArray[Any]]:
-    """Order of numbers from 0, equal ones as they are, and the numbers in this order.
-
-    By 16 bits at a time, the lowest first: numpy counts those instead of comparing them. `bits`: of
-    the largest number.
-    """
-    order = None
-    for done in range(0, max(bits, 1), _COUNTED_BITS):
-        by_digits = _by_digits(numbers, done, bits)
-        numbers = numbers.take(by_digits)
-        order = by_digits if order is None else order.take(by_digits)
-    assert order is not None  # noqa: S101
-    return order, numbers
-
-
-def _by_digits(numbers: npt.NDArray[Any], done: int, bits: int) -> Int64:
-    digits = numbers >> done if done else numbers
-    kind = np.uint8 if bits - done <= _COUNTED_BITS // 2 else np.uint16
-    return np.argsort(digits.astype(kind), kind="stable")
 
 
 def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int64:
     """Values by group, then value; neither is negative."""
     bits = int(values.max(initial=0)).bit_length()
-    of_both = bits + int(group.max(initial=0)).bit_length()
-    if of_both > _MAX_BITS:
+    if bits + int(group.max(initial=0)).bit_length() > _MAX_BITS:
         return values[np.lexsort((values, group))]
-    # Sorting one key is several times as fast as two.
-    keys: npt.NDArray[Any] = group.astype(np.int64 if of_both > _NARROW_BITS else np.uint32)
-    keys <<= bits
-    keys |= values.astype(keys.dtype, copy=False)
-    for done in range(0, of_both, _COUNTED_BITS):
-        keys = keys.take(_by_digits(keys, done, of_both))
-    both = keys.astype(np.int64, copy=False)
-    both &= (1 << bits) - 1
-    return both
+    keys: Int64 = group.astype(np.int64) << bits | values  # one key sorts several times as fast
+    keys.sort()
+    return keys & ((1 << bits) - 1)
 
 
 def ordered(*keys: Int64) -> Int64:
@@ -92,25 +46,9 @@ def ordered(*keys: Int64) -> Int64:
 
 
 def numbered(values: Int64) -> tuple[Int64, Int64]:
-    """Return the distinct values, ascending int64[m], and the index of each among them, int64[n].
-
-    As `np.unique` does, in a fraction of the time: by a table where they lie close to each other.
-    """
-    low = int(values.min(initial=0))
-    bits = (int(values.max(initial=0)) - low).bit_length()
-    if bits > _MAX_BITS:
-        return np.unique(values, return_inverse=True)
-    if 1 << bits > 2 * len(values):
-        order, ascending = in_order(values - low, bits)
-        begins = np.ones(len(values), np.bool_)
-        np.not_equal(ascending[1:], ascending[:-1], out=begins[1:])
-        number = np.empty(len(values), np.int64)
-        number[order] = np.cumsum(begins) - 1
-        return ascending[begins] + low, number
-    occurs = np.zeros(1 << bits, np.bool_)
-    above = values - low if low else values
-    occurs[above] = True
-    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1).take(above)
+    """Return the distinct values, ascending int64[m], and the index of each, int64[n]."""
+    distinct, which = np.unique(values, return_inverse=True)
+    return distinct, which.reshape(-1)
 
 
 def places(*keys: Int64) -> tuple[Int64, Int64]:
@@ -162,39 +100,13 @@ def pieces(*keys: Int64, most_runs: int = _MAX_RUNS) -> Iterator[slice | Int64]:
 
 
 def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:
-    """Return the distinct values of an array of integers, ascending int64[m].
-
-    Values of which many follow an equal one take a tenth of the time of `np.unique`.
-    """
-    values = np.asarray(values).reshape(-1)
-    if len(values) <= _FEW_TO_SORT:
-        return np.array(sorted({*values.astype(np.int64, copy=False).tolist()}), np.int64)
-    changes = np.flatnonzero(values[1:] != values[:-1])
-    changes += 1
-    runs = np.append(values[:1], values.take(changes)).astype(np.int64, copy=False)
-    runs.sort()
-    is_first = np.ones(len(runs), np.bool_)
-    np.not_equal(runs[1:], runs[:-1], out=is_first[1:])
-    return runs[is_first]
+    """Return the distinct values of an array of integers, ascending int64[m]."""
+    return np.unique(values).astype(np.int64, copy=False)
 
 
 def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> Mask:
     """Return which integers of an array are among others, in the shape of the array."""
-    values = np.asarray(values)
-    wanted = distinct_values(np.asarray(among, np.int64))
-    mask: Mask
-    if len(wanted) <= _FEW:
-        mask = np.zeros(values.shape, np.bool_)
-        for value in wanted.tolist():
-            mask |= values == value
-        return mask
-    low, high = int(wanted[0]), int(wanted[-1])
-    if high - low > _TIMES_MANY * (len(wanted) + values.size):
-        mask = wanted.take(np.searchsorted(wanted, values), mode="clip") == values
-        return mask
-    table = np.zeros(high - low + 3, np.bool_)
-    table[wanted - (low - 1)] = True
-    mask = table.take(values.astype(np.int64, copy=False) - (low - 1), mode="clip")
+    mask: Mask = np.isin(values, np.asarray(among, np.int64))
     return mask
 
 
@@ -225,20 +137,10 @@ def median_of(values: npt.ArrayLike, axis: int | None = None) -> float | Float64
     given.
     """
     numbers = np.asarray(values)
-    if axis is None:
-        numbers, axis = numbers.reshape(-1), 0
-    num = numbers.shape[axis]
-    if num == 0:
-        return np.full(np.delete(numbers.shape, axis), np.nan)[()]
-    middle = [(num - 1) // 2, num // 2]
-    is_inexact = numbers.dtype.kind == "f"
-    parted = np.partition(numbers, [*middle, num - 1] if is_inexact else middle, axis)
-    medians: Float64 = parted.take(range(middle[0], middle[1] + 1), axis).mean(axis)
-    if is_inexact:
-        last = parted.take(-1, axis)  # NaN is the greatest number
-        if np.isnan(last).any():
-            return np.where(np.isnan(last), np.nan, medians)[()]
-    return medians
+    if not numbers.size:
+        return np.full(() if axis is None else np.delete(numbers.shape, axis), np.nan)[()]
+    median: Float64 = np.median(numbers, axis)
+    return median
 
 
 def medians_of_known(values: Float64) -> Float64:
@@ -261,19 +163,7 @@ def quantiles_of(values: npt.ArrayLike, fractions: Sequence[float]) -> Float64:
 
     The last axis has at least one number; the q fractions are 0 to 1.
     """
-    numbers = np.asarray(values)
-    last = numbers.shape[-1] - 1
-    place = last * np.array(fractions)
-    low = np.minimum(np.floor(place).astype(np.int64), last)
-    high = np.minimum(low + 1, last)
-    parted = np.partition(numbers, np.append(low, high), -1)
-    below, above = (np.moveaxis(parted.take(at, -1), -1, 0) for at in (low, high))
-    share = (place - low).reshape(-1, *(1,) * (numbers.ndim - 1))
-    between = above - below
-    # From the nearer one, as numpy does.
-    quantiles: Float64 = np.where(
-        share < 0.5, below + between * share, above - between * (1 - share)
-    )
+    quantiles: Float64 = np.quantile(np.asarray(values, float), fractions, axis=-1)
     return quantiles
 
 
