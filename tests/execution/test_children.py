@@ -69,19 +69,6 @@ def test_texts_of_several_items_arrive_as_one() -> None:
     assert all(one is other for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
-def test_large_results_are_not_in_the_heap(num_processes: int) -> None:
-    made = run_in_children(
-        lambda item: np.arange(1 << 17) + item, range(2), nothing, 1 << 20,
-        num_processes=num_processes,
-    )  # fmt: skip
-    assert [array.base is not None for array in made] == [True, True]
-    for item, array in enumerate(made):
-        array[0] += 1
-        assert array[:2].tolist() == [item + 1, item + 1]
-        assert int(array[-1]) == (1 << 17) - 1 + item
-
-
 @pytest.mark.parametrize("num_killed", [1, 3])
 def test_a_child_that_is_killed_costs_only_time(num_killed: int) -> None:
     here = os.getpid()

@@ -282,7 +282,6 @@ def run_in_children(
     if num_operations is not None:
         num_processes = min(num_processes, max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1))
     step = num_processes if can_fork() else 1
-    is_large = can_fork() and (num_operations or 0) >= MIN_OPERATIONS_OF_A_PROCESS * len(items)
 
     def part(first: int) -> Iterator[Result]:
         prepare()
@@ -295,21 +294,12 @@ def run_in_children(
             for first in range(1, min(step, len(items)))
         ]
         for index in range(0, len(items), step):
-            results[index] = _set_apart(work(items[index])) if is_large else work(items[index])
+            results[index] = work(items[index])
         for first, child in children:
             with suppress(ChildError):
                 for number, result in enumerate(child.items()):
                     results[first + number * step] = result
     return [results[index] if index in results else work(item) for index, item in enumerate(items)]
-
-
-def _set_apart(item: Item) -> Item:
-    """Copy the large arrays of an object to memory outside the heap, which they would fragment."""
-    ours, theirs = _socket_pair()
-    with ours, theirs, suppress(OSError):  # there is no memory, or no file can be opened
-        _send(item, ours)
-        item = _receive(theirs)
-    return item
 
 
 def _socket_pair() -> tuple[socket, socket]:

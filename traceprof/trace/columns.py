@@ -36,7 +36,6 @@ _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sor
 _FEW = 256
 _MAX_COMPRESSED_BYTES = 1 << 15
 _MIN_COMPRESSED_BYTES = 64  # less is not worth the time
-_MAX_COMPARED = 16  # numbers that a column is compared with, in the time of half a table look-up
 _ALL = slice(None)
 _ROWS_AT_ONCE = 1 << 15
 _MIN_ROOM = 4096
@@ -155,14 +154,7 @@ class Column:
         wanted = np.array(sorted(ids), np.int64)
         if self._blocks or self._kept.dtype.itemsize > _COUNTED_BYTES:
             return is_in(self.values, wanted)
-        numbers = wanted - self._base
-        numbers = numbers[(numbers >= 0) & (numbers <= np.iinfo(self._kept.dtype).max)]
-        if len(numbers) > _MAX_COMPARED:
-            return is_in(self._every, wanted).take(self._kept)
-        mask = np.zeros(len(self), np.bool_)
-        for number in numbers.tolist():
-            mask |= self._kept == number
-        return mask
+        return is_in(self._every, wanted).take(self._kept)
 
     def places_in(self, numbers: Int64) -> Int64:
         """Return the index of each value in ascending numbers that contain all, int64[n]."""

@@ -81,7 +81,6 @@ _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count 
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
 _UNKNOWN_WORK = NULL, UNKNOWN, UNKNOWN
-_APPENDED_AT_ONCE = 16  # lists of events
 _COMPLETE, _INSTANTS = "X", ("i", "I")
 _MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
@@ -203,7 +202,6 @@ class _Tables:
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
-        self._waiting: dict[Kind, list[Mapping[str, Int64]]] = {}  # to be appended together
         self._names, self._signatures = TextNumbers(), Numbers()
         self._work = Numbers()
         self._work[_UNKNOWN_WORK]
@@ -232,8 +230,6 @@ class _Tables:
         """
         if self._sum_ns >= MAX_SUM_NS:
             raise file.damaged("its events take longer than any clock counts", damage.RECORD_AGAIN)
-        for kind in [*self._waiting]:
-            self._append_waiting(kind)
         tables: dict[Kind, Mapping[str, Column]] = {
             kind: {name: column.finish() for name, column in table.items()}
             for kind, table in self._tables.items()
@@ -325,16 +321,9 @@ class _Tables:
         self._append(kind, columns | self._more_columns(kind, events))
 
     def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:
-        self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
-        waiting = self._waiting.setdefault(kind, [])
-        waiting.append(columns)
-        if len(waiting) == _APPENDED_AT_ONCE:
-            self._append_waiting(kind)
-
-    def _append_waiting(self, kind: Kind) -> None:
-        waiting = self._waiting.pop(kind)
-        for name, column in self._tables[kind].items():
-            column.append(np.concatenate([columns[name] for columns in waiting]))
+        table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
+        for name, column in table.items():
+            column.append(columns[name])
 
     def _more_columns(self, kind: Kind, events: Events) -> dict[str, Int64]:
         columns = {}
