@@ -8,7 +8,7 @@ from math import ceil
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
 
 from traceprof.patterns import lazy
@@ -245,6 +245,22 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         return cls(None, None, None, None, None, why)
 
 
+class InPhase(Struct, frozen=True, forbid_unknown_fields=True):
+    """A finding in the phase of the program in which more than half of its cost lies."""
+
+    phase: Annotated[Count, "Its index, as in `headline.phases`."]
+    impact_ns: Annotated[Count, "Cost of the finding in that phase."]
+    impact_fraction: Annotated[Fraction, "The same as a share of that phase."]
+    step_ns: Annotated[Count, "The mean step of that phase, on the rank where it is longest."]
+    saving: Annotated[Saving | None, "Gain of such a step without the finding."]
+    most_ns: Annotated[
+        Count | None,
+        "Largest gain of all these steps together, divided by the number of steps of the headline;"
+        " null if nothing is known.",
+    ]
+    expected_ns: Annotated[Count, "The same of what such changes usually bring."]
+
+
 class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     """A claim about one rank."""
 
@@ -272,6 +288,23 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
         "The range of the program or its framework around most of it, on the host: around the"
         " launches of copies, the waits, or the idle time of the largest cause. Null without one.",
     ] = None
+    in_phase: Annotated[
+        InPhase | UnsetType,
+        "The finding in the phase of the program in which more than half of its cost lies, if"
+        " `saving` is of the steps of another phase; else left out.",
+    ] = UNSET
+
+    @property
+    def elsewhere(self) -> InPhase | None:
+        """Where most of it lies, if its saving is of the steps of another phase."""
+        return None if isinstance(self.in_phase, UnsetType) else self.in_phase
+
+    @property
+    def most_ns(self) -> int | None:
+        """Largest gain per step of the headline; None if nothing is known."""
+        if self.elsewhere is not None:
+            return self.elsewhere.most_ns
+        return None if self.saving is None else self.saving.high_ns
 
 
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -344,6 +377,12 @@ def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
 def worst_of(group: Sequence[Finding]) -> Finding:
     """Return the most severe finding; of equals, the one that costs the largest share."""
     return max(group, key=lambda finding: (finding.severity, finding.impact_fraction))
+
+
+def costliest_like(finding: Finding, among: Iterable[Finding]) -> Finding | None:
+    """Return the costliest finding with the id and the rank of another one; None without any."""
+    alike = [one for one in among if (one.id, one.rank) == (finding.id, finding.rank)]
+    return max(alike, key=lambda one: one.impact_ns, default=None)
 
 
 _NUMBER = lazy(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")

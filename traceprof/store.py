@@ -17,7 +17,7 @@ import msgspec
 from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, TABLES, document
 from traceprof.errors import TraceFileError, UsageError, one_line
 from traceprof.findings import Count  # noqa: TC001  (msgspec reads it)
-from traceprof.structs import Record
+from traceprof.structs import Record, given_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ def cell(value: Any) -> Any:  # noqa: ANN401
         return value
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    return json.dumps(value, default=msgspec.structs.asdict)
+    return None if value is msgspec.UNSET else json.dumps(value, default=given_fields)
 
 
 def columns(table: str) -> dict[str, type]:
@@ -442,7 +442,7 @@ def _json(run_document: Document) -> bytes:
     try:
         return msgspec.json.encode(run_document)
     except UnicodeEncodeError:  # a path that is not UTF-8
-        return json.dumps(run_document, default=msgspec.structs.asdict).encode()
+        return json.dumps(run_document, default=given_fields).encode()
 
 
 def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 
 class Record(Struct, frozen=True):
@@ -11,3 +12,11 @@ class Record(Struct, frozen=True):
     The hundreds of such classes would take half of the time in which all modules are imported. The
     types of their fields are for the type checker alone, unlike those of the JSON documents.
     """
+
+
+def given_fields(record: Struct) -> dict[str, object]:
+    """Return a record as a dictionary, without fields that are left out."""
+    values = asdict(record)
+    if UNSET not in values.values():
+        return values
+    return {name: value for name, value in values.items() if value is not UNSET}

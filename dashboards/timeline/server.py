@@ -41,7 +41,7 @@ from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
 from traceprof.kernel_names import kernel_title
-from traceprof.reports.claims import gain_text
+from traceprof.reports.claims import gain_text, quoted
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
                 "advice": [
                     one_line(advice, _MAX_ADVICE) for advice in finding.advice[:_NUM_ADVICE]
                 ],
-                "gain": "" if finding.saving is None else gain_text(finding.saving, unit),
+                "gain": gain_text(*quoted(finding, unit)),
             }
             for number_of_finding, finding in enumerate(findings)
             if finding.rank == number and finding.evidence

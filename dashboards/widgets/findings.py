@@ -16,7 +16,7 @@ from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, share, worst_of
-from traceprof.reports.claims import gain_text, no_cost
+from traceprof.reports.claims import gain_text, no_cost, quoted
 from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
@@ -161,7 +161,7 @@ def finding_card(
     )
     cost = f"{duration(worst.impact_ns)} · {percent(worst.impact_fraction)} of the {judged}"
     costs = html.Span(cost if worst.impact_ns else no_cost(worst), className="cost")
-    about = html.P([costs, *_saving(worst.saving, view.unit)], className="note")
+    about = html.P([costs, *_saving(*quoted(worst, view.unit))], className="note")
     return html.Details(
         [head, about, columns],
         className=f"finding {severity}" + " symptom" * (cause is not None),
@@ -187,11 +187,11 @@ def _drawing(finding: Finding, view: View, *, opened: bool) -> list[Component]:
 
 def _gain(finding: Finding, view: View) -> list[Component]:
     """Return what a step gains without a finding: a bar on the scale of a step, and its text."""
-    headline, saving = view.analysis.result.headline, finding.saving
+    headline, (saving, unit) = view.analysis.result.headline, quoted(finding, view.unit)
     assert headline is not None  # noqa: S101  (there is one where something was found)
     step_ns = headline.step_ns
     least_ns = (saving.low_ns or 0) if saving is not None and saving.step_ns is not None else 0
-    most_ns = 0 if saving is None else saving.high_ns or 0
+    most_ns = finding.most_ns or 0
     about_ns = expected_ns(finding, step_ns) if most_ns or saving is None else 0
     known = usual_yield(finding)
     if least_ns:
@@ -209,6 +209,8 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     )
     gained_ns = saving.step_ns if least_ns and saving is not None else most_ns
     of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
+    if finding.elsewhere is not None:
+        of_step = f" of {duration(finding.elsewhere.step_ns)}, {unit}"
     text = [html.Strong(saving_text(saving)), html.Span(of_step, className="note")]
     return [bar, html.Div(text, className="number")]
 

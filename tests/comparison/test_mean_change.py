@@ -21,7 +21,6 @@ from tests.support.selection import known, rows_long_after
 from traceprof.comparison.mean_change import (
     block_length,
     difference,
-    mean_change,
     mean_of_blocks,
     steps_to_find,
     trend,
@@ -112,17 +111,6 @@ def test_blocks_have_the_spacing_of_regular_long_steps(is_long: list[int]) -> No
     lengths = np.ones(30)
     lengths[is_long] = 5
     assert block_length(lengths) == (6 if is_long[-1] == 27 else 2)
-
-
-@pytest.mark.parametrize(("num_second", "is_known"), [(3, True), (2, False)])
-def test_phases_are_compared_where_each_has_three_steps(num_second: int, is_known: bool) -> None:
-    phase = np.append(np.zeros(12, np.int64), np.ones(num_second, np.int64))
-    before = np.where(phase, 30.0, 10.0) + np.arange(len(phase), dtype=np.float64) % 2
-    after = 1.1 * before
-    found = mean_change(before, after, (before, after), (phase, phase))
-    assert (found.at_same_mix is not None) == is_known
-    if found.at_same_mix is not None:
-        assert found.at_same_mix.change == pytest.approx(0.1 * before.mean())
 
 
 def test_a_trend_within_a_recording_is_seen() -> None:

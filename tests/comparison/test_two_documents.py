@@ -260,9 +260,13 @@ def test_workers_and_graphs_are_candidates_for_the_cause() -> None:
 RANGES, PERIOD, NONE = StepsSource.RANGES, StepsSource.PERIOD, StepsSource.NONE
 
 
-def capture(source: StepsSource, *num_kernels: int) -> Any:
+def capture(source: StepsSource, *num_kernels: int, longest: int = 0) -> Any:
     periods = [SimpleNamespace(num_kernels=num) for num in num_kernels]
-    return SimpleNamespace(headline=SimpleNamespace(steps_source=source, periods=periods))
+    phases = [SimpleNamespace(counts=place == longest) for place in range(len(periods))]
+    headline = SimpleNamespace(
+        steps_source=source, periods=periods, phases=phases if len(phases) > 1 else msgspec.UNSET
+    )
+    return SimpleNamespace(headline=headline)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +279,7 @@ def capture(source: StepsSource, *num_kernels: int) -> Any:
         (capture(PERIOD, 4, 1), capture(PERIOD, 4), "different numbers of phases"),
         (capture(PERIOD, 4, 2), capture(PERIOD, 8, 1), None),  # at most twice as many
         (capture(PERIOD, 4, 2), capture(PERIOD, 4, 5), "periods have 2 and 5 kernels"),
+        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 2, longest=1), "another phase of the program"),
     ],
 )
 def test_periods_of_two_sides(before: Any, after: Any, why: str | None) -> None:

@@ -17,7 +17,7 @@ from traceprof.run import periods
 from traceprof.run.opening import open_report
 from traceprof.run.periods import GRAPH, Period, _are_near, about_periods
 from traceprof.run.rank import Rank
-from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steady_steps import StepUse, other_phases, steady_steps
 from traceprof.run.step_ranges import NO_TRAINING_RANGES, StepsSource
 from traceprof.run.windows import TrainingBasis, choose_window, training_of, training_window
 from traceprof.trace.open import open_trace
@@ -94,7 +94,9 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
         # What lies between phases is of none, and both lack what follows their last step.
         assert rank.steps.end_ns[38] < begin
         steady = steady_steps(rank, training_window(rank))
-        assert np.bincount(rank.steps.phases[steady.step]).tolist() == [38, 29]
+        counts = [(steady.uses == use).sum() for use in (StepUse.STEADY, StepUse.PHASE)]
+        assert counts == [38, 29]
+        assert not rank.steps.phases[steady.step].any()
         assert about_periods(rank.periods.phases) == (
             "No range marks steps; an iteration is from one sweep to the next (3 kernels), then"
             " from one advect to the next (2 kernels), in 2 phases of the program."
@@ -169,7 +171,13 @@ def test_of_very_many_those_in_the_middle_are_steps(
         assert steps.start_ns.tolist() == all_steps.start_ns[steps.number].tolist()
         assert steps.end_ns.tolist() == all_steps.end_ns[steps.number].tolist()
         assert (training.start_ns, training.end_ns) == span
-        assert len(steady_steps(rank, training_window(rank)).step) == 11  # more follow
+        window = training_window(rank)
+        found = steady_steps(rank, window)
+        assert found.step.tolist() == [*range(6)]  # none is cut: more follow
+        assert (found.uses[6:] == StepUse.PHASE).all()
+        other = other_phases(rank, window)[1]
+        last = known(rank.periods).spans_ns[1]
+        assert (other.start_ns, other.end_ns) == last == (all_steps.start_ns[40], span[1])
         assert len(known(rank.host_steps).number) == 70
     (note,) = [note for _, note in analyze(path).notes if "its kernels repeat" in note]
     assert "repeat 70 times: 11 of these periods, from the middle, are its steps" in note

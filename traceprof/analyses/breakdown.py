@@ -13,7 +13,7 @@ from traceprof.findings import Count
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.units import NO_UNIT, Unit, unit_of
 from traceprof.run.rank import Window, WindowKind
-from traceprof.run.steady_steps import StepUse, steady_steps
+from traceprof.run.steady_steps import StepUse, phase_spans, steady_steps
 from traceprof.run.step_ranges import StepsSource
 from traceprof.run.windows import TrainingBasis, shown_window, training_of
 from traceprof.structs import Record
@@ -128,6 +128,8 @@ class BreakdownResult(RankResult, frozen=True):
     unit: Unit = NO_UNIT  # what a step is
     # what returns, where they are periods: one for each phase of the program
     periods: tuple[Period, ...] = ()
+    # when each phase began and ended in what is judged; empty if there is one
+    phase_spans: tuple[tuple[int, int], ...] = ()
     num_periods: int = 0  # how often it returns, with or without a step for each
     num_period_steps: int = 0  # of so many periods each is a step
     # the breakdown of what comes before the training, None if that is nothing
@@ -192,6 +194,7 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         training=training,
         steps_source=rank.steps.found_by if rank.steps and numbers else StepsSource.NONE,
         periods=rank.periods.phases if rank.periods and numbers else (),
+        phase_spans=phase_spans(rank, window),
         num_periods=rank.periods.num if rank.periods else 0,
         num_period_steps=len(rank.periods.windows) if rank.periods else 0,
         before=before if is_told and before.window_ns else None,

@@ -131,6 +131,8 @@ class MeasuredRank(Record, frozen=True):
     """The first and last number of its training steps, None without any."""
     measurements: RankMeasurements | None
     """None for a rank without the window asked for."""
+    phases: Mapping[int, RankMeasurements] = field(default_factory=dict)
+    """Of the phases of its program that are not the longest, by their numbers."""
     failures: tuple[NotApplicable, ...] = ()
     """What could not be analysed because an optional part failed."""
 
@@ -140,6 +142,9 @@ class MeasuredRank(Record, frozen=True):
         return replace(
             self,
             measurements=None if measured is None else measured.with_rank(rank, report),
+            phases={
+                phase: of_phase.with_rank(rank, report) for phase, of_phase in self.phases.items()
+            },
             failures=_numbered(self.failures, rank),
         )
 
@@ -201,6 +206,8 @@ class MeasuredRun(Record, frozen=True):
     """The kernels of ranks with a GPU by their place in steps."""
     passes: tuple[RankPasses, ...] = ()
     """The compute of ranks between their messages."""
+    phases: Mapping[int, MeasuredRun] = field(default_factory=dict)
+    """The phases of the program, each as a run of the ranks where it is not the longest one."""
     failed: tuple[FailedReport, ...] = ()
     """Reports that could not be analysed; the run has none of them."""
     cache: Cache = field(default_factory=Cache)

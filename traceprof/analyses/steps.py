@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.findings import Count, one_of
+from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.intervals import Intervals
@@ -171,11 +171,12 @@ def block_of(num_steps: int) -> Int64:
     return np.arange(num_steps, dtype=np.int64) * max(num_blocks(num_steps), 1) // max(num_steps, 1)
 
 
-WhyLeftOut = Literal["cut", "opening", "rare"]
+WhyLeftOut = Literal["cut", "opening", "rare", "phase"]
 WHY_LEFT_OUT: dict[StepUse, WhyLeftOut] = {
     StepUse.CUT: "cut",
     StepUse.OPENING: "opening",
     StepUse.RARE: "rare",
+    StepUse.PHASE: "phase",
 }
 
 
@@ -192,10 +193,27 @@ class LeftOutSteps(Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[
         WhyLeftOut,
         "`cut`: the first or last step, with a part missing. `opening`: slow steps at the"
-        " beginning. `rare`: far longer than others, since something else ran in them.",
+        " beginning. `rare`: far longer than others, since something else ran in them. `phase`:"
+        " all those of phases of the program that are not the longest; see `headline.phases`.",
     ]
     num_steps: Count
     total_ns: Count
+
+
+class ProgramPhase(Struct, frozen=True, forbid_unknown_fields=True):
+    """A phase of the program on one rank: periods of the same kernels."""
+
+    phase: Annotated[Count, "Its index, in order of time, as `steps[].phase`."]
+    start_ns: Annotated[int, "Start of its first step, on the clock of the rank's report."]
+    end_ns: Annotated[int, "End of its last step."]
+    num_steps: Annotated[Count, "Number of its steady steps."]
+    step_ns: Annotated[Count, "Their mean."]
+    share: Annotated[Fraction, "The share of the time that findings judge, from start to end."]
+    counts: Annotated[
+        bool,
+        "Whether its steps are the steps of the headline, of savings and of all costs per step:"
+        " those of the longest phase are.",
+    ]
 
 
 class StepLengths(Record, frozen=True):
@@ -204,8 +222,9 @@ class StepLengths(Record, frozen=True):
     num_steps: int  # the number of steady steps
     mean_ns: int  # their mean length: what a step takes
     median_ns: int  # their median length
-    slowest: StepMeasures  # the slowest of all that are judged, whether it counts or not
-    # of them, the shorter ones first; one where all are alike. Phases are kinds, in order of time
+    # the slowest of all that are judged, whether it counts or not, but of no other phase
+    slowest: StepMeasures
+    # of them, the shorter ones first; one where all are alike
     kinds: tuple[StepKind, ...]
     left_out: tuple[LeftOutSteps, ...]  # the other steps
 
@@ -235,13 +254,44 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
     if not steps:
         return None
     lengths = np.array([step.measures.window_ns for step in steps], np.int64)
+    alike = [step for step in judged_steps(result) if step.phase == steps[0].phase]
     return StepLengths(
         num_steps=len(steps),
         mean_ns=_mean(lengths),
         median_ns=round(float(median_of(lengths))),
-        slowest=max(judged_steps(result), key=lambda step: step.measures.window_ns),
-        kinds=_kinds(lengths, np.array([step.phase for step in steps], np.int64)),
+        slowest=max(alike, key=lambda step: step.measures.window_ns),
+        kinds=_kinds(lengths),
         left_out=tuple(_left_out(result)),
+    )
+
+
+def phases(result: BreakdownResult) -> tuple[ProgramPhase, ...]:
+    """Return the phases of a rank's program, in order of time; empty if it has one."""
+    counted, numbers = _counted_phase(result), {step.phase for step in judged_steps(result)}
+    if len(numbers) < 2:
+        return ()
+    return tuple(_phase(result, number, counts=number == counted) for number in sorted(numbers))
+
+
+def _counted_phase(result: BreakdownResult) -> int | None:
+    return next((step.phase for step in counted_steps(result)), None)
+
+
+def _phase(result: BreakdownResult, number: int, *, counts: bool) -> ProgramPhase:
+    start_ns, end_ns = result.phase_spans[number]
+    steady = [
+        step.measures.window_ns
+        for step in result.steps
+        if step.phase == number and step.use in {StepUse.STEADY, StepUse.PHASE}
+    ]
+    return ProgramPhase(
+        phase=number,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        num_steps=len(steady),
+        step_ns=_mean(np.array(steady, np.int64)) if steady else 0,
+        share=share(end_ns - start_ns, result.judged.window_ns),
+        counts=counts,
     )
 
 
@@ -268,16 +318,18 @@ def _mean(lengths_ns: Int64) -> int:
     return round(int(lengths_ns.sum()) / len(lengths_ns))
 
 
-def _kinds(lengths_ns: Int64, phase: Int64) -> tuple[StepKind, ...]:
-    groups = [lengths_ns[kind] for kind in kinds_of_steps(lengths_ns, phase)]
+def _kinds(lengths_ns: Int64) -> tuple[StepKind, ...]:
+    groups = [lengths_ns[kind] for kind in kinds_of_steps(lengths_ns)]
     return tuple(StepKind(len(group), _mean(group)) for group in groups)
 
 
 def _left_out(result: BreakdownResult) -> list[LeftOutSteps]:
     groups: dict[StepUse, list[int]] = {use: [] for use in WHY_LEFT_OUT}
-    for step in result.steps:
-        if step.use:
-            groups[step.use].append(step.measures.window_ns)
+    counted = _counted_phase(result)
+    for step in judged_steps(result):
+        use = step.use if step.phase == counted else StepUse.PHASE
+        if use:
+            groups[use].append(step.measures.window_ns)
     return [LeftOutSteps(WHY_LEFT_OUT[use], len(ns), sum(ns)) for use, ns in groups.items() if ns]
 
 
@@ -361,7 +413,7 @@ def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
         return ()
     steps, chosen = rank.steps.chosen(steady.judged), steady.judged
     length = steps.end_ns - steps.start_ns
-    is_steady = steady.uses == StepUse.STEADY
+    is_steady = is_in(steady.uses, np.array([StepUse.STEADY, StepUse.PHASE]))
     usual = np.zeros(len(chosen), np.float64)
     for phase in distinct_values(steps.phases).tolist():
         of_phase = steps.phases == phase
@@ -388,7 +440,7 @@ def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
                 host_number=at.host_number(why.at_ns),
                 step_ns=int(length[step]),
                 extra_ns=int(extra[step]),
-                counts=bool(is_steady[step]),
+                counts=bool(steady.uses[step] == StepUse.STEADY),
                 cause=why.cause,
                 label=why.label,
                 cause_ns=why.ns,

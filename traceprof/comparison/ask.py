@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from traceprof.analyses.steps import CAUSES, PARTS
+from traceprof.analyses.verdict.phases import phase_name
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.between import spreads, widest
@@ -15,7 +16,7 @@ from traceprof.comparison.findings import findings, sentence, to_decide, verdict
 from traceprof.comparison.gates import beyond, change_of, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
 from traceprof.comparison.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
-from traceprof.comparison.series import series, unrecorded, why_unlike
+from traceprof.comparison.series import phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
     LoadedSide,
     check_allowed,
@@ -34,7 +35,7 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from traceprof.comparison.gates import GateLimit
     from traceprof.comparison.series import Series
@@ -166,7 +167,11 @@ def compared(
             )
             for gate in gates
         ],
-        notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
+        notes=[
+            *_about_periods(after.captures, unlike),
+            *_other_phases(before.captures[0], after.captures[0]),
+            *_notes(*steps, step),
+        ],
     )
     comparison.headline = sentence(comparison)
     return comparison
@@ -227,9 +232,7 @@ def _step(
 def _usual(
     before: Series, after: Series, spread: Sequence[d.Spread], *, is_comparable: bool
 ) -> d.UsualStep | None:
-    has_phases = before.has_phases and after.has_phases
-    phases = (before.phases[0][1], after.phases[0][1]) if has_phases else None
-    change = usual_change((before.lengths[0], after.lengths[0]), phases)
+    change = usual_change((before.lengths[0], after.lengths[0]))
     if change is None:
         return None
     interval = Interval(*(100 * end for end in change.interval))
@@ -324,6 +327,17 @@ def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
     return [about_periods(headline.periods, headline.layers)] if headline.periods else []
 
 
+def _other_phases(before: Document, after: Document) -> Iterator[str]:
+    """Say what steps take in phases of the program that are not compared."""
+    for old, new in zip(phases_of(before), phases_of(after), strict=False):
+        if not old.counts:
+            change = f"{100 * (new.step_ns / old.step_ns - 1):+.1f} %" if old.step_ns else "new"
+            yield (
+                f"the {phase_name(old.phase)} is not compared: {duration(old.step_ns)} a step"
+                f" before and {duration(new.step_ns)} after ({change})"
+            )
+
+
 def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
     notes = []
     is_single = len(before.captures) == len(after.captures) == 1
@@ -344,7 +358,7 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
                 f"{name}, steps to compare: {len(lengths)}; an interval needs at least {MIN_STEPS}"
             )
             continue
-        longer = None if side.has_phases else trend(lengths)
+        longer = trend(lengths)
         if longer is not None:
             notes.append(
                 f"{name}, the steps change within the recording: those of the second half take"

@@ -112,8 +112,11 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
 
 
 def _per_step(finding: Finding, num_steps: int) -> float:
-    """Return the cost of a finding in the mean step, from its own numbers if it has them."""
-    of_steady = finding.metrics.get("per_step_ns")
+    """Return the cost of a finding in the mean step, from its own numbers if it has them.
+
+    Of one that lies mostly in another phase of the program, in the mean of the steps of all phases.
+    """
+    of_steady = finding.metrics.get("per_step_ns") if finding.elsewhere is None else None
     return of_steady if isinstance(of_steady, int) else finding.impact_ns / num_steps
 
 

@@ -145,11 +145,7 @@ def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | No
             if gate.metric == "step"
             else (before.captures[0][:, 0], after.captures[0][:, 0])
         )
-        of_lengths = gate.metric == "step"
-        phases = None
-        if before.has_phases and after.has_phases:
-            phases = before.phases[0][of_lengths], after.phases[0][of_lengths]
-        return mean_change(unit * old, unit * new, lengths, phases, is_share=gate.unit == "%")
+        return mean_change(unit * old, unit * new, lengths, is_share=gate.unit == "%")
     over = [[float(values.mean()) for values in side] for side in sides]
     return MeanChange(change, _over_recordings(over, in_shares=gate.unit == "%"), None)
 

@@ -169,12 +169,7 @@ class MeanChange(NamedTuple):
 
 
 def mean_change(
-    before: Float64,
-    after: Float64,
-    lengths: tuple[Float64, Float64],
-    phases: tuple[Int64, Int64] | None = None,
-    *,
-    is_share: bool = False,
+    before: Float64, after: Float64, lengths: tuple[Float64, Float64], *, is_share: bool = False
 ) -> MeanChange:
     """Return the change of the mean of a value of steps, such as their length.
 
@@ -187,8 +182,6 @@ def mean_change(
         before: float64[n], in order of time.
         after: float64[m].
         lengths: float64[n] and float64[m], how long the same steps are: they tell the kinds.
-        phases: int64[n] and int64[m], the phase of the program that each is of: where there are
-            several they are the kinds, whatever their shares; one where not given.
         is_share: whether values are hundredths of the mean before: none falls by more than 100.
     """
     sides = (before, after)
@@ -197,7 +190,7 @@ def mean_change(
         return MeanChange(change, None, None)
     blocks = [block_length(length) for length in lengths]
     means = [mean_of_blocks(side, block) for side, block in zip(sides, blocks, strict=True)]
-    kinds = _phases(phases) or _kinds(lengths, blocks)
+    kinds = _kinds(lengths, blocks)
     mix = None if kinds is None else _at_same_mix(sides, lengths, kinds, is_share=is_share)
     return MeanChange(change, difference(means, is_share=is_share), mix)
 
@@ -289,16 +282,6 @@ def trend(values: Float64) -> float | None:
     return means[1].value / means[0].value - 1 if low > 0 or high < 0 else None
 
 
-def _phases(phases: tuple[Int64, Int64] | None) -> tuple[Int64, Int64] | None:
-    """Return the phases of steps as their kinds; None if there is one, or one has too few steps."""
-    if phases is None:
-        return None
-    (old, num_before), (new, num_after) = (np.unique(of, return_counts=True) for of in phases)
-    if len(old) == 1 or not np.array_equal(old, new):
-        return None
-    return phases if min(num_before.min(), num_after.min()) >= MIN_STEPS else None
-
-
 def _kinds(lengths: tuple[Float64, Float64], blocks: list[int]) -> tuple[Int64, Int64] | None:
     """Return which steps are short (0) or long (1); None unless both sides have equal shares."""
     is_long = [long_steps(length, _KINDS_EXPLAINED) for length in lengths]
@@ -353,22 +336,15 @@ class UsualChange(NamedTuple):
     interval: Interval  # of the change, as a fraction of the median before
 
 
-def usual_change(
-    lengths: tuple[Float64, Float64], phases: tuple[Int64, Int64] | None = None
-) -> UsualChange | None:
+def usual_change(lengths: tuple[Float64, Float64]) -> UsualChange | None:
     """Return the change of the usual step; None if there are too few steps.
 
     The variance of a median is taken from the order statistics around it (McKean and Schrader,
     1984), wider where neighbouring steps are alike, as that of the mean.
 
-    Args:
-        lengths: float64[n] and float64[m], of the steps in order of time.
-        phases: of the program, as in `mean_change`: the commonest one is judged.
+    `lengths`: float64[n] and float64[m], of the steps in order of time.
     """
-    usual = [
-        side[commonest(side, None if phases is None else phases[index])]
-        for index, side in enumerate(lengths)
-    ]
+    usual = [side[commonest(side)] for side in lengths]
     if min(map(len, usual)) < MIN_STEPS or min(side.min() for side in usual) <= 0:
         return None
     logarithms = [_median(np.log(side)) for side in usual]
@@ -381,15 +357,12 @@ def usual_change(
     return UsualChange((first, second), num_longer, Interval(math.expm1(low), math.expm1(high)))
 
 
-def commonest(lengths: Float64, phases: Int64 | None) -> Mask:
-    """Return which steps are of the commonest kind, or phase where there are several, bool[n]."""
-    if phases is not None and phases.min() != phases.max():
-        kinds = phases
-    else:
-        is_long = long_steps(lengths, _KINDS_EXPLAINED)
-        kinds = np.zeros(len(lengths), np.int64) if is_long is None else is_long.astype(np.int64)
-    mask: Mask = kinds == np.bincount(kinds).argmax()  # a side has a steady step
-    return mask
+def commonest(lengths: Float64) -> Mask:
+    """Return which steps are of the commonest kind, bool[n]."""
+    is_long = long_steps(lengths, _KINDS_EXPLAINED)
+    if is_long is None:
+        return np.ones(len(lengths), np.bool_)
+    return is_long if 2 * is_long.sum() > len(lengths) else ~is_long
 
 
 def _median(values: Float64) -> Mean:

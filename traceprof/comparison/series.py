@@ -6,19 +6,20 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UnsetType
 
 from traceprof.analyses.steps import COLUMNS, in_whole_ns, mean_step
 from traceprof.comparison.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.analyses.steps import StepTotals
+    from traceprof.analyses.steps import ProgramPhase, StepTotals
     from traceprof.documents.analysis.model import Document, Step
-    from traceprof.intervals import Float64, Int64
+    from traceprof.intervals import Float64
 
 MAX_RATIO = 2.0
 """Of the numbers of kernels: of periods that differ by more, one is a part of the other."""
@@ -35,11 +36,19 @@ def why_unlike(before: Sequence[Document], after: Sequence[Document]) -> str | N
     periods = [capture.headline.periods for capture in captures]
     if len({len(phases) for phases in periods}) > 1:
         return "the programs have different numbers of phases"
-    for phases in zip(*periods, strict=True):
-        numbers = [phase.num_kernels for phase in phases]
+    for of_phase in zip(*periods, strict=True):
+        numbers = [period.num_kernels for period in of_phase]
         if max(numbers) > MAX_RATIO * min(numbers):
             return f"periods have {min(numbers)} and {max(numbers)} kernels"
+    if len({tuple(phase.counts for phase in phases_of(capture)) for capture in captures}) > 1:
+        return "another phase of the program is the longest"
     return None
+
+
+def phases_of(capture: Document) -> Sequence[ProgramPhase]:
+    """Return the phases of the program on the rank where a step is longest; empty without any."""
+    phases = capture.headline.phases
+    return () if isinstance(phases, UnsetType) else phases
 
 
 class Series(Record, frozen=True):
@@ -56,15 +65,8 @@ class Series(Record, frozen=True):
     means: Mapping[str, int]
     num_left_out: int  # the other steps of that rank
     has_steps: bool  # whether every recording has steps
-    # of the program, of the rows and of the lengths of each recording: int64[n] each
-    phases: tuple[tuple[Int64, Int64], ...] = ()
     # of each recording, how many of its steady steps are slow, by cause
     slow: tuple[Counter[str], ...] = ()
-
-    @property
-    def has_phases(self) -> bool:
-        """Whether the program has phases, each of which repeats its own kernels."""
-        return any(len(distinct_values(of_lengths)) > 1 for _, of_lengths in self.phases)
 
     @property
     def num_steps(self) -> int:
@@ -80,13 +82,13 @@ class Series(Record, frozen=True):
     def usual_idle_ns(self) -> float:
         """The median idle time of steps of the commonest kind, of one recording."""
         rows = self.captures[0]
-        usual = commonest(rows[:, 0], self.phases[0][0])
+        usual = commonest(rows[:, 0])
         return float(median_of(rows[usual, COLUMNS.index("idle_ns")]))
 
     @property
     def trend_ns(self) -> float:
         """How much longer or shorter the steps of a recording's second half are; 0 if uncertain."""
-        if self.has_phases or not self.has_steps:
+        if not self.has_steps:
             return 0.0
         changes = [(trend(lengths) or 0.0) * float(lengths.mean()) for lengths in self.lengths]
         return max(map(abs, changes))
@@ -106,19 +108,14 @@ def series(captures: Sequence[Document]) -> Series:
         captures: its recordings.
     """
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
-    shared = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
+    rows = tuple(_rows(capture) if has_steps else _one_row(capture) for capture in captures)
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
     mean = {name: sum(times[name] for times in exact) / len(exact) for name in exact[0]}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
-    lengths = tuple(steady for steady, _, _ in slowest)
-    left_out = sum(num - len(steady) for steady, _, num in slowest) if has_steps else 0
-    phases = tuple(
-        (of_rows, of_lengths)
-        for (_, of_rows), (_, of_lengths, _) in zip(shared, slowest, strict=True)
-    )
-    rows = tuple(rows for rows, _ in shared)
+    lengths = tuple(steady for steady, _ in slowest)
+    left_out = sum(num - len(steady) for steady, num in slowest) if has_steps else 0
     slow = tuple(_slow(capture) for capture in captures)
-    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, phases, slow)
+    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, slow)
 
 
 def unrecorded(captures: Sequence[Document]) -> Series | None:
@@ -152,13 +149,10 @@ def training_steps(capture: Document, rank: int) -> int:
     return max(num, 1)
 
 
-_ONE_PHASE = np.zeros(1, np.int64)
-
-
-def _one_row(capture: Document) -> tuple[Float64, Int64]:
-    """Return all time that findings judge as one step, float64[1, 5], of one phase."""
+def _one_row(capture: Document) -> Float64:
+    """Return all time that findings judge as one step, float64[1, 5]."""
     means = mean_step(capture.step_totals, has_steps=False)
-    return np.array([[means[name] for name in COLUMNS]], np.float64), _ONE_PHASE
+    return np.array([[means[name] for name in COLUMNS]], np.float64)
 
 
 def _slowest_rank(capture: Document, *, has_steps: bool) -> StepTotals | None:
@@ -173,31 +167,25 @@ def _slow(capture: Document) -> Counter[str]:
     return Counter(step.cause for step in steps if step.counts)
 
 
-def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, Int64, int]:
+def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, int]:
     """Return the steady steps of the rank whose step takes longest, and how many steps it has.
 
-    Without steps all that is judged is one.
-
-    Returns:
-        float64[n] lengths, int64[n] phases of the program, and the number of steps.
+    Without steps all that is judged is one. The lengths are float64[n]; steps of other phases of
+    the program are none of them.
     """
     slowest = _slowest_rank(capture, has_steps=has_steps)
     if slowest is None:
-        return np.zeros(1), _ONE_PHASE, 0
+        return np.zeros(1), 0
     if not has_steps:
-        return np.array([slowest.window_ns], np.float64), _ONE_PHASE, 0
+        return np.array([slowest.window_ns], np.float64), 0
     steps = [step for step in capture.steps if step.rank == slowest.rank]
     steady = [steps[place] for place in slowest.steps]
     lengths = np.array([step.window_ns for step in steady], np.float64)
-    return lengths, _phases(steady), len(steps)
+    return lengths, sum(step.phase == steady[0].phase for step in steps)
 
 
-def _phases(steps: Iterable[Step]) -> Int64:
-    return np.array([step.phase for step in steps], np.int64)
-
-
-def _rows(capture: Document) -> tuple[Float64, Int64]:
-    """Return the steps that all ranks have, the means over the ranks, float64[n, 5], and phases."""
+def _rows(capture: Document) -> Float64:
+    """Return the steps that all ranks have, the means over the ranks, float64[n, 5]."""
     by_rank: defaultdict[int, list[Step]] = defaultdict(list)
     for step in capture.steps:
         by_rank[step.rank].append(step)
@@ -217,7 +205,7 @@ def _rows(capture: Document) -> tuple[Float64, Int64]:
         for steps in chosen
     ]
     mean: Float64 = np.mean(arrays, axis=0)
-    return mean, _phases(chosen[0])
+    return mean
 
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:

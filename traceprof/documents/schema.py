@@ -40,6 +40,7 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     definitions = {title: entry for title, entry in definitions.items() if "properties" in entry}
     meanings = {record.__name__: model.meanings(record) for record in _records(document)}
+    left_out = {record.__name__: _left_out(record) for record in _records(document)}
     for title, definition in definitions.items():
         definition["description"] = cleandoc(definition["description"])
         properties = definition["properties"]
@@ -53,7 +54,7 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
             if title not in _WITH_OPTIONAL:
                 field.pop("default", None)
         if title not in _WITH_OPTIONAL:  # defaults are for Python: JSON has all fields
-            definition["required"] = [*properties]
+            definition["required"] = [name for name in properties if name not in left_out[title]]
     if "Finding" in definitions:
         _add_ids(definitions)
     return {
@@ -72,6 +73,11 @@ def _records(kind: object) -> Iterator[type[msgspec.Struct]]:
             yield from _records(field.type)
     for part in get_args(kind):
         yield from _records(part)
+
+
+def _left_out(record: type[msgspec.Struct]) -> set[str]:
+    """Return the fields that are left out where they do not apply."""
+    return {field.name for field in fields(record) if field.default is msgspec.UNSET}
 
 
 def _add_ids(definitions: dict[str, Any]) -> None:

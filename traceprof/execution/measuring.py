@@ -28,6 +28,7 @@ from traceprof.host.host_code import read_host_ranges
 from traceprof.host.places import place_ranges
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import summarize_report
+from traceprof.run.steady_steps import other_phases
 from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
 from traceprof.run.windows import captured_span, choose_window, shown_window
 from traceprof.structs import Record
@@ -250,6 +251,15 @@ def _measured_rank(options: Options, wanted: Wanted | None, rank: Rank) -> Measu
             ),
             step_numbers=_step_limits(rank) if options.steps is not None else None,
             measurements=None if window is None else measure_rank(rank, window, wanted),
+            phases={} if window is None else _measured_phases(rank, window, wanted),
         )
     rank.release()
     return replace(measured, failures=tuple(failures))
+
+
+@optional("phases", otherwise=lambda *_: {})
+def _measured_phases(
+    rank: Rank, window: Window, wanted: Wanted | None
+) -> dict[int, RankMeasurements]:
+    phases = other_phases(rank, window)
+    return {phase: measure_rank(rank, when, wanted) for phase, when in phases.items()}

@@ -152,7 +152,7 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
         UsageError: there is no such list.
     """
     import pandas as pd  # noqa: PLC0415  (takes longer than most reports)
-    from msgspec import to_builtins  # noqa: PLC0415
+    from msgspec import UNSET, to_builtins  # noqa: PLC0415
 
     if table not in TABLES:
         guess = closest(str(table), [*TABLES])
@@ -162,7 +162,8 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
     rows = list(records(result))
     columns = {}
     for field, kind in get_type_hints(record).items():
-        values = [getattr(row, field) for row in rows]
+        given = [getattr(row, field) for row in rows]
+        values = [None if value is UNSET else value for value in given]
         if any(_is_nested(choice) for choice in kinds_of(kind)):
             nested = to_builtins(values)
             values = [list(value) if isinstance(value, tuple) else value for value in nested]

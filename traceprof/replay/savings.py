@@ -19,7 +19,7 @@ from traceprof.replay.assumptions.assumption import Assumption, Way, combined, p
 from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, checked_replay
 from traceprof.replay.graph.process_part import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
-from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.graph.steps import longest_phases, sample_of
 from traceprof.replay.pass_model import EQUAL, equal_step, why_no_stages
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import MAX_WITHOUT_STEPS, answered, with_floor
@@ -115,7 +115,9 @@ def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> t
         return tuple(findings)
     most_ns = _saving(answer).high_ns or 0
     return tuple(
-        _held_by_host(finding, most_ns, step_ns) if FINDINGS[finding.id].only_compute else finding
+        _held_by_host(finding, most_ns, step_ns)
+        if FINDINGS[finding.id].only_compute and finding.elsewhere is None
+        else finding
         for finding in findings
     )
 
@@ -201,6 +203,7 @@ def _replayed(
         if refusal is not None:
             return refusal
         steps = {result.rank: _steps_inside(result) for result in breakdowns}
+        steps.update(longest_phases(breakdowns) or {})
         if len(steps) < len(analysis.run.ranks) or not all(map(len, steps.values())):
             why = "the selection holds no whole step of every rank"
             return Refusal(why, "select more steps, or all")

@@ -18,6 +18,7 @@ from traceprof.reports.time_text import (
     headline_lines,
     left_out_ranks,
     parts_table,
+    phase_lines,
     slow_steps_lines,
     slow_steps_section,
     steps_section,
@@ -66,7 +67,7 @@ class AnalysisSections(Record, frozen=True):
 def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> AnalysisSections:
     """Return all that a report of an analysis says."""
     header, missing, notes = _header(analysis), _gaps(analysis), _notes(analysis)
-    headline = tuple(map(one_line, headline_lines(analysis)))
+    headline = tuple(map(one_line, [*headline_lines(analysis), *phase_lines(analysis)]))
     if not analysis.breakdown:
         return AnalysisSections(header, headline=headline, gaps=missing, notes=notes)
     where: list[Block | str] = [*where_lines(analysis), parts_table(analysis)]
@@ -103,6 +104,7 @@ def short_sections(analysis: RunResult) -> list[Section]:
             Paragraph(problem, "title", is_apart=True),
             *more[:-1],
             *(Paragraph(line, is_apart=True) for line in more[-1:]),
+            *phase_lines(analysis),
             *slow_steps_lines(analysis)[:1],
         ),
         section(

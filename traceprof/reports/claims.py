@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps import counted_steps
+from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.three_lines import (
     share_of_step,
     short_action,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.findings import Finding, NotApplicable, Saving
+    from traceprof.findings import Finding, InPhase, NotApplicable, Saving
     from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
@@ -75,14 +76,16 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
     rows, more = [], []
     for group in groups[:max_rows]:
         worst = worst_of(group)
-        of_step = share_of_step(worst, analysis.breakdown)
+        result, quoted = analysis.in_phase(worst) or (analysis, worst)
+        of_step = share_of_step(quoted, result.breakdown)
         cost = percent(of_step) if worst.impact_ns else "-"
-        much_ns = _CLEARLY_MORE * of_step * (headline.step_ns if headline is not None else 0)
-        why = why_more(worst, round(much_ns))
+        much_ns = _CLEARLY_MORE * of_step * _step_ns(result)
+        why = why_more(quoted, round(much_ns))
         if why is not None and much_ns and worst.severity > Severity.INFO:
             more.append(f"{worst.id} ({why})")
         ranks = ranks_text([finding.rank for finding in group]).removeprefix("rank").lstrip("s ")
-        rows.append((str(worst.severity), worst.id, ranks, cost, _gain_cell(worst.saving)))
+        gain = ", ".join(filter(None, (_gain_cell(quoted.saving), name_of_phase(worst))))
+        rows.append((str(worst.severity), worst.id, ranks, cost, gain))
     headings = ("", "finding", "rank", f"of the {unit}", f"{one} gains")
     yield table(headings, rows, text=headings[:3])
     if len(groups) > max_rows:
@@ -96,6 +99,10 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
     for cause in causes:
         if cause.advice:
             yield Paragraph(f"{cause.id}: {short_action(cause)}.", "advice")
+
+
+def _step_ns(result: RunResult) -> int:
+    return 0 if result.headline is None else result.headline.step_ns
 
 
 def _gain_cell(saving: Saving | None) -> str:
@@ -125,6 +132,8 @@ def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
         sentences.append(f"{duration(per_step)} in the mean {word}")
     if gain:
         sentences.append(gain + _beyond(analysis, worst))
+    if worst.elsewhere is not None:
+        sentences.append(_in_phase(worst, worst.elsewhere, unit))
     least = min(group, key=lambda finding: finding.impact_fraction)
     if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
         others = (one for one in group if one is not worst and one.rank == worst.rank)
@@ -176,6 +185,23 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
         per_step = finding.impact_ns // max(len(counted_steps(result)), 1)
     why = why_more(finding, per_step)
     return f": more than its cost, as {why}" if why else ""
+
+
+def _in_phase(finding: Finding, inside: InPhase, one: str) -> str:
+    cost, share = duration(inside.impact_ns), percent(inside.impact_fraction)
+    most = f"most in the {name_of_phase(finding)}: {cost}, {share} of it"
+    gain = gain_text(*quoted(finding, one))
+    return f"{most}; {gain}" if gain else most
+
+
+def quoted(finding: Finding, one: str) -> tuple[Saving | None, str]:
+    """Return the saving to quote, and of what: a step of the phase where most of a finding lies.
+
+    `one`: such a step in words.
+    """
+    if finding.elsewhere is None:
+        return finding.saving, one
+    return finding.elsewhere.saving, f"{one} of the {name_of_phase(finding)}"
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from traceprof.documents.analysis.records import document
+from traceprof.structs import given_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def pieces(result: RunResult) -> Iterator[str]:
 
 def _indented(content: object) -> str:
     # A struct becomes a dict when its turn comes: all of them at once would take megabytes.
-    write = partial(json.dumps, content, default=msgspec.structs.asdict, allow_nan=False)
+    write = partial(json.dumps, content, default=given_fields, allow_nan=False)
     try:
         # A quarter of the time that Python takes for indented text.
         return msgspec.json.format(write(separators=(",", ":")), indent=1)

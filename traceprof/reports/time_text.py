@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses import rank_work
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps import counted_steps, step_lengths
+from traceprof.analyses.steps import counted_steps, phases, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES
+from traceprof.analyses.verdict.phases import phase_name
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
 from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
@@ -19,7 +20,7 @@ from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures, Surroundings
     from traceprof.analyses.steps import SlowStep, StepLengths
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from traceprof.run.summary import RankInfo
 
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
+_MIN_BETWEEN = 0.03  # of the training: less between phases is not worth a line
 _MIN_SPOKEN = 0.005  # of the time: less is not worth a word
 _SPOKEN = {
     "compute_ns": "compute",
@@ -227,14 +229,19 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
     notes, rank, several = [], result.rank, result.unit.unit.several
     if len(lengths.kinds) > 1:
         kinds = " and ".join(f"{one.num_steps} of {duration(one.mean_ns)}" for one in lengths.kinds)
-        kind = "phases" if len(result.periods) > 1 else "kinds"
-        num = {2: "two"}.get(len(lengths.kinds), str(len(lengths.kinds)))
-        notes.append(f"The {several} of rank {rank} are of {num} {kind}: {kinds}.")
-    if lengths.left_out:
-        left_out = "; ".join(
-            f"{part.num_steps} {_LEFT_OUT[part.why]} ({duration(part.total_ns)})"
-            for part in lengths.left_out
+        notes.append(f"The {several} of rank {rank} are of two kinds: {kinds}.")
+    if of_program := phases(result):
+        each = ", ".join(
+            f"{one.num_steps} of {duration(one.step_ns)}{', which count' * one.counts}"
+            for one in of_program
         )
+        notes.append(f"The {several} of rank {rank} are of {len(of_program)} phases: {each}.")
+    left_out = "; ".join(
+        f"{part.num_steps} {_LEFT_OUT[part.why]} ({duration(part.total_ns)})"
+        for part in lengths.left_out
+        if part.why in _LEFT_OUT
+    )
+    if left_out:
         notes.append(
             f"{several[0].upper()}{several[1:]} of rank {rank} that do not count: {left_out}."
         )
@@ -266,6 +273,33 @@ def headline_lines(analysis: RunResult) -> list[str]:
     if result.periods:
         takes += f" {about_periods(result.periods, result.unit.layers)}"
     return [*lines, takes]
+
+
+def phase_lines(analysis: RunResult) -> Iterator[str]:
+    """Say of each phase whose steps do not count what it takes, and how to analyse it alone."""
+    if analysis.headline is None:
+        return
+    slowest, kind = analysis.headline.breakdown, judged_kind(analysis.breakdown)
+    of_program = phases(slowest)
+    for phase in of_program:
+        if not phase.counts:
+            alike = [
+                one
+                for result in analysis.breakdown
+                for one in phases(result)
+                if one.phase == phase.phase
+            ]
+            begin_us = min(one.start_ns for one in alike) // 1000
+            end_us = -(-max(one.end_ns for one in alike) // 1000)
+            yield (
+                f"{phase_name(phase.phase).capitalize()}: {phase.num_steps}"
+                f" {slowest.unit.unit.several} of {duration(phase.step_ns)},"
+                f" {percent(phase.share)} of the {kind}"
+                f" (--time-range {begin_us / 1e6:.6f}s:{end_us / 1e6:.6f}s)."
+            )
+    between = 1 - sum(phase.share for phase in of_program)
+    if of_program and between >= _MIN_BETWEEN:
+        yield f"Between phases: {percent(between)} of the {kind}."
 
 
 _PARTLY_JUDGED = "No verdict on the run: only the findings that were asked for were judged."
@@ -321,12 +355,15 @@ def what_it_takes(headline: Headline) -> str:
         length = duration(headline.step_ns)
         return f"The {result.judged_kind} {takes} {length}{where}, without steps."
     steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
+    counted_phase = next((one.phase for one in phases(result) if one.counts), None)
+    if counted_phase is not None:
+        steps += f" in the {phase_name(counted_phase)}"
     if len(lengths.kinds) > 1:
         steps += ": " + ", ".join(
             f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds
         )
-    if lengths.left_out:
-        steps += f"; {sum(kind.num_steps for kind in lengths.left_out)} left out"
+    num_out = sum(part.num_steps for part in lengths.left_out if part.why != "phase")
+    steps += f"; {num_out} left out" if num_out else ""
     one, served = result.unit.unit.one, result.unit.served
     took = f"{one[0].upper()}{one[1:]} takes {duration(headline.step_ns)}{where} ({steps})"
     if served is None or served.tokens_per_s is None:

@@ -482,6 +482,8 @@ class PeriodSteps(Record, frozen=True):
     # those in the middle of each phase
     windows: StepWindows
     phases: tuple[Period, ...]  # what returns in each phase of the program, in order of time
+    # when the first period of each phase began, and the last one ended, steps or not
+    spans_ns: tuple[tuple[int, int], ...]
     span_ns: tuple[int, int]  # when the first of the n periods began, and the last one ended
     is_graph: Mask  # bool[n], whether a CUDA graph begins it
     begins: Int64  # int64[n], the index of the kernel or graph that begins it
@@ -586,10 +588,16 @@ def period_steps(
     return PeriodSteps(
         windows.chosen(_middle(windows.phases)),
         tuple(map(period, periods.phases)),
+        tuple(_span(windows, number) for number in range(len(periods.phases))),
         (int(windows.start_ns[0]), int(windows.end_ns.max())),
         is_graph[begins],
         place[begins],
     )
+
+
+def _span(windows: StepWindows, phase: int) -> tuple[int, int]:
+    inside = windows.chosen(windows.phases == phase)
+    return int(inside.start_ns[0]), int(inside.end_ns[-1])
 
 
 def _holds_most(

@@ -66,6 +66,7 @@ class WindowKind(str, Enum):
     SERVING = "serving"  # of a model, in place of training
     STEPS = "steps"
     TIME_RANGE = "time range"
+    PHASE = "phase"  # of the program
 
     def __str__(self) -> str:
         """Return the words after `of the`."""

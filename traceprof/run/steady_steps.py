@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.patterns import lazy
+from traceprof.run.rank import Window, WindowKind
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of, quantiles_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
+    from traceprof.run.rank import Rank
 
     Int8 = npt.NDArray[np.int8]
 
@@ -63,16 +64,10 @@ def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) 
     return is_long
 
 
-def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> list[Mask]:
-    """Masks of the steps of each kind, bool[n]; there is at least one kind.
-
-    Phases of the program are kinds, in order of time; else the shorter kind comes first.
-    """
-    phases = distinct_values(phase)
-    if len(phases) > 1:
-        return [phase == number for number in phases.tolist()]
+def kinds_of_steps(lengths_ns: Int64) -> list[Mask]:
+    """Masks of the steps of each kind, bool[n]: at least one, the shorter kind first."""
     is_long = long_steps(lengths_ns)
-    return [np.ones(len(phase), np.bool_)] if is_long is None else [~is_long, is_long]
+    return [np.ones(len(lengths_ns), np.bool_)] if is_long is None else [~is_long, is_long]
 
 
 def regular_spacing(is_long: Mask) -> int | None:
@@ -100,6 +95,7 @@ MIN_RARE = 3.0
 MIN_OTHER = 0.1
 """Of the usual number of kernels: where it differs by more, something else ran."""
 _RARE_SHARE = 20  # one in so many steps, rounded up, may be rare
+_AS_LONG = 0.95  # of the time of the longest phase: one that takes as much is as long
 
 
 class StepUse(IntEnum):
@@ -109,6 +105,8 @@ class StepUse(IntEnum):
     CUT = 1
     OPENING = 2
     RARE = 3
+    PHASE = 4
+    """Steady in a phase of the program that is not the longest one."""
 
 
 def step_uses(
@@ -253,8 +251,40 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
             is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
         )
+    is_other = phases[inside] != _longest_phase(phases[inside], end - start, uses)
+    uses[is_other & (uses == StepUse.STEADY)] = StepUse.PHASE
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
+
+
+def _longest_phase(phase: Int64, lengths_ns: Int64, uses: Int8) -> int:
+    """Number of the phase whose steady steps take most time: these are what a step is.
+
+    Of phases equally long, within 5 %, the first: all ranks of a run choose the same one.
+    """
+    time = np.bincount(phase, np.where(uses == StepUse.STEADY, lengths_ns, 0))
+    return int((time >= _AS_LONG * time.max()).argmax())
+
+
+def other_phases(rank: Rank, window: Window) -> dict[int, Window]:
+    """Return when the phases of the program ran whose steps are not counted, by their number."""
+    steps, found, spans = rank.steps, steady_steps(rank, window), phase_spans(rank, window)
+    if steps is None or not len(found.step):
+        return {}
+    phases = distinct_values(steps.phases[found.judged])
+    others = phases[phases != steps.phases[found.step[0]]].tolist()
+    return {
+        phase: Window(spans[phase][0], spans[phase][1], kind=WindowKind.PHASE) for phase in others
+    }
+
+
+def phase_spans(rank: Rank, window: Window) -> tuple[tuple[int, int], ...]:
+    """Return when each phase of the program began and ended in a window; empty without phases."""
+    if rank.steps is None or rank.periods is None or len(rank.periods.phases) < 2:
+        return ()
+    low, high = window.start_ns, window.end_ns
+    spans = rank.periods.spans_ns
+    return tuple((min(max(start, low), high), min(end, high)) for start, end in spans)
 
 
 def _known_cut(rank: Rank, source: Int64) -> Mask:

@@ -97,7 +97,7 @@ def symptoms(groups: Mapping[str, Sequence[Finding]], step_ns: int) -> dict[str,
 
 
 def _gain_to_cost(finding: Finding, step_ns: int) -> float:
-    gain_ns = 0 if finding.saving is None else finding.saving.high_ns or 0
+    gain_ns = finding.most_ns or 0
     return gain_ns / step_ns / finding.impact_fraction if finding.impact_fraction else 0
 
 
@@ -169,7 +169,7 @@ class Headline(Record, frozen=True):
         return tuple(named[:MAX_CAUSES])
 
     def _matters(self, finding: Finding) -> bool:
-        most_ns = None if finding.saving is None else finding.saving.high_ns
+        most_ns = finding.most_ns
         is_costly = finding.impact_fraction >= MIN_SHARE
         return is_costly and (most_ns is None or most_ns >= MIN_SHARE * self.step_ns)
 

@@ -12,6 +12,7 @@ from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler import rotation
 from traceprof.analyses.verdict.attribution import Attribution, attributions
 from traceprof.analyses.verdict.headline import as_parts, headline, in_order
+from traceprof.analyses.verdict.phases import costs_elsewhere, in_phases
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, by_id
@@ -60,6 +61,7 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     def is_wanted(claim: Finding | NotApplicable) -> bool:
         return wanted is None or (claim.id not in skip and claim.id in only)
 
+    phases = {number: judge(one, only=only, skip=skip) for number, one in measured.phases.items()}
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
@@ -72,8 +74,8 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     }
     claims = [claim for claim in every if claim.id in asked]
     assumed = _assumed(measured, claims)
-    limited = as_parts(_limited(claims, measured, assumed), every)
-    findings = in_order(limited, 0 if head is None else head.step_ns)
+    limited = as_parts(_limited(claims, measured, assumed, costs_elsewhere(phases)), every)
+    findings = in_order(in_phases(limited, head, phases), 0 if head is None else head.step_ns)
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
@@ -90,16 +92,21 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
             for claim in findings
             if is_wanted(claim) and claim.id in assumed
         },
+        phases=phases,
     )
 
 
 @optional("savings", otherwise=lambda claims, *_: tuple(claims))
 def _limited(
-    claims: Sequence[Finding], measured: MeasuredRun, assumed: Mapping[str, tuple[str, ...]]
+    claims: Sequence[Finding],
+    measured: MeasuredRun,
+    assumed: Mapping[str, tuple[str, ...]],
+    elsewhere: Mapping[tuple[str, int], int],
 ) -> tuple[Finding, ...]:
     """Return findings with the most that a step can gain without each."""
     results = measured.results
-    return bounded(claims, results.of(breakdown), assumed, results.of(overlap_slowdown))
+    slowdowns = results.of(overlap_slowdown)
+    return bounded(claims, results.of(breakdown), assumed, slowdowns, elsewhere)
 
 
 @optional("straggler", otherwise=lambda *_: [])

@@ -112,7 +112,24 @@ def measured_run(
         check_is_captured(time_range, spans)
     with collected_failures() as failures:
         run = _refined(_together(measured, failed, wanted))
+        run = replace(run, phases=_phases(measured, wanted))
     return replace(run, failures=tuple(dict.fromkeys([*run.failures, *failures])))
+
+
+@optional("phases", otherwise=lambda *_: {})
+def _phases(reports: Sequence[MeasuredReport], wanted: Wanted | None) -> dict[int, MeasuredRun]:
+    numbers = {phase for report in reports for rank in report.ranks for phase in rank.phases}
+    return {
+        number: _refined(_together([_of_phase(one, number) for one in reports], (), wanted))
+        for number in sorted(numbers)
+    }
+
+
+def _of_phase(report: MeasuredReport, number: int) -> MeasuredReport:
+    ranks = tuple(
+        replace(rank, measurements=rank.phases.get(number), failures=()) for rank in report.ranks
+    )
+    return replace(report, ranks=ranks, failures=())
 
 
 def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:

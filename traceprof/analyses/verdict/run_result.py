@@ -12,6 +12,7 @@ from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.results import Results
 from traceprof.analyses.steps import PARTS, in_whole_ns, mean_step
+from traceprof.findings import costliest_like
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
@@ -52,6 +53,8 @@ class Verdict(Record, frozen=True):
     attributions: tuple[Attribution, ...] = ()
     # what to assume so that findings are gone, by id, of those where something fits
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # of the phases of the program that are not the longest, by their numbers
+    phases: Mapping[int, Verdict] = field(default_factory=dict)
 
     def listed(self, only: Collection[str], skip: Collection[str]) -> Verdict:
         """Return the verdict with the findings that were asked for.
@@ -92,6 +95,18 @@ class RunResult(Record, frozen=True):
     def headline(self) -> Headline | None:
         """The run in one line; None if nothing was measured."""
         return self.verdict.headline
+
+    def in_phase(self, finding: Finding) -> tuple[RunResult, Finding] | None:
+        """Return the phase in which a finding lies mostly, as a run, and the finding in it.
+
+        None if its saving is of the steps of that phase.
+        """
+        number = None if finding.elsewhere is None else finding.elsewhere.phase
+        if number is None:
+            return None
+        phase = RunResult(self.measured.phases[number], self.verdict.phases[number])
+        inside = costliest_like(finding, phase.findings)
+        return None if inside is None else (phase, inside)
 
     @property
     def scalars(self) -> dict[str, int]:

@@ -102,19 +102,22 @@ def bounded(
     breakdowns: Sequence[BreakdownResult],
     assumed: Mapping[str, Collection[str]],
     slowdowns: Sequence[OverlapSlowdownResult],
+    elsewhere: Mapping[tuple[str, int], int],
 ) -> tuple[Finding, ...]:
     """Return findings with the most that a step can gain: all time in a step that they involve.
 
     For a finding on several ranks this is its time on the rank where it is longest, since a step
     gains the same on all ranks. Less communication also slows fewer kernels down, and who waits for
-    it may idle. `assumed`: what a replay assumes so that a finding is gone, by id.
+    it may idle. `assumed`: what a replay assumes so that a finding is gone, by id. `elsewhere`: the
+    costs in phases whose steps are not counted, by id and rank.
     """
     of_rank = {result.rank: result for result in breakdowns}
     slowed = {result.rank: result.per_step_at_most_ns for result in slowdowns}
     most: dict[str, float] = {}
     for finding in findings:
         if finding.rank in of_rank:
-            goes_ns = _goes_ns(finding, of_rank[finding.rank])
+            elsewhere_ns = elsewhere.get((finding.id, finding.rank), 0)
+            goes_ns = _goes_ns(finding, of_rank[finding.rank], elsewhere_ns)
             if FINDINGS[finding.id].part == "exposed communication":
                 goes_ns += _waits_ns(of_rank[finding.rank], breakdowns, slowdowns)
             if "communication=0" in assumed.get(finding.id, ()):
@@ -168,15 +171,18 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
     )
 
 
-def _goes_ns(finding: Finding, breakdown: BreakdownResult) -> float:
-    """Return the time that a finding involves in the mean step of its rank."""
+def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) -> float:
+    """Return the time that a finding involves in the mean step of its rank.
+
+    `elsewhere_ns`: what it costs in phases whose steps are not counted.
+    """
     if finding.saving is not None:
         return finding.saving.high_ns or 0
     part = FINDINGS[finding.id].part
     if part is not None:
         return _mean_ns(breakdown, _MEASURES[part])
     # At most all of the impact lies in steady steps.
-    return finding.impact_ns / len(_steps(breakdown))
+    return max(finding.impact_ns - elsewhere_ns, 0) / len(_steps(breakdown))
 
 
 def _steps(breakdown: BreakdownResult) -> list[Measures]:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.steps import counted_steps
+from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
@@ -138,15 +139,29 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
                 f"{problem} compute or communication.", f"Record them, too: {record}", None, trust
             )
         return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
-    problem = _problem(causes[0], analysis, kind)
-    gain, more = _gain(causes[0], analysis, headline)
+    inside = analysis.in_phase(causes[0])
+    if inside is None:
+        problem = _problem(causes[0], analysis, kind)
+        gain, more = _gain(causes[0], analysis, headline)
+    else:
+        problem, gain, more = _of_phase(*inside, name_of_phase(causes[0]))
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
     trust = _trust(analysis, headline, causes[0], left - _MIN_ACTION - 1)
     left -= len(f"Trust: {trust}".split()) if trust else 0
     if more and left >= len(more.split()) + _MIN_ACTION:
         gain, left = f"{gain}; {more}", left - len(more.split())
-    action = short_action(causes[0], min(left, _MAX_ACTION))
+    action = short_action(causes[0] if inside is None else inside[1], min(left, _MAX_ACTION))
     return ThreeLines(problem, action, gain, trust)
+
+
+def _of_phase(phase: RunResult, finding: Finding, name: str) -> tuple[str, str | None, str | None]:
+    """Return problem and gain of a finding in a phase of the program, and what to add to these."""
+    headline = phase.headline
+    assert headline is not None  # noqa: S101  (it has steps)
+    problem = _problem(finding, phase, headline.unit)
+    is_word = problem[1:2].islower() or problem[1:2] == " "
+    problem = f"In the {name} {problem[0].lower() if is_word else problem[0]}{problem[1:]}"
+    return problem, *_gain(finding, phase, headline, f" of the {name}")
 
 
 _NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
@@ -196,7 +211,9 @@ def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
         return f"{nothing}, {costs} of the {kind}: {computes}."
     if not causes:
         return f"Nothing costs 1 % of the {kind}: {computes}."
-    return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first."
+    name = name_of_phase(causes[0])
+    where = f" in the {name}" if name else ""
+    return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first{where}."
 
 
 class _MeanStep(Struct, frozen=True):
@@ -379,7 +396,7 @@ def _within(text: str, max_words: int) -> str:
 
 
 def _gain(
-    finding: Finding, analysis: RunResult, headline: Headline
+    finding: Finding, analysis: RunResult, headline: Headline, of_phase: str = ""
 ) -> tuple[str | None, str | None]:
     """Return what a step gains, and what to add to it if there is room."""
     saving, step = finding.saving, headline.step_ns
@@ -387,7 +404,7 @@ def _gain(
         return None, None
     why = why_more(finding, round(share_of_step(finding, analysis.breakdown) * step))
     more = f"more than the cost: {why}" if why else None
-    unit = f" {headline.breakdown.unit.unit.one}" if headline.lengths else ""
+    unit = f" {headline.breakdown.unit.unit.one}{of_phase}" if headline.lengths else ""
     a_step = f"of {duration(step)}{unit}"
     if saving.low_ns and saving.step_ns:
         gained = f"{duration(saving.step_ns)} {a_step} ({percent(saving.step_ns / step)})"

@@ -88,6 +88,8 @@ def expected_ns(finding: Finding, step_ns: int) -> int:
     `step_ns`: what a step takes.
     """
     saving = finding.saving
+    if finding.elsewhere is not None:
+        return finding.elsewhere.expected_ns
     if saving is not None and saving.step_ns is not None and saving.low_ns:
         return saving.step_ns
     most_ns = None if saving is None else saving.high_ns

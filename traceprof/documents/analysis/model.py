@@ -11,9 +11,9 @@ from functools import cache
 from inspect import get_annotations
 from operator import attrgetter
 from types import EllipsisType
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
 
-from msgspec import Struct, defstruct, field
+from msgspec import UNSET, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
 from traceprof.analyses import steps
@@ -24,7 +24,7 @@ from traceprof.analyses.gradient_buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
 from traceprof.analyses.links import link_usage as links
 from traceprof.analyses.rank_work import PeerSet, RankWork
-from traceprof.analyses.steps import LeftOutSteps, StepKind, StepTotals, WhyLeftOut
+from traceprof.analyses.steps import LeftOutSteps, ProgramPhase, StepKind, StepTotals, WhyLeftOut
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import ThreeLines
@@ -81,7 +81,7 @@ def record(
             "type[Record]",
             defstruct(
                 declared.__name__,
-                [(name, types[name]) for name in names],
+                [_field(name, types[name]) for name in names],
                 namespace={"__doc__": declared.__doc__},
                 module=declared.__module__,
                 frozen=True,
@@ -90,6 +90,13 @@ def record(
         )
 
     return made
+
+
+def _field(name: str, kind: object) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """Return a field for `defstruct`: one that may be left out is not there by default."""
+    inside = get_args(kind)
+    may_lack = bool(inside) and UnsetType in get_args(inside[0])
+    return (name, kind, UNSET) if may_lack else (name, kind)
 
 
 @cache
@@ -206,6 +213,7 @@ class Bucket(BucketUse, frozen=True, kw_only=True):
     "tokens_per_s",
     "sequences",
     "verdict",
+    "phases",
 )
 class Headline(Savings, frozen=True, kw_only=True):
     """Summary of the run."""
@@ -219,8 +227,7 @@ class Headline(Savings, frozen=True, kw_only=True):
     step_kinds: Annotated[
         list[StepKind],
         "Kinds of these steps: two if some take much longer than the others, the shorter kind"
-        " first; if steps are periods of a program with phases, one for each phase. Empty"
-        " without steps.",
+        " first. Empty without steps.",
     ]
     left_out: Annotated[
         list[LeftOutSteps], "Steps of the training on that rank that do not count toward the mean."
@@ -266,6 +273,12 @@ class Headline(Savings, frozen=True, kw_only=True):
         "What is wrong, what to do, what it brings, and how far to trust it. Null if nothing was"
         " judged, or if `--only` left out measurements that it needs; `--skip` does not change it.",
     ] = None
+    phases: Annotated[
+        list[ProgramPhase] | UnsetType,
+        "If steps are periods of a program with phases, these on the rank where a step is longest,"
+        " in order of time; else left out. `step_ns`, savings and costs per step are of the longest"
+        " one.",
+    ] = UNSET
 
 
 _COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
@@ -298,8 +311,9 @@ class Step(Measures, frozen=True, kw_only=True):
     left_out: Annotated[
         WhyLeftOut | Literal["not judged"] | None,
         "Why the step does not count toward the mean step; null if it does. `cut`, `opening`"
-        " and `rare` as in `headline.left_out`; `not judged`: outside the time that findings"
-        " judge, such as warm-up.",
+        " and `rare` as in `headline.left_out`, of whatever phase; `phase`: nothing but that it is"
+        " of a phase of the program that is not the longest; `not judged`: outside the time that"
+        " findings judge, such as warm-up.",
     ]
     phase: Annotated[
         Count,

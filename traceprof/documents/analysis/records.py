@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traceprof.analyses import rank_work
 from traceprof.analyses.compute_parts import StepFlops, peak_of_kind
 from traceprof.analyses.kernels.launched_kernels import Launcher
-from traceprof.analyses.steps import WHY_LEFT_OUT, StepTotals, judged_steps
+from traceprof.analyses.steps import WHY_LEFT_OUT, StepTotals, judged_steps, phases
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import three_lines
@@ -65,6 +65,7 @@ _headline_row = maker(
     "tokens_per_s",
     "sequences",
     "verdict",
+    "phases",
 )
 _lateness_row = maker(model.Lateness, "rank", "host")
 
@@ -221,6 +222,7 @@ def _headline(result: RunResult) -> Headline:
             None,
             None,
             three_lines(result),
+            msgspec.UNSET,
         )
     lengths, unit = headline.lengths, headline.breakdown.unit
     served = unit.served
@@ -239,6 +241,7 @@ def _headline(result: RunResult) -> Headline:
         served and served.tokens_per_s,
         served and served.sequences,
         three_lines(result),
+        list(phases(headline.breakdown)) or msgspec.UNSET,
     )
 
 

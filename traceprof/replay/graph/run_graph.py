@@ -279,16 +279,15 @@ def steady_shares(
     # What a phase ends with is launched in its last step, which is cut where the next one begins.
     is_other = np.array(
         [
-            step.use in (StepUse.OPENING, StepUse.RARE)
+            step.use in (StepUse.OPENING, StepUse.RARE, StepUse.PHASE)
             or (step.use is StepUse.CUT and step is not known[-1])
             for step in known
         ]
     )
     others = is_in(steps, number[is_other])
     lengths = np.array([step.measures.window_ns for step in known], np.int64)[is_steady]
-    phase = np.array([step.phase for step in known], np.int64)[is_steady]
     number = number[is_steady]
-    for kind in kinds_of_steps(lengths, phase):
+    for kind in kinds_of_steps(lengths):
         group = number[kind]
         inside = is_in(steps, group)
         if inside.any():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.analyses.steps import judged_steps, phases
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.longest_path import CannotReplayError
 from traceprof.run.rank import WindowKind
@@ -17,7 +18,7 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import common_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Int64
@@ -58,13 +59,14 @@ def sample_of(
     """Choose steps that all ranks have, from the middle of the training or of those judged.
 
     None if these would not be fewer, or steps are not known. `measured` and `numbers` (of the
-    judged steps): by rank.
+    judged steps): by rank. Of a program with phases they are of the longest one.
     """
     steps = {rank.rank: _training_steps(rank, measured.get(rank.rank)) for rank in run.ranks}
     known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
     if len(known) < len(steps) or not known:
         return None
     common = reduce(common_values, [of_rank.number for of_rank in known.values()])
+    numbers = numbers or longest_phases(measured.values())
     judged = common if numbers is None else reduce(common_values, [common, *numbers.values()])
     if len(judged) == 0:
         return None
@@ -86,6 +88,17 @@ def sample_of(
     }
     compared = int(common[begin]), int(common[end - 1])
     return Sample(inside, compared, _spans(run, inside))
+
+
+def longest_phases(results: Iterable[BreakdownResult]) -> dict[int, Int64] | None:
+    """Return the numbers of the steps in the longest phase of each rank; None without phases."""
+    numbers = {}
+    for result in results:
+        counted = next((phase for phase in phases(result) if phase.counts), None)
+        if counted is not None:
+            inside = [step.number for step in judged_steps(result) if step.phase == counted.phase]
+            numbers[result.rank] = np.array(inside, np.int64)
+    return numbers or None
 
 
 def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows | None:
