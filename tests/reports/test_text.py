@@ -193,6 +193,15 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     assert "###########=========" in buffer.read()
 
 
+@pytest.mark.parametrize("num", [1, 2])
+def test_one_operation_is_not_judged(num: int, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number in range(num):
+        trace.kernel(100 * number, 100 * number + 100)
+    told = "Nothing can be judged from a single GPU operation." in shown(trace.write(tmp_path))
+    assert told == (num == 1)
+
+
 def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
     shown_text = shown(path.write(tmp_path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
+from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.steps import counted_steps
 from traceprof.analyses.verdict.phases import name_of_phase
@@ -122,12 +123,9 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     headline = analysis.headline
     if analysis.measured.wanted is not None:
         return None
-    if headline is None:
-        record = analysis.run.how_to_collect(Part.GPU_OPERATIONS).partition(" (")[0]
-        return ThreeLines(_NO_OPERATION, f"Record them: {record}", None, None)
-    lost = lost_lines(analysis.completeness)
-    if lost:
-        return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
+    unjudged = _unjudged(analysis)
+    if headline is None or unjudged is not None:
+        return unjudged
     kind = headline.unit
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
@@ -164,7 +162,28 @@ def _of_phase(phase: RunResult, finding: Finding, name: str) -> tuple[str, str |
     return problem, *_gain(finding, phase, headline, f" of the {name}")
 
 
+def _unjudged(analysis: RunResult) -> ThreeLines | None:
+    """Return the verdict on a recording from which nothing can be judged; None for others."""
+    if analysis.headline is None:
+        record = analysis.run.how_to_collect(Part.GPU_OPERATIONS).partition(" (")[0]
+        return ThreeLines(_NO_OPERATION, f"Record them: {record}", None, None)
+    lost = lost_lines(analysis.completeness)
+    if lost:
+        return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
+    if _has_one_operation(analysis):
+        return ThreeLines(_ONE_OPERATION, "Record some steps of the work", None, None)
+    return None
+
+
+_ONE_OPERATION = "Nothing can be judged from a single GPU operation."
 _NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
+
+
+def _has_one_operation(analysis: RunResult) -> bool:
+    wholes = [result.whole for result in analysis.breakdown if result.has_gpu]
+    num = sum(part.num_kernels + part.num_communication + part.num_copies for part in wholes)
+    graphs = (part for of_rank in analysis.compute for part in of_rank.parts)
+    return num == 1 and not any(part.category == GRAPH for part in graphs)
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
