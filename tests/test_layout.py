@@ -202,7 +202,6 @@ WORKERS = {
     ("instrument/torch_trace.py", "_compress"),
     ("instrument/watching.py", "work"),  # `_run` and `_say`
     ("traceprof/execution/many_reports.py", "measure_file"),
-    ("traceprof/trace/sqlite/read_columns.py", "fetch"),
 }
 """Functions that run in a thread or on another machine: look at what a new one takes."""
 
