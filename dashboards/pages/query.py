@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.queries import MAX_BYTES, MAX_ROWS, MAX_S, QueryQuestion, is_installed
+from dashboards.queries import MAX_BYTES, MAX_MARKED, MAX_ROWS, MAX_S, QueryQuestion, is_installed
 from dashboards.questions import questions_about
 from dashboards.timeline.search import in_field
 from dashboards.view import View
@@ -133,7 +133,8 @@ def drawn(question: PendingAnswer, view: View) -> list[Component]:
     if result.times:
         sql = in_field(view.address.sql or "")
         href = view.address.to(addresses.TIMELINE, search=sql, order="start").href()
-        note += [" · ", dcc.Link("mark these events on the timeline", href=href)]
+        which = "these" if result.num_rows <= MAX_MARKED else f"the first {MAX_MARKED:,}"
+        note += [" · ", dcc.Link(f"mark {which} events on the timeline", href=href)]
     return [ui.card("Result", _rows(result, view), note=note)]
 
 
