@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.reference.already import contradictions, no_remedies, rows_of
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import annotation, call, event, kernel, write
+from tests.support.selection import known
 from tests.support.traces import closed_analysis
 from traceprof.analyses.exposed_copy import OFFLOAD
 from traceprof.analyses.gpu_idle.advice import BY_LOADER, BY_PLACE, MULTI, SINGLE
 from traceprof.analyses.host_sync import _SCALER
-from traceprof.analyses.unfused_kernels import _LAYOUT
+from traceprof.analyses.unfused_kernels import LAYOUT
+from traceprof.documents.analysis.records import document
 from traceprof.findings import Finding
 from traceprof.host.places import PlaceKind
 
@@ -76,6 +79,13 @@ def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None
     assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
     assert found.advice
     assert not any("fused=True" in line for line in found.advice)
+
+
+@pytest.mark.parametrize("name", ["evaluate, all ranks", "save (shard 1, of 4)"])
+def test_the_verdict_names_a_range_in_full(name: str, tmp_path: Path) -> None:
+    idle_in(name, tmp_path)
+    result = closed_analysis(tmp_path / "trace.json").result
+    assert f"({name})." in known(known(document(result).headline).verdict).problem
 
 
 @pytest.mark.parametrize("loader", BY_LOADER)
@@ -146,8 +156,13 @@ def test_changes_of_layout_come_before_fusion(tmp_path: Path) -> None:
         for place, name in enumerate([layout, TORCH, TORCH, "ampere_sgemm_128x64_tn"]):
             begin = at + 50 * US * place
             trace.kernel(begin, begin + 49 * US, name, launch=(0, 10))
-    found = finding(trace.write(tmp_path / "t.sqlite"), "unfused-kernels")
-    assert found.advice[0] == _LAYOUT
+    result = closed_analysis(trace.write(tmp_path / "t.sqlite")).result
+    found = next(one for one in result.findings if one.id == "unfused-kernels")
+    assert found.advice[0] == LAYOUT
+    verdict = known(document(result).headline).verdict
+    assert known(verdict).problem.startswith(
+        "Changes of layout around convolutions, and other unfused"
+    )
 
 
 def test_an_operator_is_named_where_no_range_is(tmp_path: Path) -> None:
@@ -179,3 +194,88 @@ def test_one_long_silence_is_named_with_its_place(num_gaps: int, tmp_path: Path)
         first = others[0]
     assert "with_stack=True" in first
     assert not any("once for" in line for line in others)
+
+
+def copies(trace: TraceBuilder, at: int) -> None:
+    trace.memcpy(at, at + 900 * US, pageable=True, launch=(at - 5 * US, at + 900 * US))
+
+
+def results(trace: TraceBuilder, at: int) -> None:
+    trace.memcpy(at, at + 900 * US, "DtoH", launch=(at - 5 * US, at - 2 * US))
+
+
+def chains(trace: TraceBuilder, at: int) -> None:
+    for place in range(9):
+        begin = at + 100 * US * place
+        trace.kernel(begin, begin + 99 * US, TORCH, launch=(at - 5 * US, at - 4 * US))
+
+
+def matrices(trace: TraceBuilder, at: int) -> None:
+    name = "ampere_sgemm_128x64_tn"
+    trace.kernel(at, at + 900 * US, name, launch=(at - 5 * US, at - 4 * US))
+
+
+def waits(trace: TraceBuilder, at: int) -> None:
+    trace.api("cudaDeviceSynchronize_v3020", at - 5 * US, at + 200 * US)
+    for place in range(6):
+        begin = at + 300 * US + 100 * US * place
+        trace.kernel(begin + 10 * US, begin + 20 * US, "late", launch=(begin, begin + 9 * US))
+
+
+def allocations(trace: TraceBuilder, at: int) -> None:
+    trace.api("cudaMalloc_v3020", at, at + 890 * US)
+
+
+def in_steps(happens: Callable[[TraceBuilder, int], None], steps: range, path: Path) -> Path:
+    """Write a program of ten steps of PyTorch, in some of which something happens."""
+    trace = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", num_sms=108)
+    for number in range(10):
+        at = MS + 2 * MS * number
+        trace.nvtx(f"step {number}", at, at + 2 * MS - US).nvtx("aten::mm", at, at + US)
+        end = at + (2 if happens is allocations and number not in steps else 1) * MS - 10 * US
+        trace.kernel(at + 10 * US, end, "gemm_f16f16", grid=(432, 1, 1), launch=(at, at + US))
+        if number in steps:
+            happens(trace, at + 1010 * US)
+    return trace.write(path)
+
+
+@pytest.mark.parametrize(
+    ("happens", "id_", "kind"),
+    [
+        (copies, "pageable-copy", "HtoD"),
+        (results, "exposed-copy", "DtoH"),
+        (chains, "unfused-kernels", None),
+        (matrices, "full-precision-matmul", None),
+        (waits, "host-sync", "Synchronize"),
+        (allocations, "gpu-idle", "Malloc"),
+    ],
+)
+def test_nothing_is_advised_that_happened_once(
+    happens: Callable[[TraceBuilder, int], None], id_: str, kind: str | None, tmp_path: Path
+) -> None:
+    """The same happens in each step, then in one only, then in one of the two that there are."""
+    often = finding(in_steps(happens, range(10), tmp_path / "often.sqlite"), id_)
+    assert not any(line.startswith("Look at step") for line in often.advice)
+    path = in_steps(happens, range(4, 5), tmp_path / "once.sqlite")
+    once = finding(path, id_)
+    looks = [line for line in once.advice if line.startswith("Look at step 4, the only one of 10")]
+    assert looks
+    assert id_ == "gpu-idle" or [*once.advice] == looks  # the GPU also idles for other reasons
+    assert not [line for line in once.advice if line.startswith("Allocate before the loop")]
+    facts = {kind and f"{kind} in one step only"} - {None}
+    assert {why for why, _ in contradictions([rows_of(path)], often.advice)} >= facts
+    assert not facts & no_remedies(rows_of(tmp_path / "often.sqlite")).keys()
+    assert not contradictions([rows_of(path)], once.advice)
+    two = closed_analysis(path, steps=(4, 6)).result
+    [unknown] = [one for one in two.findings if one.id == id_]
+    assert not any(line.startswith("Look at step") for line in unknown.advice)
+
+
+def test_the_first_allocations_of_host_memory_need_no_action(tmp_path: Path) -> None:
+    trace = TraceBuilder().nvtx("aten::mm", 0, US).kernel(10 * US, 20 * US, TORCH, launch=(0, US))
+    trace.api("cudaHostAlloc_v3020", 30 * US, 2 * MS)
+    trace.kernel(2 * MS + 20 * US, 2 * MS + 30 * US, TORCH, launch=(2 * MS, 2 * MS + 10 * US))
+    result = closed_analysis(trace.write(tmp_path / "t.sqlite")).result
+    verdict = known(known(document(result).headline).verdict)
+    assert "allocates and frees memory (cudaHostAlloc)" in verdict.problem
+    assert (verdict.action, verdict.gain) == (None, None)

@@ -124,7 +124,7 @@ def test_queued_behind_other_communication(tmp_path: Path) -> None:
     builder.kernel(80 * MS, 100 * MS, launch=(6, 7), tid=1001)
     found = judged(builder, tmp_path)
     assert reasons(found) == {"queued": 30 * MS, "waiting": None}
-    assert "nccl-serialization" in found.advice[0]
+    assert "process groups of their own" in found.advice[0]
 
 
 def test_gradients_in_line_need_fewer_bytes_not_more_communicators(tmp_path: Path) -> None:

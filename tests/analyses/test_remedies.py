@@ -11,9 +11,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.reference.already import Rows, contradictions, no_remedies, rows_of
+from sample_traces.simulator import simulate_run
+from tests.reference.already import OF_WHAT_RECURS, Rows, contradictions, no_remedies, rows_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses import registry
+from traceprof.analyses.straggler import ADVICE, BECAUSE
+from traceprof.ranks.lateness import OUTSIDE, SLOWER, SLOWER_COMPUTE
 
 RECORDED: dict[str, tuple[str, ...]] = {
     "a100x4_ddp_nobroadcast_rank0.sqlite": (
@@ -50,7 +53,6 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "Functions are loaded when",
         "Nothing needs to be",
         "Read times of host",
-        "If other work waits",
     ),
     "h100x2_command_buffer_full.sqlite": ("keep what fits on",),
     "icon_3.17.1.sqlite": (
@@ -127,9 +129,9 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "Experts: raise the load-balancing",
     ),
     "kineto/bytedance_st": ("Find out why communication",),
-    "kineto/mi300_owlv2.json.gz": ("The training's own thread", "Attention in one kernel,"),
+    "kineto/mi300_owlv2.json.gz": ("Attention in one kernel,",),
     "no_metadata_2020_0886.sqlite": ("pin it (cudaMallocHost), cudaMemcpyAsync",),
-    "pairs/a100_loader_0_baseline.sqlite": ("Let more processes load:",),
+    "pairs/a100_loader_0_baseline.sqlite": ("Let processes load: DataLoader",),
     "pairs/a100_loader_3_dali_amp.sqlite": ("DALI: let its pipeline", "DALI: move what its"),
     "pairs/h100x2_per_layer_sync.sqlite": (
         "Send and receive with",
@@ -138,39 +140,38 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "pairs/kineto_loader/resnet50_w0_a.pt.trace.json.gz": (
         "DataLoader(pin_memory=True) and .to(device, non_blocking=True),",
         "Make loading cheaper: decode",
-        "The training's own thread",
     ),
     "pairs/openacc/before.sqlite": (
-        "cudaMemcpyAsync on a second stream into",
+        "copy with cudaMemcpyAsync on a second stream into",
         "Launch many kernels at once with a",
         "Launch fewer, larger kernels: fuse",
         "Allocate before the loop",
         "Otherwise use cudaMallocAsync and",
     ),
-    "pairs/v100_mpas_1_async.sqlite": ("cudaMemcpyAsync on a second stream while",),
+    "pairs/v100_mpas_1_async.sqlite": ("copy with cudaMemcpyAsync on a second stream while",),
+    "kineto/dlrm_8ranks": ("Look at its host: other",),
+    "runs/cpu-straggler-unnamed": ("Name what the step",),
+    "runs/straggler-data-loading": ("Check whether its node",),
     "rtx3090x9_3nodes_tree": ("Look at what the",),
     "rtx3090x6_2nodes_ring": ("Send less: fewer bytes", "NCCL creates a communicator"),
     "sample_traces/compute-stream-collective.sqlite": ("Call collectives with async_op=True and",),
     "sample_traces/gloo.sqlite": (
         "Give each process one",
         "Give each rank its",
-        "Send fewer, larger messages,",
+        "Merge small operations, since",
         "Run fewer processes on",
         "On one machine let",
         "If messages must stay",
     ),
-    "sample_traces/host-stall.sqlite": (
-        "The host's thread was",
-        "Choose when to collect garbage: gc.freeze()",
+    "sample_traces/launch-queue-stall.sqlite": (
+        "Launch what other streams,",
+        "Shorten what holds the",
+        "Keep the host from",
     ),
     "sample_traces/link-counters.sqlite": (
         "Compare the ranks first:",
-        "Many small operations pay",
         "Check with nccl-tests and",
         "Large operations at a",
-    ),
-    "sample_traces/nccl-serialization.sqlite": (
-        "Give operations that do not depend on each other streams",
     ),
     "sample_traces/p2p-slower-than-copy.sqlite": (
         "Pipelines: more micro-batches, or",
@@ -187,22 +188,15 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "GeForce boards have no",
         "If it must go",
     ),
-    "sample_traces/pipeline-bubble.sqlite": ("Post receives before their", "Overlap the copy of"),
+    "sample_traces/pipeline-bubble.sqlite": ("Post receives before their",),
     "sample_traces/sleeping-checkpoint.sqlite": ("If this is a",),
     "sample_traces/small-collectives.sqlite": (
-        "Merge them: one all-reduce",
         "DDP: larger buckets (bucket_cap_mb,",
         "FSDP2: apply fully_shard to",
         "Reduce metrics once per",
         "If operations must stay",
     ),
-    "sample_traces/training.sqlite": (
-        "Give the GPU something",
-        "Launch what other streams,",
-        "Launch less: CUDA graphs",
-        "Shorten what holds the",
-        "Keep the host from",
-    ),
+    "sample_traces/training.sqlite": ("Give the GPU something",),
     "sample_traces/uneven-clock.sqlite": (
         "Find what limits its",
         "Record clocks, too, to",
@@ -222,16 +216,12 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "torch.profiler itself takes time",
         "Take .item(), .cpu(), print(tensor),",
         "Read results late: copy",
-        "Find the lines: torch.cuda.set_sync_debug_mode('warn')",
         "Keep losses and metrics",
-        "If a value is",
-        "Copy to the GPU",
-        "Time with torch.cuda.Event(enable_timing=True) instead",
+        "Take torch.cuda.synchronize() and Event.synchronize()",
         "Copy from pinned memory",
         "Copy the next batch",
         "Pin buffers that are",
         "Keep what does not change on the GPU, create tensors",
-        "The GPU waits for",
     ),
     "tests/gpu/recordings/h200/offload.pt.trace.json.gz": ("read results late: copy",),
     "tests/gpu/recordings/models/gpt2_half.pt.trace.json.gz": (
@@ -240,20 +230,29 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "tests/gpu/recordings/models/save.pt.trace.json.gz": ("Save in the background:",),
     "tests/gpu/recordings/prefetch.pt.trace.json.gz": (
         "prefetch: copy the next",
-        "On the host there",
+        "Launch fewer, larger kernels: the GPU",
         "Move fewer bytes over",
-        "Hide the copies: prefetch",
         "If gradients or activations",
     ),
     "tests/support/recordings/two_cpu_ranks-rank1.pt.trace.json.gz": (
         "Look at the slowest",
         "Start collectives with async_op=True,",
     ),
-    "tiny_3.24.14.sqlite": ("No GPU memory was",),
     "v100x4_mpi_peer_copies.sqlite": ("Let MPI go on", "Take the host out", "Where ranks wait for"),
     "vector_add_streams.sqlite": ("start them earlier, with", "launch the next kernels"),
 }
 """Recordings with the begins of remedies that they show."""
+STRAGGLERS = {
+    SLOWER: "sample_traces/uneven-clock.sqlite",
+    "launch": "kineto/dlrm_8ranks",
+    "sync": "runs/straggler-sync",
+    "blocking copy": "runs/straggler-copy",
+    "data loading": "runs/straggler-data-loading",
+    "waiting": "jacobi_mpi",
+    SLOWER_COMPUTE: "runs/cpu-straggler-slow-compute",
+    OUTSIDE: "runs/cpu-straggler-unnamed",
+}
+"""Causes of a late rank that have remedies, each with a run that shows it."""
 MADE_FOR_TESTS = ("FSDP2: prefetch with set_modules_to_forward_prefetch", "let the kernel that")
 """The begins of remedies that no recording here shows.
 
@@ -318,7 +317,12 @@ def test_each_remedy_has_a_trace_that_shows_it() -> None:
     assert {*remedies()} == {one for of_begin in listed.values() for one in of_begin}
 
 
-def path_of(traces: Path, recording: str) -> Path:
+def path_of(traces: Path, recording: str, folder: Path) -> Path:
+    """Return a recording, or write the run of the simulator that it names to a folder."""
+    kind, _, name = recording.partition("/")
+    if kind == "runs":
+        simulate_run(name, folder / name, seed=4)
+        return folder / name
     here = Path(__file__).parents[2] / recording
     return here if here.exists() else traces / recording
 
@@ -326,7 +330,7 @@ def path_of(traces: Path, recording: str) -> Path:
 @pytest.mark.long
 @pytest.mark.parametrize("recording", RECORDED)
 def test_recordings_show_remedies(traces: Path, tmp_path: Path, recording: str) -> None:
-    path = path_of(traces, recording)
+    path = path_of(traces, recording, tmp_path)
     if recording.endswith(".sqlite.gz"):
         packed, path = path, tmp_path / "unpacked.sqlite"
         path.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -336,6 +340,22 @@ def test_recordings_show_remedies(traces: Path, tmp_path: Path, recording: str) 
     of_recording = [one for one in remedies() if one.startswith(begins)]
     assert len(of_recording) >= len(begins)
     assert not [one for one in of_recording if fragment(one) not in shown]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cause", STRAGGLERS)
+def test_late_ranks_show_the_remedies_of_their_cause(
+    traces: Path, tmp_path: Path, cause: str
+) -> None:
+    findings = closed_analysis(path_of(traces, STRAGGLERS[cause], tmp_path)).findings
+    late = [one for one in findings if one.id == "straggler"]
+    assert {one.metrics["cause"] for one in late} == {cause}
+    assert {one.advice for one in late} == {ADVICE[cause]}
+
+
+def test_each_cause_of_a_late_rank_with_remedies_has_a_run() -> None:
+    assert STRAGGLERS.keys() == ADVICE.keys()
+    assert ADVICE.keys() < BECAUSE.keys()
 
 
 def reports_of(path: Path) -> list[Path]:
@@ -360,8 +380,8 @@ def test_real_exports(real_trace: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("recording", PROFILES)
-def test_recordings(traces: Path, recording: str) -> None:
-    path = path_of(traces, recording)
+def test_recordings(traces: Path, recording: str, tmp_path: Path) -> None:
+    path = path_of(traces, recording, tmp_path)
     assert PROFILES[recording] in no_remedies(rows_of(reports_of(path)[0]))
     assert not against(path)
 
@@ -384,7 +404,10 @@ def test_each_fact_speaks_against_a_remedy() -> None:
     others = rows._replace(
         kernels=Counter({"FusedAdamMathFunctor": 1, "amp_update_scale": 1}), labels=Counter(ranges)
     )
+    once = {kind: Counter({1: 5}) for kind in OF_WHAT_RECURS} | {"steps": Counter(range(3))}
+    others = others._replace(in_step=once)
     facts = {**no_remedies(rows), **no_remedies(others)}
+    assert len([why for why in facts if why.endswith("in one step only")]) == len(OF_WHAT_RECURS)
     assert facts.keys() >= {*PROFILES.values()}
     for why, pattern in facts.items():
         assert [line for line in remedies() if pattern.search(line)], why

@@ -145,12 +145,14 @@ def test_a_range_around_whole_steps_says_nothing(tmp_path: Path) -> None:
         assert silence_of(rank, global_tid()).measure_ns == 15 * MS
 
 
-def layered(numbers: list[int], tmp_path: Path) -> Path:
+def layered(
+    numbers: list[int], tmp_path: Path, name: str = "FSDP::pre_forward (blocks.{}.wrapped)"
+) -> Path:
     trace = solver(len(numbers), ("gemm", "norm", "gemm", "update"))
     starts = sorted(row["start"] for row in trace._rows["CUPTI_ACTIVITY_KIND_RUNTIME"])  # type: ignore[type-var]
     for number, start in zip(numbers, starts[::4], strict=True):
         assert isinstance(start, int)
-        trace.nvtx(f"FSDP::pre_forward (blocks.{number}.wrapped)", start, start + 10)
+        trace.nvtx(name.format(number), start, start + 10)
     return trace.write(tmp_path / "t.sqlite")
 
 
@@ -173,6 +175,31 @@ def test_periods_that_are_layers(
     headline = document(closed_analysis(path).result).headline
     assert headline.unit is (StepUnit.ITERATION if expected is None else StepUnit.LAYER)
     assert headline.layers == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "is_layer"),
+    [
+        ("transformer.h.{}", True),
+        ("nn.Module: LlamaDecoderLayer_{}", True),
+        ("layers[{}]", True),
+        ("token_{}_processing", False),
+        ("batch {}", False),
+        ("micro-batch {}", False),
+        ("request #{}", False),
+    ],
+)
+def test_what_counts_up_but_is_no_layer(name: str, is_layer: bool, tmp_path: Path) -> None:
+    """A pass of a token holds all layers of the model."""
+    headline = document(closed_analysis(layered([*range(20)], tmp_path, name)).result).headline
+    assert headline.unit is (StepUnit.LAYER if is_layer else StepUnit.ITERATION)
+
+
+def test_a_comma_in_a_name_does_not_end_it(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, 100)
+    trace.nvtx("load shard 3, rows = 7", 0, 10).nvtx("mine, seq = 7, sizes = [[2, 2]]", 20, 30)
+    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+        assert {*places(rank).names} == {"load shard 3, rows = 7", "mine"}
 
 
 @pytest.mark.parametrize(

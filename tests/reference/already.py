@@ -48,6 +48,8 @@ class Rows(NamedTuple):
     from_host: "Counter[int | None]"  # bytes copied from the host, by the kind of its memory
     calls: "Counter[str]"  # number of calls, without their version
     labels: "Counter[str]"  # number of ranges, operators and Python functions, by name
+    # time of kinds of events by the step in which the host launched or made them; -1 for none
+    in_step: "dict[str, Counter[int]]" = {}  # noqa: RUF012
 
     def ns(self, *patterns: "re.Pattern[str]", without: "re.Pattern[str] | None" = None) -> int:
         """Time of kernels whose names match all of these."""
@@ -63,14 +65,46 @@ def rows_of(path: Path) -> Rows:
     return _of_export(path) if path.suffix == ".sqlite" else _of_profile(path)
 
 
+_STEP = re.compile(r"step \d+|ProfilerStep#\d+")
+
+
+def _kind(name: str) -> str | None:
+    """Kind of an event that nothing else makes: of copies by direction, of calls by what waits."""
+    found = re.search(r"HtoD|DtoH|DtoD|Memset|(?<=Device)Synchronize|Malloc(?!Host|Async)", name)
+    return found[0] if found else "layout" if _LAYOUT.search(name) else None
+
+
+def _by_step(
+    events: "Iterable[tuple[str, int, int]]", steps: "list[tuple[int, int]]"
+) -> "dict[str, Counter[int]]":
+    """Add the lengths of events (name, time on the host, length) by kind and step."""
+    found = {"steps": Counter(range(len(steps)))}
+    for name, at, length in events:
+        kind = _kind(name)
+        if kind is not None:
+            place = next((n for n, (start, end) in enumerate(steps) if start <= at < end), -1)
+            found.setdefault(kind, Counter())[place] += length
+    return found
+
+
 def _of_profile(path: Path) -> Rows:
     result = Rows(Counter(), 0, 0, 0, 0, Counter(), Counter(), Counter())
     launched, graphs, to_host, updates = Counter[int](), set[int](), 0, 0
+    steps: list[tuple[int, int]] = []
+    calls: dict[int, int] = {}
+    events: list[tuple[str, int, int, int]] = []
     for event in document(path)["traceEvents"]:
         if event.get("ph") != "X":
             continue
         category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
         args = event.get("args", {})
+        at, length = int(1000 * event["ts"]), int(1000 * event["dur"])
+        number = int(args.get("correlation", -1))
+        if _STEP.fullmatch(name) and category == "user_annotation":
+            steps.append((at, at + length))
+        if category.startswith(("cuda_", "runtime")):
+            calls[number] = at
+        events.append((name, at, length, number if category in _ON_GPU else -1))
         if category == "kernel":
             result.kernels[name] += int(1000 * event["dur"])
             launched[args.get("correlation", -1)] += 1
@@ -88,7 +122,17 @@ def _of_profile(path: Path) -> Rows:
             result.labels[name] += 1
     in_graphs = sum(number for call, number in launched.items() if call in graphs)
     alone = launched.total() - in_graphs
-    return result._replace(in_graphs=in_graphs, alone=alone, to_host=to_host, updates=updates)
+    launches = ((name, calls.get(of, at), length) for name, at, length, of in events)
+    return result._replace(
+        in_graphs=in_graphs,
+        alone=alone,
+        to_host=to_host,
+        updates=updates,
+        in_step=_by_step(launches, sorted(steps)),
+    )
+
+
+_ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 
 
 def _of_export(path: Path) -> Rows:
@@ -108,14 +152,43 @@ def _of_export(path: Path) -> Rows:
             to_host += kind == 2
             if kind == 1:
                 result.from_host[memory] += size or 0
-        for (name,) in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId"):
-            result.calls[re.sub(r"_v\d+$", "", strings.get(name, ""))] += 1
-        for text, name in rows(db, "NVTX_EVENTS", "text", "textId"):
-            result.labels[text or strings.get(name, "")] += 1
+        calls: dict[int, int] = {}
+        events: list[tuple[str, int, int]] = []
+        for key, start, end, of in rows(
+            db, "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "start", "end", "correlationId"
+        ):
+            result.calls[re.sub(r"_v\d+$", "", strings.get(key, ""))] += 1
+            calls[of] = start
+            events.append((strings.get(key, ""), start, end - start))
+        for kind, start, end, of in rows(
+            db, "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", "start", "end", "correlationId"
+        ):
+            name = {1: "HtoD", 2: "DtoH", 8: "DtoD"}.get(kind, "")
+            events.append((name, calls.get(of, start), end - start))
+        for start, end, of in rows(
+            db, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "correlationId"
+        ):
+            events.append(("Memset", calls.get(of, start), end - start))
+        for key, start, end, of in rows(
+            db, "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName", "start", "end", "correlationId"
+        ):
+            events.append((strings.get(key, ""), calls.get(of, start), end - start))
+        steps = []
+        for text, key, start, end in rows(db, "NVTX_EVENTS", "text", "textId", "start", "end"):
+            name = text or strings.get(key, "")
+            result.labels[name] += 1
+            if _STEP.fullmatch(name) and end is not None:
+                steps.append((start, end))
         num_graphs = sum(1 for _ in rows(db, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "start"))
     in_graphs += num_graphs
     alone = len(kernels) + num_graphs - in_graphs
-    return result._replace(in_graphs=in_graphs, alone=alone, to_host=to_host, updates=updates)
+    return result._replace(
+        in_graphs=in_graphs,
+        alone=alone,
+        to_host=to_host,
+        updates=updates,
+        in_step=_by_step(events, sorted(steps)),
+    )
 
 
 def contradictions(reports: "Iterable[Rows]", advice: "Iterable[str]") -> list[tuple[str, str]]:
@@ -128,6 +201,18 @@ def contradictions(reports: "Iterable[Rows]", advice: "Iterable[str]") -> list[t
         for why, pattern in proven.items()
         if pattern.search(line.replace("`", ""))
     ]
+
+
+OF_WHAT_RECURS = {
+    "HtoD": r"next batch|^Pin the host's side|from pageable host memory|from pinned host memory",
+    "DtoH": r"to pageable host memory|to pinned host memory|^Read results late",
+    "DtoD": r"\.contiguous\(\), \.clone\(\)",
+    "Memset": r"zero_grad\(set_to_none",
+    "Synchronize": r"torch\.cuda\.synchronize\(\) and|^Take synchronizing calls",
+    "Malloc": r"Allocate before the loop|allocator ran out",
+    "layout": r"^Changes of layout",
+}
+"""Remedies for what recurs, by the kind of event that they are about."""
 
 
 def no_remedies(rows: Rows) -> "dict[str, re.Pattern[str]]":
@@ -165,6 +250,12 @@ def no_remedies(rows: Rows) -> "dict[str, re.Pattern[str]]":
         )
     if not any(map(_REDUCES.search, (*rows.kernels, *rows.labels))):
         found["nothing is reduced"] = r"\bDDP|DistributedDataParallel|bucket_cap_mb|no_sync"
+    for kind, pattern in OF_WHAT_RECURS.items():
+        per_step = rows.in_step.get(kind, Counter())
+        if len(rows.in_step.get("steps", ())) >= 3 and any(
+            step >= 0 and length > 0.95 * per_step.total() for step, length in per_step.items()
+        ):
+            found[f"{kind} in one step only"] = pattern
     if any(map(_SERVES.search, rows.labels)):
         found["it serves"] = r"\bDDP|gradient|[Oo]ptimizer|DataLoader|\bloss"
     return {why: re.compile(pattern) for why, pattern in found.items()}

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import peaks_by_scope
+from traceprof.analyses.remedies import MERGE
 from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import (
     DISTINCT_SIZES,
@@ -30,6 +31,7 @@ from traceprof.communication.messages import (
 from traceprof.host.idle_causes import around_ns
 from traceprof.ranks.waits import counted_bytes, rate
 from traceprof.run.rank import CpuRank
+from traceprof.run.steady_steps import only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -194,6 +196,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     if small.num_operations >= MIN_OPERATIONS:
         most_ns = small.most_ns + around_ns(rank, window, of_small, waiting_ns)
         small = structs.replace(small, most_ns=most_ns)
+    ran = intervals.union(kernels.start_ns[of_small], kernels.ends(of_small))
     return CollectivesResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
@@ -203,6 +206,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small,
+        only_step=only_step(rank, window, ran),
         peaks_gb_per_s=peaks_gb_per_s,
     )
 
@@ -348,10 +352,7 @@ def _sizes_unknown(result: CollectivesResult) -> f.NotApplicable:
 
 
 _ADVICE = (
-    (
-        "Merge them: one all-reduce of a flattened buffer (torch._utils._flatten_dense_tensors), or"
-        " torch.distributed._coalescing_manager, which launches many calls at once"
-    ),
+    MERGE,
     (
         "DDP: larger buckets (bucket_cap_mb, 25 by default); broadcast_buffers=False if batch"
         " norm's statistics need no broadcast in every forward"

@@ -12,7 +12,7 @@ from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.results import RankResult
 from traceprof.analyses.unified_memory import page_moves, waits_for_pages
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
@@ -98,6 +98,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
         ),
         unused_ns=unused_ns,
         share_per_step=share_per_step(rank, window, used),
+        only_step=only_step(rank, window, used),
         advice=_advice(rank),
         evidence=_evidence(rank, window, few, costliest.tolist()),
     )

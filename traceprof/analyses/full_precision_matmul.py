@@ -18,7 +18,7 @@ from traceprof.kernel_names.tensor_cores import (
     capability_of_code,
     tensor_cores,
 )
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, times
@@ -219,6 +219,7 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         plain_ns=measure([precision == FULL_PRECISION for precision in precisions]),
         compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
         share_per_step=share_per_step(rank, window, covered),
+        only_step=only_step(rank, window, covered),
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
         known_ns=intervals.total(length.compress(is_known.take(signature.take(matrix)))),

@@ -10,7 +10,8 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown
-from traceprof.analyses.gpu_idle.advice import SLEEPS_FOR
+from traceprof.analyses.remedies import COLLECT, CORES, SLEEPS_FOR, THREADS
+from traceprof.analyses.results import look_at
 from traceprof.analyses.steps import steady_spans
 from traceprof.communication.messages import ROOTED
 from traceprof.host import rank_stalls, stalls
@@ -29,28 +30,14 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
+    from traceprof.run.steady_steps import OnlyStep
 
 FEW_CORES, QUOTA = "few cores", "quota"
 """What held threads up, as what `traceprof record` or `doctor` left beside a report shows it."""
 
-_CORES = (
-    "Give the job more cores (srun --cpus-per-task, the container's CPU request), and each rank"
-    " its own: deepspeed --bind_cores_to_rank, torchrun --numa-binding, numactl, srun"
-    " --cpu-bind=cores. `traceprof doctor` counts them"
-)
-_THREADS = (
-    "Keep the total number of threads of all ranks below the number of"
-    " cores: OMP_NUM_THREADS=1 or a few, and fewer"
-    " DataLoader(num_workers=…)"
-)
 _LIFTED = (
     "Raise or remove the container's CPU quota (cpu.max of its cgroup, a pod's limits.cpu): its"
     " cpu.stat counts nr_throttled"
-)
-_COLLECT = (
-    "Choose when to collect garbage: gc.collect() and gc.freeze() after the"
-    " first step, gc.disable(), then gc.collect() every N steps, on all"
-    " ranks in the same step"
 )
 _PAGES = (
     "Page faults and the allocator also hold up one thread: reuse pinned"
@@ -59,14 +46,14 @@ _PAGES = (
 )
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
-    GARBAGE: (_COLLECT,),
+    GARBAGE: (COLLECT,),
     BLOCKED: (SLEEPS_FOR,),
-    QUOTA: (_LIFTED, _CORES, _THREADS),
-    FEW_CORES: (_CORES, _THREADS, _LIFTED),
-    OFF_CORE: (_CORES, _THREADS, _LIFTED),
-    PROCESS: (_COLLECT, _CORES, _THREADS, _LIFTED),
-    THREAD: (_PAGES, _CORES, SLEEPS_FOR),
-    UNKNOWN: (_CORES, _THREADS, _COLLECT, _LIFTED, _PAGES),
+    QUOTA: (_LIFTED, CORES, THREADS),
+    FEW_CORES: (CORES, THREADS, _LIFTED),
+    OFF_CORE: (CORES, THREADS, _LIFTED),
+    PROCESS: (COLLECT, CORES, THREADS, _LIFTED),
+    THREAD: (_PAGES, CORES, SLEEPS_FOR),
+    UNKNOWN: (CORES, THREADS, COLLECT, _LIFTED, _PAGES),
 }
 _SHOWS = {
     Part.THREAD_SWITCHES: "Records of when its threads were on a core show whether they were kept"
@@ -75,9 +62,17 @@ _SHOWS = {
 }
 
 
-def advice(reason: str, *, is_pytorch: bool, missing: tuple[Part, str] | None) -> tuple[str, ...]:
-    """Return what to do, most promising first."""
-    lines = [line for line in _BY_REASON[reason] if is_pytorch or line != _COLLECT]
+def advice(
+    reason: str,
+    *,
+    is_pytorch: bool,
+    missing: tuple[Part, str] | None,
+    only_step: OnlyStep | None = None,
+) -> tuple[str, ...]:
+    """Return what to do, most promising first; no remedies where one step only has stalls."""
+    lines = [line for line in _BY_REASON[reason] if is_pytorch or line != COLLECT]
+    if only_step is not None:
+        lines = [look_at(only_step, "this happened")]
     if missing is not None:
         part, how = missing
         lines.append(_SHOWS[part].format(how))
@@ -406,7 +401,9 @@ def _advice(rank: StalledRank) -> tuple[str, ...]:
     of_rank = rank.stalls
     may_record = rank.held_up_by in {rank_stalls.PROCESS, rank_stalls.THREAD, rank_stalls.UNKNOWN}
     missing = of_rank.missing if may_record else None
-    return advice(rank.held_up_by, is_pytorch=of_rank.is_pytorch, missing=missing)
+    return advice(
+        rank.held_up_by, is_pytorch=of_rank.is_pytorch, missing=missing, only_step=of_rank.only_step
+    )
 
 
 PAGE = {

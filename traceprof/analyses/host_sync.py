@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.remedies import PIN, READ_LATE, TAKE_OUT
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import (
     by_thread,
@@ -16,6 +17,7 @@ from traceprof.host.host_waits import (
     with_operators,
 )
 from traceprof.host.idle_causes import (
+    IdleCause,
     UnknownCause,
     WaitIdle,
     by_api,
@@ -27,7 +29,7 @@ from traceprof.host.idle_causes import (
 )
 from traceprof.host.places import places, places_of_calls
 from traceprof.patterns import lazy
-from traceprof.run.steady_steps import covered_in_mean, steady_steps
+from traceprof.run.steady_steps import covered_in_mean, only_step, steady_steps
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
@@ -134,6 +136,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         uses_mpi=rank.program.uses_mpi,
         uses_directives=rank.program.uses_directives,
         num_reads=_num_reads(rank, window),
+        only_step=only_step(rank, window, idle_causes(rank).of(IdleCause.SYNC)),
         num_scaler_reads=_num_scaler_reads(rank, calls, window),
         place=places(rank).most_of(places_of_calls(rank, idle.call), idle.idle_ns),
     )
@@ -314,7 +317,8 @@ _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are f
 
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
     if result.is_pytorch:
-        lines = [line for line in _TORCH_ADVICE if result.has_pageable or line != _PIN]
+        lines = [TAKE_OUT, _SUM, READ_LATE, *([PIN] if result.has_pageable else [])]
+        lines.insert(0 if _EXPLICIT.search(result.metrics.api or "") else len(lines), _TIME)
         if result.num_scaler_reads:
             lines.insert(0, _SCALER)
         if result.num_scaler_reads >= _MIN_SCALER * result.metrics.num_syncs:
@@ -331,30 +335,19 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
 
 
 _MIN_SCALER = 0.9  # of the waits
+_EXPLICIT = lazy("(?:Device|Event|Ctx)Synchronize")  # no read of PyTorch's makes such calls
 _SCALER = (
     "GradScaler reads once a step whether gradients are finite, and that cannot be taken out of the"
     " loop: a fused optimizer (fused=True: Adam, AdamW, PyTorch 2.0; SGD 2.3) decides on the GPU"
     " instead, and autocast(dtype=torch.bfloat16) needs no scaler"
 )
-_PIN = (
-    "Copy to the GPU from pinned memory with non_blocking=True (DataLoader(pin_memory=True));"
-    " .to(device) from pageable memory synchronizes"
+_SUM = (
+    "Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor, and"
+    " call .item() when you log"
 )
-_TORCH_ADVICE = (
-    (
-        "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
-        " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"
-    ),
-    (
-        "Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor,"
-        " and call .item() when you log"
-    ),
-    (
-        "If a value is needed in each step, read the previous one: copy to pinned memory with"
-        " non_blocking=True, record an event, and wait for it a step later"
-    ),
-    _PIN,
-    "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
+_TIME = (
+    "Take torch.cuda.synchronize() and Event.synchronize() out of the step: time with"
+    " torch.cuda.Event(enable_timing=True), and read the times later"
 )
 _READ_LATER = (
     "Read results one iteration later: cudaMemcpyAsync to pinned memory, an event after"
@@ -375,5 +368,18 @@ _MPI = (
 )
 
 PAGE = {
-    "advice": f.bullets((_SCALER, *_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))
+    "advice": f.bullets(
+        (
+            _SCALER,
+            TAKE_OUT,
+            _SUM,
+            READ_LATE,
+            PIN,
+            _TIME,
+            _READ_LATER,
+            _STREAM_ORDER,
+            _DIRECTIVES,
+            _MPI,
+        )
+    )
 }

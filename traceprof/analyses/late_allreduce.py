@@ -22,6 +22,7 @@ from traceprof.analyses.gradient_buckets import (
     of_operation,
     steps_of_kernels,
 )
+from traceprof.analyses.remedies import HALF_THE_BYTES
 from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
 from traceprof.kernel_names import UNKNOWN_OPERATION
@@ -319,10 +320,7 @@ ADVICE = (
         "Record every rank and compare: exposed time may be waiting for a slower one, which no"
         " bucket shortens"
     ),
-    (
-        "Send half the bytes:"
-        " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook"
-    ),
+    HALF_THE_BYTES,
 )
 ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 

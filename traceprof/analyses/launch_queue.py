@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LAUNCH_FIRST
 from traceprof.analyses.results import RankResult
 from traceprof.host.launch_stalls import (
     LONG_NS,
@@ -24,7 +25,7 @@ from traceprof.host.launch_stalls import (
     queue_holders,
     release_queue,
 )
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import counted, duration
@@ -108,6 +109,7 @@ class LaunchQueueResult(RankResult, frozen=True):
     late: tuple[LateLaunch, ...]  # the latest launches because of any of the process's stalls
     has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
     longest: tuple[f.Evidence, ...]  # the longest stalls, longest first
+    is_pytorch: bool  # whether the program is known to be PyTorch
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
     @property
@@ -160,10 +162,12 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         is_here=is_here,
         costly=costly,
         share_per_step=share_per_step(rank, window, costly),
+        only_step=only_step(rank, window, costly),
         holders=holders,
         late=_latest(rank, late) if late else (),
         has_unexported=rank.trace.has_unexported_stalls,
         longest=_evidence(rank, rank.calls, stalls),
+        is_pytorch=rank.program.is_pytorch,
     )
 
 
@@ -284,7 +288,8 @@ def _shortened(name: str) -> str:
 
 
 def _advice(result: LaunchQueueResult, cost: f.Severity | None) -> tuple[str, ...]:
-    advice = list(_HEALTHY_ADVICE if cost is None else _ADVICE)
+    graphs = GRAPHS if result.is_pytorch else CUDA_GRAPH
+    advice = [*(_HEALTHY_ADVICE if cost is None else (LAUNCH_FIRST, graphs, _SHORTEN, _LIMIT))]
     if result.has_unexported and result.metrics.source == "inferred":
         advice.append(f"{_REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
@@ -301,24 +306,14 @@ def _unexported(result: LaunchQueueResult) -> f.NotApplicable:
 
 
 _REEXPORT = "These stalls are inferred: CUPTI's own records were captured but not exported"
-_ADVICE = (
-    (
-        "Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the"
-        " kernels that fill the queue, or from a thread of its own"
-    ),
-    (
-        "Launch less: CUDA graphs (torch.compile(mode='reduce-overhead'), PyTorch 2.0;"
-        " cudaStreamBeginCapture, cudaGraphLaunch) replace hundreds of launches by one"
-    ),
-    (
-        "Shorten what holds the queue: if it is communication that waits for a peer, start the"
-        " peer's part earlier or send in smaller pieces"
-    ),
-    (
-        "Keep the host from running so far ahead: one cudaEventSynchronize"
-        " (torch.cuda.Event.synchronize()) of the previous step at the start of each step limits"
-        " the queue to two steps"
-    ),
+_SHORTEN = (
+    "Shorten what holds the queue: if it is communication that waits for a peer, start the"
+    " peer's part earlier or send in smaller pieces"
+)
+_LIMIT = (
+    "Keep the host from running so far ahead: one cudaEventSynchronize"
+    " (torch.cuda.Event.synchronize()) of the previous step at the start of each step limits"
+    " the queue to two steps"
 )
 _HEALTHY_ADVICE = (
     (
@@ -329,14 +324,11 @@ _HEALTHY_ADVICE = (
         "Read times of host ranges with care: in a range that launches, the host waited for the"
         " GPU; what held the queue is in `holder`"
     ),
-    (
-        "If other work waits for this thread (data loading, another GPU, a send), launch that"
-        " first, or launch less by CUDA graphs"
-    ),
+    LAUNCH_FIRST,
 )
 
 PAGE = {
     "long": f"{LONG_NS // 1000} µs",
-    "advice": f.bullets(_ADVICE),
+    "advice": f.bullets((LAUNCH_FIRST, GRAPHS, CUDA_GRAPH, _SHORTEN, _LIMIT)),
     "healthy_advice": f.bullets(_HEALTHY_ADVICE),
 }

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from traceprof.analyses import collectives, compute_parts, gradient_buckets, steps
 from traceprof.analyses.hidden import not_ruled_out, that_hold
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
-from traceprof.analyses.results import Judge, RankResult, Result, Results
+from traceprof.analyses.results import Judge, RankResult, Result, Results, advised
 from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
 from traceprof.ranks.passes import rank_passes
@@ -409,9 +409,12 @@ class Registration(Record, frozen=True):
         """
         ids = tuple(module.FINDINGS)
 
+        def claims_of(result: RankResult) -> list[Finding | NotApplicable]:
+            return [advised(claim, result.only_step) for claim in module.findings(result)]
+
         def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             judged = [
-                claim for result in measured.results.of(module) for claim in module.findings(result)
+                claim for result in measured.results.of(module) for claim in claims_of(result)
             ]
             ranks = [result.rank for result in measured.results.of(module)]
             hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
@@ -455,7 +458,7 @@ class Registration(Record, frozen=True):
             is_for_cpu,
             is_listed,
             refine,
-            module.findings,
+            claims_of,
             module.READS,
         )
         if not ids:  # the breakdown, which nothing stands in for

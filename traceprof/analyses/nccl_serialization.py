@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.remedies import OWN_GROUPS
 from traceprof.analyses.results import RankResult
 from traceprof.communication import readiness as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS, Independence
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -139,6 +140,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
         share_per_step=share_per_step(rank, window, avoidable),
+        only_step=only_step(rank, window, avoidable),
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
@@ -247,11 +249,7 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
 
 
 _QUEUE_ADVICE = (
-    (
-        "Give operations that do not depend on each other process groups of their own"
-        " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
-        " gradients): operations of one communicator run strictly in the order of their calls"
-    ),
+    OWN_GROUPS,
     (
         "Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
         " one kernel, in which they progress together. Compare both: where the path goes through"

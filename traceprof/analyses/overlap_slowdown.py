@@ -25,7 +25,7 @@ from traceprof.analyses.kernels.placed_kernels import places_in_steps as places
 from traceprof.analyses.results import RankResult
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
-from traceprof.run.steady_steps import covered_in_mean, share_per_step
+from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -371,6 +371,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         assumed=assumed,
         assumed_ns=min(assumed_ns, assumed.sure_excess_ns),
         share_per_step=share_per_step(rank, window, tails),
+        only_step=only_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
         per_step_at_most_ns=per_step_at_most_ns,
         num_elsewhere=num_elsewhere,

@@ -9,10 +9,11 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import exposed_copies
+from traceprof.analyses.remedies import PIN, PREFETCH
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -115,6 +116,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         metrics=metrics,
         cost_ns=cost.measure_ns,
         share_per_step=share_per_step(rank, window, cost),
+        only_step=only_step(rank, window, cost),
         is_pytorch=rank.program.is_pytorch,
         is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
@@ -215,14 +217,8 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[f.Evidence, ...]:
 
 
 _ADVICE = (
-    (
-        "Copy from pinned memory without waiting: DataLoader(pin_memory=True) and .to(device,"
-        " non_blocking=True); non_blocking alone does nothing for pageable memory"
-    ),
-    (
-        "Copy the next batch on a stream of its own while this one is computed, and let the compute"
-        " stream wait for its event (a prefetcher)"
-    ),
+    PIN,
+    PREFETCH,
     (
         "Pin buffers that are used again once: tensor.pin_memory(), cudaHostAlloc or"
         " cudaHostRegister; pinning anew for each copy costs more than it gains"

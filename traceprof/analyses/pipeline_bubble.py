@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import findings as f
+from traceprof.analyses.remedies import HELD_UP
 from traceprof.ranks.bubbles import bubbles_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.ranks.pipelines import pipelines
@@ -140,17 +141,12 @@ _HIDDEN_TRANSFER = (
     " set), and place neighbouring stages on GPUs with NVLink between them. See link-saturated,"
     " link-underused and nccl-p2p-slower-than-copy for the links"
 )
-_LATE = (
-    "Find what held up the stage that was waited for: see its gpu-idle and"
-    " host-stall, and nccl-serialization for sends that were queued behind"
-    " others"
-)
 _RECORD_ALL = "Record the other stages, too: the time that they take is lateness here"
 _ADVICE = {
     "warm_up_ns": (_MORE_MICRO_BATCHES, _MORE_CHUNKS),
     "imbalance_ns": (_EQUAL_STAGES,),
     "transfer_ns": (_HIDDEN_TRANSFER,),
-    "late_ns": (_LATE,),
+    "late_ns": (HELD_UP,),
 }
 _WORDS = {
     "warm_up_ns": "fill and drain",

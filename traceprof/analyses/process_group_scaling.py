@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.remedies import MERGE
 from traceprof.communication.messages import SMALL_BYTES, asynchronous_calls
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
@@ -410,10 +411,7 @@ _ADVICE = (
         "Give each rank its own cores, including its group's threads: taskset or numactl"
         " --physcpubind"
     ),
-    (
-        "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
-        " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
-    ),
+    MERGE,
     "Start $calls, compute meanwhile, and wait for them late",
     "Run fewer processes on the machine, each with more work",
     (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
+from traceprof.findings import Finding, NotApplicable
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from traceprof.findings import Finding, NotApplicable
+    from traceprof.run.steady_steps import OnlyStep
 
 
-class RankResult(Record, frozen=True):
+class _Occurrence(Record, frozen=True, kw_only=True):
+    # the step in which all of its findings happened, where it is only one of several
+    only_step: OnlyStep | None = None
+
+
+class RankResult(_Occurrence, frozen=True):
     """The result of one analysis for one rank; the base of all such results."""
 
     rank: int  # the rank's number
@@ -24,6 +30,21 @@ class RankResult(Record, frozen=True):
     def with_rank(self, rank: int) -> Self:
         """Return the result with another number of the rank: the one that it has in the run."""
         return replace(self, rank=rank)
+
+
+def advised(claim: Finding | NotApplicable, step: OnlyStep | None) -> Finding | NotApplicable:
+    """Return a claim without remedies if it happened in one step: they are for what recurs."""
+    if step is None or isinstance(claim, NotApplicable):
+        return claim
+    return replace(claim, advice=(look_at(step, "this happened"),))
+
+
+def look_at(step: OnlyStep, what: str) -> str:
+    """Return what to do about something that happened in one step of several."""
+    return (
+        f"Look at step {step.number}, the only one of {step.num_steps} in which {what}: what ran"
+        " there, and whether it recurs; the other steps need no remedy"
+    )
 
 
 Result = TypeVar("Result", bound=RankResult)

@@ -11,6 +11,18 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown, uneven_kernels
+from traceprof.analyses.remedies import (
+    CLOCK_LIMITS,
+    HELD_UP,
+    LOAD_CHEAPER,
+    OTHER_NODE,
+    OTHERS_ON_GPU,
+    PIN,
+    PREFETCH,
+    READ_LATE,
+    SLEEPS_FOR,
+    TAKE_OUT,
+)
 from traceprof.analyses.steps import steady_spans
 from traceprof.ranks.lateness import (
     MORE_WORK,
@@ -114,79 +126,32 @@ BECAUSE: dict[str, str] = {
     UNEXPLAINED: "no single cause stands out",
 }
 
+_LOOK_AT_HOST = (
+    "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+    " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
+)
+_NAME_MORE = (
+    "Name what the step does besides forward, backward and optimizer, with"
+    " instrument.annotate('…') or data loading through a DataLoader, and record again"
+)
+_LOOK_AT_DISK = "Check whether its node reads from a slower disk or a remote file system"
 ADVICE: dict[str, tuple[str, ...]] = {
-    SLOWER: (
-        (
-            "Compare the clocks and temperatures of its GPU with those of the others (nvidia-smi -q"
-            " -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"
-        ),
-        "Look for another process on that GPU (nvidia-smi pmon)",
-        "Run the job on another node, and see whether the straggler moves with it",
-    ),
-    MORE_WORK: (
-        (
-            "Balance the batches: sort or pack sequences by length, so that every rank gets as many"
-            " tokens"
-        ),
-        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
-    ),
-    "launch": (
-        (
-            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
-        ),
-        "Launch less: CUDA graphs or torch.compile take the host out of the step",
-    ),
-    "sync": (
-        "Take .item(), .cpu() and prints of tensors out of the step on that rank, or do them late",
-        "torch.cuda.set_sync_debug_mode('warn') names the lines",
-    ),
-    "blocking copy": (
-        "Pin the memory (pin_memory=True) and copy with non_blocking=True",
-        "Prefetch the next batch on a stream of its own",
-    ),
-    "data loading": (
-        "More workers, or longer lives for them: num_workers, persistent_workers, prefetch_factor",
-        "Check whether its node reads from a slower disk or a remote file system",
-    ),
-    "waiting": (
-        "Look for what the thread waits for there: a lock, a file, another process or rank",
-        "Record system calls, too: they show in which call the thread slept",
-    ),
-    "host code": (
-        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
-        (
-            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
-        ),
-    ),
-    "set-up": (
-        "Look at steps after the first ones: set-up happens only at first use",
-        (
-            "Keep memory that will be reused: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            " (PYTORCH_HIP_ALLOC_CONF on ROCm)"
-        ),
-    ),
-    "communication": (
-        "Look at its other communicators: the wait matrix shows the ranks that it waits for",
-    ),
-    "other": ("Look at what its GPU ran before the operation, on the timeline",),
-    SLOWER_COMPUTE: (
-        (
-            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
-        ),
-        "Balance the batches: sequences sorted or packed by length",
-    ),
-    OUTSIDE: (
-        (
-            "Name what the step does besides forward, backward and optimizer, with"
-            " instrument.annotate('…') or data loading through a DataLoader, and record again"
-        ),
-        "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
-    ),
-    UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
+    SLOWER: (CLOCK_LIMITS, OTHERS_ON_GPU, OTHER_NODE),
+    "launch": (_LOOK_AT_HOST,),
+    "sync": (TAKE_OUT, READ_LATE),
+    "blocking copy": (PIN, PREFETCH),
+    "data loading": (_LOOK_AT_DISK, LOAD_CHEAPER),
+    "waiting": (SLEEPS_FOR,),
+    SLOWER_COMPUTE: (_LOOK_AT_HOST,),
+    OUTSIDE: (_NAME_MORE,),
 }
+"""What to do by the cause; without a row here, `HELD_UP`."""
+
+
+def page_advice() -> str:
+    """Return the advice of the page in Markdown, by cause."""
+    rows = {BECAUSE[cause]: lines for cause, lines in ADVICE.items()} | {"else": (HELD_UP,)}
+    return "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in rows.items())
 
 
 ID = "straggler"
@@ -383,7 +348,7 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
                     )
                     for cause in straggler.worst
                 ),
-                ADVICE[metrics.cause],
+                ADVICE.get(metrics.cause, (HELD_UP,)),
                 f.Saving.of_step(impact, straggler.share_per_step),
             )
         )
@@ -425,7 +390,7 @@ def _not_resolvable(ranks: RankComparison) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-PAGE: dict[str, str] = {}
+PAGE = {"advice": page_advice()}
 
 
 _MIN_RANKS = 3  # of two ranks, one or the other is last

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof.analyses import rank_work
 from traceprof.analyses.kernels.placed_kernels import shared_steps
+from traceprof.analyses.remedies import CLOCK_LIMITS, OTHER_NODE, OTHERS_ON_GPU
 from traceprof.errors import one_line
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
@@ -33,14 +34,7 @@ CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (
 )
 """What makes kernels uneven, as far as the reports show it."""
 
-_LIMITS = (
-    "Find what limits its clock: `nvidia-smi -q -d"
-    " PERFORMANCE,CLOCK,POWER,TEMPERATURE` lists the reasons (SW Power Cap,"
-    " HW Thermal Slowdown, …) while the training runs"
-)
 _SAMPLE = "Record clocks, too, to see whether it is throttled"
-_OTHERS = "Look for another process on that GPU (`nvidia-smi pmon`), and for MIG or MPS shares"
-_MOVE = "Run the job on another node, and see whether the slow rank moves with the GPU"
 _PARTITION = (
     "Its kernels have more to do: divide layers, heads, embedding tables or the batch so that each"
     " rank gets the same amount"
@@ -59,11 +53,11 @@ _SEE = (
 )
 
 ADVICE: dict[str, tuple[str, ...]] = {
-    CLOCK: (_LIMITS,),
+    CLOCK: (CLOCK_LIMITS,),
     WORK: (_PARTITION, _SEE),
-    HARDWARE: (_LIMITS, _SAMPLE, _OTHERS, _MOVE),
+    HARDWARE: (CLOCK_LIMITS, _SAMPLE, OTHERS_ON_GPU, OTHER_NODE),
     CHANGING: (_SEQUENCES, _EXPERTS, _SEE),
-    UNKNOWN: (_LIMITS, _SEQUENCES, _EXPERTS),
+    UNKNOWN: (CLOCK_LIMITS, _SEQUENCES, _EXPERTS),
 }
 """Advice by what makes kernels uneven."""
 

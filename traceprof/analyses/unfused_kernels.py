@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.kernels.kernel_table import named_signatures
+from traceprof.analyses.remedies import GRAPHS
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
@@ -20,7 +21,7 @@ from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name, short_title
 from traceprof.kernel_names.categories import Category, kernel_kind
 from traceprof.patterns import lazy
-from traceprof.run.steady_steps import covered_in_mean, share_per_step
+from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
 from traceprof.trace.model.parts import Part
@@ -346,29 +347,25 @@ def _is_attention(
     return is_attention
 
 
-_OPTIMIZER = (
+OPTIMIZER = (
     "The optimizer: torch.optim.AdamW(..., fused=True) (PyTorch 2.0; SGD 2.3) updates all"
     " parameters in one pass, foreach=True (the default on GPUs since 2.0) at least in few kernels;"
     " before that NVIDIA apex's FusedAdam, FusedSGD"
 )
 _COMPILE = "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton kernels"
-_GRAPHS = (
-    "The GPU waits for the host between them: torch.compile(model, mode='reduce-overhead') (PyTorch"
-    " 2.0) or torch.cuda.make_graphed_callables (1.10) launch them as CUDA graphs"
-)
-_LAYOUT = (
+LAYOUT = (
     "Changes of layout around convolutions:"
     " model.to(memory_format=torch.channels_last) and the same for the"
     " input (channels_last_3d for volumes, PyTorch 1.5) avoid them"
 )
-_ATTENTION = (
+ATTENTION = (
     "Attention in one kernel, which never writes its scores to memory:"
     " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in"
     " Transformers attn_implementation='sdpa'), which uses FlashAttention"
     " for FP16 and BF16; jax.nn.dot_product_attention(...,"
     " implementation='cudnn')"
 )
-ALL_ADVICE = (_ATTENTION, _OPTIMIZER, _COMPILE, _GRAPHS, _LAYOUT)
+ALL_ADVICE = (ATTENTION, OPTIMIZER, _COMPILE, GRAPHS, LAYOUT)
 
 
 def advice(
@@ -388,7 +385,7 @@ def advice(
         by_optimizer: the share of chains of an optimizer that is not fused, by what could be saved.
         by_layout: the share of changes of layout, by time.
     """
-    attention = (_ATTENTION,) if by_attention >= _MIN_SHARE else ()
+    attention = (ATTENTION,) if by_attention >= _MIN_SHARE else ()
     if not has_chains:
         return attention
     rest = _of_chains(is_launch_bound, by_optimizer, by_layout)
@@ -396,15 +393,15 @@ def advice(
 
 
 def _of_chains(is_launch_bound: bool, by_optimizer: float, by_layout: float) -> tuple[str, ...]:
-    others: tuple[str, ...] = (_GRAPHS,) if is_launch_bound else (_COMPILE,)
-    layout: tuple[str, ...] = (_LAYOUT,) if by_layout >= _MIN_SHARE else ()
+    others: tuple[str, ...] = (GRAPHS,) if is_launch_bound else (_COMPILE,)
+    layout: tuple[str, ...] = (LAYOUT,) if by_layout >= _MIN_SHARE else ()
     if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
-        others, layout = (_LAYOUT, *others), ()
+        others, layout = (LAYOUT, *others), ()
     if by_optimizer < _MIN_SHARE:
         return (*others, *layout)
     if by_optimizer > 1 - _MIN_SHARE:
-        return (_OPTIMIZER, *others)
-    first = (_OPTIMIZER, *others) if by_optimizer >= 0.5 else (*others, _OPTIMIZER)
+        return (OPTIMIZER, *others)
+    first = (OPTIMIZER, *others) if by_optimizer >= 0.5 else (*others, OPTIMIZER)
     return (*first, *layout)
 
 
@@ -528,6 +525,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
             0,
         ),
         most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
+        only_step=only_step(rank, window, cover(spared)),
         is_pytorch=rank.program.is_pytorch,
         has_fused_optimizer=rank.program.has_fused_optimizer,
         is_launch_bound=_idle_within(rank, chains, MAX_BETWEEN_MARKERS_NS) > kernel_ns,

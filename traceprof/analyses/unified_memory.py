@@ -11,7 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.results import RankResult
 from traceprof.host.idle_gaps import PREFETCH
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.parts import Part
@@ -113,6 +113,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
             coverage=f.share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
         ),
         share_per_step=share_per_step(rank, window, ran),
+        only_step=only_step(rank, window, ran),
         advice=_ADVICE,
         evidence=kernel_evidence(rank, window, texts),
     )

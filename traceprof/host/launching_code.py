@@ -12,6 +12,7 @@ from traceprof.intervals import num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.ranges import OF_CALL, name_until
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -269,14 +270,14 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     module = f"{labels.MODULE} "
     # Without modules no call's number is needed: nothing of the forward is known to the backward.
     has_modules = rank.process in rank.trace.ranges(_OF_MODULES, rank.process)
-    until = "" if has_modules else ","
+    until = None if has_modules else OF_CALL
     ranges = rank.trace.ranges(_OF_NVTX, rank.process, until).get(rank.process)
     if ranges is None:
         return []
     places = {name: place for place, name in enumerate(dict.fromkeys(ranges.names))}
     read = np.empty((3, len(places)), np.int64)
     for name, place in places.items():
-        kind, text = _OPERATOR, name.partition(",")[0]
+        kind, text = _OPERATOR, name_until(name, OF_CALL)
         if name.startswith(module):
             kind, text = _MODULES, name.removeprefix(module)
         match = _SEQUENCE.search(name)

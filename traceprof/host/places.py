@@ -24,6 +24,7 @@ from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.ranges import OF_CALL
 
 if TYPE_CHECKING:
     import re
@@ -195,9 +196,11 @@ _FUNCTIONS = lazy(
     rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{_OPTIMIZED}|\Ann\.Module: "
 )
 """Functions of Python that are places: modules, and those of PyTorch by file."""
-_UNTIL = ", "  # `emit_nvtx` adds the number of each call behind it
 _NUMBER = lazy(r"\d+")
 _MAX_DIGITS = 10
+# An indexed module (`blocks.7`, `layers[7]`, `TransformerLayer_7`), in names without numbers:
+# tokens, batches and requests count up as well, and hold all layers.
+_INDEXED = lazy(r"[A-Za-z_]\w*\.#|(?i:layer|block|module|encoder|decoder)s?[\[ _:-]*#")
 MIN_COVERED = 0.8
 """Of a rank's periods: so many hold a numbered range each where they are layers."""
 
@@ -359,7 +362,7 @@ def place_ranges(rank: Rank) -> PlaceRanges:
     of_trace = _READ.setdefault(rank.trace, {})
     if rank.process not in of_trace:
         if not of_trace:  # all at once: a report is searched as a whole
-            named = rank.trace.ranges(PLACES, None, _UNTIL)
+            named = rank.trace.ranges(PLACES, None, OF_CALL)
             for process in {key.process for key in rank.trace.operations} | {rank.process}:
                 of_trace[process] = _read(rank.trace, process, named.get(process))
         if rank.process not in of_trace:
@@ -489,8 +492,8 @@ class Layers(Record, frozen=True):
 def layers_of(rank: Rank) -> Layers | None:
     """Layers of a model that a rank's periods are; None if they are none.
 
-    Each period's launches hold one range of a framework whose name has a running number: it counts
-    up, or down, by one from a period to the next.
+    Each period's launches hold one range whose name has the index of a module: it counts up, or
+    down, by one from a period to the next.
     """
     periods, steps = rank.periods, rank.host_steps
     if rank.step_ranges is not None or periods is None or steps is None:
@@ -510,12 +513,14 @@ def layers_of(rank: Rank) -> Layers | None:
 
 
 def _numbers(names: Sequence[str]) -> dict[str, Int64]:
-    """Numbers in names with one number each, by the rest of the name; -1 for other names."""
+    """Indices in names with one number each, by the rest of the name; -1 for other names."""
     by_kind: dict[str, Int64] = {}
     for place, name in enumerate(names):
         found = _NUMBER.findall(name)
         if len(found) == 1 and len(found[0]) < _MAX_DIGITS:
             kind = unnumbered(name)
+            if not _INDEXED.search(kind):
+                continue
             if kind not in by_kind:
                 by_kind[kind] = np.full(len(names), -1, np.int64)
             by_kind[kind][place] = int(found[0])

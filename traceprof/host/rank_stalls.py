@@ -22,7 +22,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
-from traceprof.run.steady_steps import covered_per_step
+from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.machines import Cores
     from traceprof.run.rank import Rank, Window
+    from traceprof.run.steady_steps import OnlyStep
 
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
 PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"
@@ -55,6 +56,7 @@ class RankStalls(Record, frozen=True):
     longest_ns: int  # the length of the longest stall, its usual time included
     idle_ns: int  # how much of the rank's idle time is stalled: that cause of `idle_causes`
     idle_per_step_ns: int | None  # how much of it the mean steady step holds; None without steps
+    only_step: OnlyStep | None  # the step in which it stalls, if that is only one of several
     coverage: float  # the share of idle time whose next operation has a known launch
     start_ns: Int64  # int64[n], when each stall began
     end_ns: Int64
@@ -110,6 +112,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         longest_ns=int(lengths.max(initial=0)),
         idle_ns=0 if causes is None else causes.within(window)[IdleCause.STALLED],
         idle_per_step_ns=covered_per_step(rank, window, idle),
+        only_step=only_step(rank, window, idle),
         coverage=0.0 if causes is None else causes.coverage(window),
         start_ns=stalls.start_ns[rows],
         end_ns=stalls.end_ns[rows],

@@ -224,6 +224,33 @@ def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | No
     return in_step / whole_ns if in_step is not None and whole_ns else None
 
 
+MIN_ONCE = 0.9
+"""The share of some time that lies in one step, from which on it happened once."""
+
+
+class OnlyStep(Record, frozen=True):
+    """The step in which something happened, of several."""
+
+    number: int  # as `--steps` counts them
+    num_steps: int
+
+
+def only_step(rank: Rank, window: Window, covered: Intervals) -> OnlyStep | None:
+    """Return the one step of a window in which some time lies; None if it recurs.
+
+    Under `MIN_STEPS` steps nothing shows whether it recurs: None, too.
+    """
+    steps, judged = rank.steps, steady_steps(rank, window).judged
+    if steps is None or len(judged) < MIN_STEPS:
+        return None
+    in_step = intervals.covered_within(covered, steps.start_ns[judged], steps.end_ns[judged])
+    whole_ns = intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+    most = int(np.argmax(in_step))
+    if not in_step[most] or in_step[most] < MIN_ONCE * whole_ns:
+        return None
+    return OnlyStep(int(steps.number[judged[most]]), len(judged))
+
+
 def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     steps, none = rank.steps, np.empty(0, np.int64)
     whole = np.array([start_ns], np.int64), np.array([end_ns], np.int64)

@@ -107,7 +107,7 @@ def test_names_end_where_asked(
         if of_process:
             expected[process] = of_process
     with closing(opened(export)) as trace:
-        assert rows_of(trace.ranges(compiled, until=",")) == expected
+        assert rows_of(trace.ranges(compiled, until=re.compile(","))) == expected
 
 
 def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str, int]]]:

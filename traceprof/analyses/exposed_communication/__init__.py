@@ -31,7 +31,7 @@ from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.results import RankResult
 from traceprof.communication.messages import num_inside
 from traceprof.run.rank import CpuRank
-from traceprof.run.steady_steps import covered_per_step
+from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.units import duration
 
@@ -198,6 +198,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         operations=operations,
         host_operations=_host_operations(rank, window),
         is_pytorch=rank.program.is_pytorch,
+        only_step=only_step(rank, window, exposed),
         has_gpu=rank.device is not None,
         is_compute_known=rank.device is not None or len(rank.compute) > 0,
         how_to_collect=rank.trace.how_to_collect,

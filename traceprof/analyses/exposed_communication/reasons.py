@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses import remedies as shared
 from traceprof.analyses.links import link_findings
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.messages import (
@@ -365,10 +366,7 @@ class Remedy(Enum):
         " computing while the host had not launched it yet. See gpu-idle and"
         " host-sync for what holds the host up"
     )
-    OWN_COMMUNICATORS = (
-        "Give operations that do not depend on each other streams and communicators of their own:"
-        " see nccl-serialization"
-    )
+    OWN_GROUPS = shared.OWN_GROUPS
     COMPUTE_MEANWHILE = (
         "Give the GPU something else to do meanwhile: start the operation earlier, or split the"
         " batch in two, so that one half computes while the other communicates"
@@ -399,8 +397,8 @@ class Remedy(Enum):
         " static_graph=True where the graph does not change, and no_sync() on all but the last"
         " micro-batch when accumulating gradients"
     )
-    HALF_THE_BYTES = link_findings.HALF_THE_BYTES
-    FEWER_REDUCTIONS = link_findings.FEWER_REDUCTIONS
+    HALF_THE_BYTES = shared.HALF_THE_BYTES
+    FEWER_REDUCTIONS = shared.FEWER_REDUCTIONS
     PREFETCH = (
         "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
     )
@@ -430,8 +428,8 @@ _SHORTER = {
 _GENERAL = {
     Reason.WAITING: Remedy.HELP_LATE_RANK,
     Reason.LATE_LAUNCH: Remedy.LAUNCH_EARLIER,
-    Reason.QUEUED: Remedy.OWN_COMMUNICATORS,
-    Reason.SAME_STREAM: Remedy.OWN_COMMUNICATORS,
+    Reason.QUEUED: Remedy.OWN_GROUPS,
+    Reason.SAME_STREAM: Remedy.OWN_GROUPS,
     Reason.NEEDED_AT_ONCE: Remedy.COMPUTE_MEANWHILE,
     Reason.LATE_INPUT: Remedy.LATE_INPUT,
     Reason.TRANSFER: Remedy.SEND_LESS,
@@ -444,15 +442,13 @@ _GIVE_ALL = (
     " one rank alone does not show"
 )
 _SYNCHRONIZE_CLOCKS = (
-    "Waiting for a late rank cannot be measured: the clocks of the machines"
-    " cannot be compared precisely enough. Synchronize them (PTP, or chrony"
-    " against one server) before recording again"
+    "Synchronize the clocks of the machines (PTP, or chrony against one server) and record again:"
+    " they cannot be compared precisely enough to measure waits for a late rank"
 )
 _CLOCKS_DISAGREE = (
-    "The reasons are unknown: operations start before the calls that"
-    " launched them, or end after the host has read their results, so the"
-    " report's clocks of GPU and host disagree."
-    " Record again with a newer profiler or driver"
+    "Record again with a newer profiler or driver: operations start before the calls that launched"
+    " them, or end after the host has read their results, so the report's clocks of GPU and host"
+    " disagree"
 )
 _SLOWEST_FIRST = (
     "Look at the slowest ranks first: an operation ends only after the last"
@@ -532,8 +528,8 @@ def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect)
     elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & main:
         how = how_to_collect(Part.EVENT_RECORDS)
         texts.append(
-            "What operations waited for was inferred from the order of launches alone. Event"
-            f" records show it, and which kernels wait for them: record with {how}"
+            f"Record events, too ({how}): they show what operations waited for, which the order of"
+            " launches alone does not tell, and which kernels wait for them"
         )
     why = operations.waiting.why_unknown
     if why == ALONE and operations.has_others:

@@ -21,7 +21,7 @@ from traceprof.errors import one_line
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host.places import PlaceKind, places, places_of_calls
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
-from traceprof.run.steady_steps import covered_per_step
+from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
@@ -182,8 +182,8 @@ SAME_STREAM_H2D = CopyCause(
     "they cannot be hidden on that stream",
     "prefetch: copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
     " wait_stream() and record_stream() before its use",
-    "cudaMemcpyAsync on a second stream into a second buffer meanwhile, and cudaStreamWaitEvent"
-    " before its use",
+    "copy with cudaMemcpyAsync on a second stream into a second buffer meanwhile, and"
+    " cudaStreamWaitEvent before its use",
 )
 OTHER_STREAM_H2D = CopyCause(
     "from pinned host memory, on another stream than the compute after it",
@@ -197,7 +197,8 @@ SAME_STREAM_D2H = CopyCause(
     "they cannot be hidden on that stream",
     "read results late: copy on a stream of its own with non_blocking=True while the next step"
     " computes, and wait for its event a step later",
-    "cudaMemcpyAsync on a second stream while the next kernels run, and read the result after them",
+    "copy with cudaMemcpyAsync on a second stream while the next kernels run, and read the result"
+    " after them",
 )
 _LAUNCH_FIRST = "launch the next kernels before you wait for the copy"
 OTHER_STREAM_D2H = CopyCause(
@@ -451,6 +452,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         parts=parts,
         beside=beside,
         is_pytorch=rank.program.is_pytorch,
+        only_step=only_step(rank, window, exposed),
     )
 
 

@@ -20,7 +20,7 @@ from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import allocations
 from traceprof.kernel_names import readable
 from traceprof.run.rank import Window
-from traceprof.run.steady_steps import covered_in_mean, covered_per_step
+from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.trace import KINETO_FORMAT
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
     from traceprof.host.thread_evidence import Allocations
     from traceprof.run.rank import Rank
+    from traceprof.run.steady_steps import OnlyStep
 
 
 class WithCauses(Protocol):
@@ -51,6 +52,8 @@ FASTEST_LAUNCHES = "launch=0"
 """A limit that no change reaches."""
 MIN_SHARE = 0.15
 """Of the idle time: a smaller cause is not mentioned, and nothing is assumed of it."""
+_NOT_RECURRING = {IdleCause.SETUP, IdleCause.TURNAROUND, IdleCause.UNKNOWN}
+"""Causes whose advice is for what happens once, or for any gap."""
 _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
@@ -151,6 +154,11 @@ class GpuIdleMetrics(f.Metrics):
         "what makes most of `per_step_ns`, where what makes most of `idle_ns` is no considerable"
         " part of it; else null",
     ]
+    host_in: Annotated[
+        str | None,
+        "what the host was in during the largest cause, or `step_cause` where that is known: the"
+        " innermost range, operator or call that makes much of it; null without one",
+    ]
     coverage: Annotated[
         f.Fraction,
         "the share of the idle time before operations with a known launch, or before pages of"
@@ -204,6 +212,7 @@ class GpuIdleResult(RankResult, frozen=True):
     reads_pages: bool
     launches_graphs: bool  # whether most kernels belong to CUDA graphs
     place: str | None  # the range in which the host was for most of the largest cause
+    once: Mapping[IdleCause, OnlyStep]  # causes that happened in one step only, of several
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:
@@ -240,6 +249,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     matter = _that_matter(IdleCause, by_cause, idle_ns)
     in_all, in_most = (max(IdleCause, key=of.__getitem__) for of in (by_cause, in_step))
     is_other = in_step[in_all] < MIN_SHARE * sum(in_step.values())
+    named = {cause: details(rank, window, cause) for cause in {*matter, in_all, in_most}}
+    main = in_most if is_other else in_all
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
@@ -247,6 +258,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         others_ns=_others_ns(rank, idle),
         per_step_ns=_per_step_ns(rank, window),
         step_cause=in_most.value if is_other else None,
+        host_in=next(reversed(_worth(named[main], by_cause[main])), None),
         coverage=causes.coverage(window),
     )
     return GpuIdleResult(
@@ -255,7 +267,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         metrics=metrics,
         unknown_ns=(unlaunched, silent),
         in_step=in_step,
-        details={cause: details(rank, window, cause) for cause in {*matter, in_most}},
+        details=named,
         evidence=_evidence(rank, idle, causes, in_all),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
@@ -268,6 +280,11 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
         launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
         place=_place(rank, window, in_all),
+        once={
+            cause: step
+            for cause in {*matter, in_most} - _NOT_RECURRING
+            if (step := only_step(rank, window, causes.of(cause))) is not None
+        },
     )
 
 
@@ -354,6 +371,11 @@ def _that_matter(
     return [cause for cause in causes if by_cause[cause] >= least]
 
 
+def _worth(rows: Iterable[IdleDetail], cause_ns: int) -> list[str]:
+    """Return the names of what makes a considerable part of a cause, longest first."""
+    return [row.name for row in rows if row.ns >= MIN_SHARE * cause_ns]
+
+
 def _evidence(
     rank: Rank, idle: intervals.Intervals, causes: IdleCauses, main: IdleCause
 ) -> tuple[f.Evidence, ...]:
@@ -411,7 +433,7 @@ def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     if cause is IdleCause.ALLOCATION and allocated.is_uncached:
         num, launches = allocated.num_allocations, allocated.num_launches
         return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
-    worth = [detail.name for detail in rows if detail.ns >= MIN_SHARE * result.by_cause[cause]]
+    worth = _worth(rows, result.by_cause[cause])
     return f" ({', '.join(worth)})" if worth else ""
 
 
@@ -451,6 +473,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         longest=longest,
         once=_once(result, IdleCause.WAITING),
         launches_graphs=result.launches_graphs,
+        in_one_step=result.once,
     )
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
     return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.remedies import (
+    COLLECT,
+    CORES,
+    CUDA_GRAPH,
+    GRAPHS,
+    LOAD_CHEAPER,
+    PIN,
+    READ_LATE,
+    SLEEPS_FOR,
+    TAKE_OUT,
+    THREADS,
+)
+from traceprof.analyses.results import look_at
 from traceprof.findings import bullets
 from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
@@ -15,13 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from traceprof.host.thread_evidence import Allocations
+    from traceprof.run.steady_steps import OnlyStep
 
 Advice = dict[IdleCause, tuple[str, ...]]
 
-SLEEPS_FOR = (
-    "Find what the launching thread sleeps for (a lock that another thread holds, a file, a socket,"
-    " another process), and let a thread that launches nothing wait for it"
-)
 _ANY_PROGRAM: Advice = {
     IdleCause.TURNAROUND: (
         (
@@ -47,14 +58,7 @@ _ANY_PROGRAM: Advice = {
             " once before the part that must be fast"
         ),
     ),
-    IdleCause.STALLED: (
-        (
-            "The host's thread was held up: give each rank cores of its own"
-            " (numactl, srun --cpu-bind=cores, deepspeed --bind_cores_to_rank),"
-            " keep the total number of threads of all ranks below the number of"
-            " cores (OMP_NUM_THREADS), and raise a container's CPU quota"
-        ),
-    ),
+    IdleCause.STALLED: (CORES, THREADS),
     IdleCause.WAITING: (SLEEPS_FOR,),
     IdleCause.HOST_CODE: (
         (
@@ -89,17 +93,8 @@ _PROFILER = (
     "torch.profiler itself takes time on the host, operator by operator, which counts as launching"
     " here: time a step that is not recorded first"
 )
-_OVERLAP_COPY = (
-    "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True) on a"
-    " stream of its own"
-)
-_LOAD_CHEAPER = (
-    "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed samples,"
-    " read from local disks"
-)
-_GRAPHS = (
-    "Launch many kernels at once with CUDA graphs: torch.compile(mode='reduce-overhead') (PyTorch"
-    " 2.0) or torch.cuda.make_graphed_callables (1.10)"
+_LET_LOAD = (
+    "Let processes load: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True)"
 )
 _DALI = (
     (
@@ -113,43 +108,21 @@ _DALI = (
 )
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
-        _GRAPHS,
+        GRAPHS,
         (
             "Launch fewer, larger kernels: torch.compile fuses them, and a larger batch gives each"
             " more to do"
         ),
     ),
-    IdleCause.SYNC: (
-        (
-            "Take .item(), .cpu(), print(tensor), nonzero() and boolean masks out of the step, or"
-            " do them every N steps; torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) names"
-            " the lines"
-        ),
-        (
-            "Read results late: copy to pinned memory with non_blocking=True, and wait for the"
-            " event of the step before"
-        ),
-    ),
-    IdleCause.DATA_LOADING: (
-        (
-            "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
-            " persistent_workers=True)"
-        ),
-        _OVERLAP_COPY,
-        _LOAD_CHEAPER,
-    ),
+    IdleCause.SYNC: (TAKE_OUT, READ_LATE),
+    IdleCause.DATA_LOADING: (_LET_LOAD, PIN, LOAD_CHEAPER),
     IdleCause.WAITING: (
         (
             "If this is a data loader's queue, record with python -m instrument, which names data"
             " loading and steps"
         ),
     ),
-    IdleCause.STALLED: (
-        (
-            "Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
-            " gc.collect() every N steps on all ranks at once"
-        ),
-    ),
+    IdleCause.STALLED: (COLLECT,),
     IdleCause.HOST_CODE: (
         (
             "Logging, checkpoints and Python between launches hold the GPU up: do them every N"
@@ -159,12 +132,9 @@ _PYTORCH: Advice = {
     ),
 }
 _OTHER: Advice = {
-    IdleCause.DATA_LOADING: (_LOAD_CHEAPER,),
+    IdleCause.DATA_LOADING: (LOAD_CHEAPER,),
     IdleCause.LAUNCH_BOUND: (
-        (
-            "Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
-            " (CUDA 10)"
-        ),
+        CUDA_GRAPH,
         "Launch fewer, larger kernels: fuse small ones, and give each more to do",
     ),
     IdleCause.SYNC: (
@@ -196,11 +166,6 @@ _CACHE_IS_EMPTY = (
     ),
     "In the first steps this is normal: they allocate memory that later steps reuse",
 )
-_NO_MALLOC = (
-    "No GPU memory was allocated: pin host buffers once and reuse them,"
-    " instead of calling .pin_memory() in each step; no"
-    " torch.cuda.empty_cache() in the loop"
-)
 _CACHE_IS_OFF = (
     (
         "PyTorch's cache of memory is off: operations call {malloc} for what they need. Unset"
@@ -217,13 +182,9 @@ _KEEP_WORKERS = (
     " out batches of unequal length; more workers help only where cores idle (`traceprof doctor`"
     " counts them)"
 )
-_LET_LOAD = (
-    "The training's own thread loads: let processes do it, DataLoader(num_workers=…,"
-    " prefetch_factor=4, persistent_workers=True)"
-)
 SINGLE, MULTI = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 BY_LOADER: dict[str, tuple[str, ...]] = {
-    SINGLE: (_LET_LOAD, _LOAD_CHEAPER),
+    SINGLE: (_LET_LOAD, LOAD_CHEAPER),
     MULTI: (_WORKERS_SLOW, _KEEP_WORKERS),
 }
 """What to do by the class of the iterator that the training waited for."""
@@ -240,12 +201,7 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
             " waits for it here"
         ),
     ),
-    PlaceKind.COLLECTION: (
-        (
-            "Choose when to collect garbage: gc.freeze() after the first step, gc.disable(), and"
-            " gc.collect() every N steps on all ranks at once"
-        ),
-    ),
+    PlaceKind.COLLECTION: (COLLECT,),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
 _LOADS = lazy(r"first launches|Loading|Module|Library")
@@ -308,6 +264,7 @@ def advice(
     longest: Mapping[IdleCause, str],
     once: str = "",
     launches_graphs: bool = False,
+    in_one_step: Mapping[IdleCause, OnlyStep] = MappingProxyType({}),
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -325,12 +282,22 @@ def advice(
         longest: where the host was longest, by cause: a range, an operator, a call.
         once: where and for how long the host slept or was silent at once, for most of that time.
         launches_graphs: whether most kernels belong to CUDA graphs.
+        in_one_step: causes that happened in one step of several: no remedy is for them.
     """
-    lines = [
+    # Evaluations and checkpoints are rare by nature: their remedies are for that.
+    is_rare = kind_of(longest.get(IdleCause.HOST_CODE, "")) in BY_PLACE
+    once_only = {*in_one_step} - ({IdleCause.HOST_CODE} if is_rare else set())
+    looks = [
+        look_at(in_one_step[cause], because(cause, reads_pages=reads_pages))
+        for cause in causes
+        if cause in once_only
+    ]
+    causes = [cause for cause in causes if cause not in once_only]
+    lines = looks + [
         line
         for cause in causes
         for line in (
-            (_NO_MALLOC,)
+            _CACHE_IS_EMPTY[1:]
             if cause is IdleCause.ALLOCATION and is_pytorch and not allocated.num_allocations
             else _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
@@ -346,8 +313,8 @@ def advice(
             if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
             else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
-        if has_pageable or line != _OVERLAP_COPY
-        if not launches_graphs or line != _GRAPHS
+        if has_pageable or line != PIN
+        if not launches_graphs or line != GRAPHS
     ]
     if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in held:
         lines.append(_EVENTS.format(how_to_collect(Part.EVENT_RECORDS)))
@@ -409,10 +376,9 @@ def page_advice() -> str:
             of_torch = (
                 *_of_cache(is_off=True, is_hip=False),
                 *_of_cache(is_off=False, is_hip=False),
-                _NO_MALLOC,
             )
         if cause is IdleCause.DATA_LOADING:
-            of_torch = (*of_torch, *BY_LOADER[SINGLE][:1], *BY_LOADER[MULTI])
+            of_torch = (*of_torch, *BY_LOADER[MULTI])
         if cause is IdleCause.HOST_CODE:
             of_torch = (*of_torch, *(line for lines in BY_PLACE.values() for line in lines))
         torch = [f"{line} (PyTorch)" for line in of_torch]

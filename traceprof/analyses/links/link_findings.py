@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof import findings as f
+from traceprof.analyses.remedies import FEWER_REDUCTIONS, HALF_THE_BYTES, MERGE, PREFETCH
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -180,23 +181,13 @@ ASSUMED_ADVICE = (
     " load), `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and"
     " give the real rate if it differs"
 )
-HALF_THE_BYTES = (
-    "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-    ".bf16_compress_hook"
-)
-FEWER_REDUCTIONS = (
-    "Reduce gradients less often: accumulate those of several micro-batches under DDP's no_sync()"
-)
 SATURATED_ADVICE = {
     "pcie": (
         (
             "Move fewer bytes over PCIe: keep what is needed again on the GPU, copy uint8 or bf16"
             " and convert there, decode and augment on the GPU (NVIDIA DALI)"
         ),
-        (
-            "Hide the copies: prefetch the next batch on a stream of its own, from pinned memory"
-            " with .to(device, non_blocking=True)"
-        ),
+        PREFETCH,
         (
             "If gradients or activations also cross PCIe: put ranks that communicate most on GPUs"
             " with NVLink between them (`nvidia-smi topo -m`)"
@@ -227,10 +218,7 @@ UNDERUSED_ADVICE = {
     ),
     "nvlink": (
         _RANKS_FIRST,
-        (
-            "Many small operations pay latency, not bandwidth: larger buckets (bucket_cap_mb),"
-            " coalesced or flattened tensors"
-        ),
+        MERGE,
         (
             "Check with nccl-tests and NCCL_DEBUG=INFO that NCCL takes NVLink (P2P/CUMEM or"
             " P2P/IPC, not SHM or NET): NCCL_P2P_DISABLE unset, NCCL_P2P_LEVEL=NVL or higher"

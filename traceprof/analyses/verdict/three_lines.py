@@ -14,6 +14,7 @@ from msgspec import Struct
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.steps import counted_steps
+from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
@@ -61,7 +62,6 @@ _EXPOSED = {
     "needed_at_once": "compute needs it at once",
     "late_input": "its input comes late",
     "transfer": "it takes longer than the compute beside it",
-    "unknown": "no reason is known",
 }
 _CLAIMS = {
     "exposed-copy": "copies that nothing hides",
@@ -84,6 +84,11 @@ _CLAIMS = {
     "link-underused": "transfers far below the link's speed",
 }
 
+_UNFUSED = {  # by the advice that comes first
+    ATTENTION: "Attention that is not one kernel",
+    LAYOUT: "Changes of layout around convolutions",
+    OPTIMIZER: "An optimizer that is not fused",
+}
 _GAINS_BESIDE = {
     "communication=0": "kernels beside communication become faster, too",
     "copies-hidden": "the calls that make the copies go, too",
@@ -149,7 +154,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     if more and left >= len(more.split()) + _MIN_ACTION:
         gain, left = f"{gain}; {more}", left - len(more.split())
     action = short_action(causes[0] if inside is None else inside[1], min(left, _MAX_ACTION))
-    return ThreeLines(problem, action, gain, trust)
+    return ThreeLines(problem, action, None if action is None else gain, trust)
 
 
 def _of_phase(phase: RunResult, finding: Finding, name: str) -> tuple[str, str | None, str | None]:
@@ -169,7 +174,7 @@ def _unjudged(analysis: RunResult) -> ThreeLines | None:
         return ThreeLines(_NO_OPERATION, f"Record them: {record}", None, None)
     lost = lost_lines(analysis.completeness)
     if lost:
-        return ThreeLines(lost[0], "record fewer steps at a time, and again", None, None)
+        return ThreeLines(lost[0], "Record fewer steps at a time, and again", None, None)
     if _has_one_operation(analysis):
         return ThreeLines(_ONE_OPERATION, "Record some steps of the work", None, None)
     return None
@@ -289,7 +294,7 @@ def why_more(finding: Finding, per_step_ns: int) -> str | None:
 _SENTENCES = {
     "gpu-idle": "The GPU{of_rank} idles {cost}: {idle}{place}.",
     "exposed-communication": (
-        "Communication{of_rank} that no compute hides takes {cost}, mostly since {exposed}."
+        "Communication{of_rank} that no compute hides takes {cost}{exposed}."
     ),
     "host-sync": "The host waits for the GPU{api}, and the GPU{of_rank} then idles {cost}.",
     "straggler": "Every rank waits for rank {rank}, which arrives last: {cost}.",
@@ -297,7 +302,7 @@ _SENTENCES = {
     "slower": "Rank {rank} computes {slower} times as long as its {peers}.",
     "changing": "Ranks compute unequally long, another one longest each time: {cost}.",
     "longest-stage": "Stage {stage} of the pipeline computes longest; the others wait: {cost}.",
-    "attention": "Attention that is not one kernel, and other unfused kernels, cost {cost}.",
+    "unfused": "{unfused}, and other unfused kernels, cost {cost}.",
     "few-cores": "Too few cores for the hosts of {ranks}: calls that are held up take {cost}.",
     "other": "{title}: {cost}.",
     "claim": "{cost}{on_rank} goes to {claim}.",
@@ -306,10 +311,10 @@ _SENTENCES = {
 
 def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     several, cause = len(analysis.breakdown) > 1, cause_of(finding) or "unknown"
-    is_attention = finding.id == "unfused-kernels" and finding.title.startswith("attention")
+    unfused = _UNFUSED.get(finding.advice[0]) if finding.id == "unfused-kernels" else None
     other = "claim" if finding.id in _CLAIMS else "other"
     api = finding.metrics.get("api")
-    form = "attention" if is_attention else finding.id if finding.id in _SENTENCES else other
+    form = "unfused" if unfused else finding.id if finding.id in _SENTENCES else other
     if form == "uneven-kernels" and finding.metrics.get("is_constant") is False:
         form = "changing"
     peers = _peers(finding) if form == "uneven-kernels" else None
@@ -332,11 +337,14 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         peers=peers,
         slower=f"{finding.metrics.get('slower') or 0:.2f}",
         idle=_IDLE.get(cause, _IDLE["unknown"]),
-        exposed=_EXPOSED.get(cause, _EXPOSED["unknown"]),
+        exposed=f", mostly since {_EXPOSED[cause]}"
+        if cause in _EXPOSED
+        else "; the report does not show why",
         place=_place(finding),
         api=f" ({api})" if isinstance(api, str) else "",
         title=_within(one_line(finding.title), _MAX_ACTION),
         claim=_CLAIMS.get(finding.id),
+        unfused=unfused,
     )
 
 
@@ -371,21 +379,22 @@ def small_fixes(findings: Sequence[Finding]) -> str | None:
 
 
 def _place(finding: Finding) -> str:
-    """Return the name in its title's parentheses, else the range around most of a finding."""
-    of_step = finding.metrics.get("step_cause") is not None  # the title says it after the others
-    clause = finding.title.rpartition("; but ")[2] if of_step else finding.title.partition(";")[0]
-    named = re.search(r"\(((?:[^()]|\([^()]*\))*)\)", clause)
-    name = re.split(r", (?![^(]*\))", named[1])[-1].strip() if named is not None else ""
-    name = re.sub(r"#[A-Za-z_]\w*\.\S*\Z", "", name)  # Optimizer.step#Adam.step
-    if not name or len(name) > _MAX_PLACE or name[0].isdigit():
-        name = "" if of_step else one_line(finding.place or "", _MAX_PLACE)
+    """Return what the host was in, else the range around most of a finding."""
+    # Optimizer.step#Adam.step
+    name = re.sub(r"#[A-Za-z_]\w*\.\S*\Z", "", one_line(str(finding.metrics.get("host_in") or "")))
+    if not name or len(name) > _MAX_PLACE:
+        name = (
+            "" if finding.metrics.get("step_cause") else one_line(finding.place or "", _MAX_PLACE)
+        )
     return f" ({_within(name, _MAX_PLACE_WORDS)})" if name else ""
 
 
 def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
-    """Return the first advice that is an action, without what explains it."""
+    """Return the first advice that is an action, without what explains it; None if none is due."""
     for advice in map(one_line, finding.advice):
         text = _COUNTED.sub("", advice)
+        if text.startswith(_NOTHING_TO_DO):
+            return None
         if not text.startswith(_NO_ACTION):
             word, _, rest = text.partition(" ")
             text = f"{word.capitalize()} {rest}" if word.isalpha() and word.islower() else text
@@ -398,6 +407,7 @@ _COUNTED = re.compile(
     r"^\d.*?\): ((?:they|each module's) [^;]*; )?|^(?:The|They|No|Set-up) [^:;]*[:;] "
 )
 _NO_ACTION = ("torch.profiler itself", "they ")
+_NOTHING_TO_DO = "In the first steps this is normal"
 
 
 def _within(text: str, max_words: int) -> str:

@@ -333,8 +333,10 @@ class Annotations(Record, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def matching(self, pattern: re.Pattern[str], until: str = "") -> NamedRanges:
-        """Annotations with a match in their name, by start, then end; names end before `until`."""
+    def matching(
+        self, pattern: re.Pattern[str], until: re.Pattern[str] | None = None
+    ) -> NamedRanges:
+        """Annotations with a match in their name, by start, then end; names end at `until`."""
         numbers = distinct_values(self.name).tolist()
         name_of = {number: name_until(self.names[number], until) for number in numbers}
         numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]

@@ -314,7 +314,10 @@ class KinetoTrace(Trace):
         return read_label_ranges(self._annotations)
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
+        self,
+        matching: re.Pattern[str],
+        process: int | None = None,
+        until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
         """Return the annotations with a match in their name, by process."""
         named = {

@@ -20,6 +20,7 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable
 
     import numpy.typing as npt
@@ -90,9 +91,13 @@ class LabelRanges(Record, frozen=True):
         return np.fromiter(numbers, np.int64, len(self.texts))
 
 
-def name_until(name: str, until: str) -> str:
-    """Return a name up to where `until` begins; all of it where `until` is empty."""
-    return name.partition(until)[0] if until else name
+OF_CALL = lazy(r", (?:(?:stashed )?seq|op_id|sizes|input_op_ids) = ")
+"""What PyTorch's `emit_nvtx` adds behind the name of an operator begins so."""
+
+
+def name_until(name: str, until: re.Pattern[str] | None) -> str:
+    """Return a name up to the first match of `until`; all of it without one."""
+    return name if until is None else until.split(name, 1)[0]
 
 
 def labelled(

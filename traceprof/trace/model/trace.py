@@ -226,14 +226,17 @@ class Trace(Protocol):
         return False
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
+        self,
+        matching: re.Pattern[str],
+        process: int | None = None,
+        until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
         """Return the NVTX ranges with a match in their name, by process: of one, or of all.
 
         Args:
             matching: searched for in each name.
             process: the requested one; None for all.
-            until: names end before this text; the rest need not be read.
+            until: names end where it first matches; the rest need not be read.
         """
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:

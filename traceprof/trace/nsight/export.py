@@ -454,7 +454,10 @@ class NsightTrace(Trace):
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
+        self,
+        matching: re.Pattern[str],
+        process: int | None = None,
+        until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `nvtx_names.ranges_named`."""
         events = self._nvtx_events

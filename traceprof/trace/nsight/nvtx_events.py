@@ -142,7 +142,10 @@ class Events(Record, frozen=True, dict=True):
         return end
 
     def matching(
-        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
+        self,
+        matching: re.Pattern[str],
+        process: int | None = None,
+        until: re.Pattern[str] | None = None,
     ) -> tuple[Int64, Int64, list[str]]:
         """Ranges with a match in their names, int64[m], and their names as of `numbered_names`.
 
@@ -194,7 +197,9 @@ class Events(Record, frozen=True, dict=True):
         in_order: list[str] = np.array([*names, ""], object)[number].tolist()
         return in_order
 
-    def numbered_names(self, rows: Int64, until: str = "") -> tuple[Int64, list[str]]:
+    def numbered_names(
+        self, rows: Int64, until: re.Pattern[str] | None = None
+    ) -> tuple[Int64, list[str]]:
         """Names of rows as numbers, int64[m]: millions of rows have few names.
 
         The second result has the names by number; a name may occur twice. Names end where `until`

@@ -227,7 +227,10 @@ _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
 def ranges_named(
-    events: Events, matching: re.Pattern[str], process: int | None = None, until: str = ""
+    events: Events,
+    matching: re.Pattern[str],
+    process: int | None = None,
+    until: re.Pattern[str] | None = None,
 ) -> dict[int, NamedRanges]:
     """Push/pop and start/end ranges by process (globalPid) with a match in their names.
 
