@@ -86,7 +86,7 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 
 
 SHARED_BY_ANALYSES = {"compute_parts", "gradient_buckets", "rank_work", "steps"}
-BASE_OF_ANALYSES = {"__init__", "hidden", "measurements", "registry", "results"}
+BASE_OF_ANALYSES = {"__init__", "hidden", "measurements", "registry", "remedies", "results"}
 
 
 def test_analyses_has_at_its_root_what_is_registered_and_what_that_shares() -> None:
