@@ -92,7 +92,7 @@ def test_a_rank_that_is_always_slower_is_named(excess: float, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("shape", [*SOME, *long_after(0, [s for s in SHAPES if s not in SOME])])
-@pytest.mark.parametrize("excess", [0.01, 0.02, 0.05, 0.2, 1.0])
+@pytest.mark.parametrize("excess", [0.01, 0.02, 0.1, 0.2, 1.0])
 def test_ranks_that_take_turns_are_no_constant_excess(
     excess: float, shape: tuple[int, int]
 ) -> None:
@@ -104,9 +104,7 @@ def test_ranks_that_take_turns_are_no_constant_excess(
         return  # nobody can tell
     if num_ranks > 2 and num_steps >= 6:
         assert not any(excess_.is_constant for excess_ in found.excesses)
-        if excess == 0.2:
-            return  # the least that is seen
-        assert len(found.excesses) == (excess > 0.2)
+        assert len(found.excesses) == (excess >= 0.1)
         if found.excesses:
             assert found.excesses[0].is_constant is False
             mean = np.mean([row.compute_ns for row in found.ranks])

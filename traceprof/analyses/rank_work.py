@@ -7,7 +7,9 @@ differ from each other and from step to step, at least 1 % of the compute.
 
 An excess is *constant* where the median over the steps is beyond three times the noise; beyond
 20 % neither noise nor several steps are needed. It *changes* where in most parts of steps (between
-two meetings of the ranks) some rank is 20 % beyond the others.
+two meetings of the ranks) some rank is 20 % beyond the others; or less where the rank that is the
+longest by three quarters of the kernels of a part is so by the last quarter, too: for equal ranks
+that is nothing, on average.
 """
 
 from __future__ import annotations
@@ -58,6 +60,14 @@ _FAR_MORE = 2  # times the median of the waiting that ranks make
 _MAX_PARTS = 256  # of a step: neighbours of more are taken together
 _FEW = 6  # ranks of which none is further off by chance
 _ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
+NUM_FOLDS = 4
+"""Groups of the kernels of a part, of which three say which rank is the longest."""
+MIN_CHANGING = 0.05
+"""The share of the compute that a changing excess must be that is not certain."""
+MIN_STANDARD_ERRORS = 4.0
+"""Standard errors over the steps that it must be above 0."""
+_MIN_CHANGING_STEPS = 6
+_TAKES_TURNS = 0.75  # of such an excess one rank has no more
 
 
 class PeerSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -331,9 +341,9 @@ class _Table(Record, frozen=True):
 
     steps: Int64  # int64[s], indices of shared steps
     total_ns: Float64  # float64[s, r]
-    # float64[s, u, r], by part of the step between two meetings; not a number where peers do not
-    # run as many kernels
-    parts_ns: Float64
+    # float64[s, u, f, r], by part of the step between two meetings, and by fold; not a number where
+    # peers do not run as many kernels
+    folds_ns: Float64
     names_ns: Float64  # float64[s, k, r], by name
     names: tuple[tuple[str, str], ...]  # k names and categories
     num_of_name: Float64  # float64[k, r], kernels in a step
@@ -368,7 +378,7 @@ class _Tables(Record, frozen=True):
         return _Table(
             steps=steps,
             total_ns=total,
-            parts_ns=_parts(ranks, [self.steps.of_rank[member] for member in members], steps),
+            folds_ns=_folds(ranks, [self.steps.of_rank[member] for member in members], steps),
             names_ns=self.names_ns[at][:, steps].transpose(1, 2, 0),
             names=self.names,
             num_of_name=self.num_of_name[at].T,
@@ -428,23 +438,27 @@ def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
     )
 
 
-def _parts(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64) -> Float64:
-    """Return what peers take in each part of steps, float64[s, u, r]."""
+def _folds(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64) -> Float64:
+    """Return what peers take in each part of steps, by fold, float64[s, u, f, r]."""
     meets = np.append(0, np.cumsum(_meeting(ranks)))
     meets //= -(-(int(meets[-1]) + 1) // _MAX_PARTS)  # rounded up
     num_parts, num_steps = int(meets[-1]) + 1, len(steps)
-    length = np.zeros((num_steps * num_parts, len(ranks)))
+    length = np.zeros((num_steps * num_parts * NUM_FOLDS, len(ranks)))
     num = np.zeros((num_steps * num_parts, len(ranks)))
     for column, (rank, own_step) in enumerate(zip(ranks, of_rank, strict=True)):
         step, part, *_ = rank.places.unpacked
         at = np.searchsorted(steps, own_step[step])
         known = (own_step[step] >= 0) & (np.append(steps, -1)[at] == own_step[step])
         cell = at[known] * num_parts + meets[np.minimum(part[known], len(meets) - 1)]
-        length[:, column] = np.bincount(cell, rank.length_ns.values[known], len(length))
-        num[:, column] = np.bincount(cell, minlength=len(length))
-    most = num.max(axis=1)
-    length[num.min(axis=1) < (1 - SAME_WORK) * most] = np.nan
-    return length.reshape(num_steps, num_parts, len(ranks))
+        row = np.arange(len(cell))
+        begins = np.append(True, cell[1:] != cell[:-1])[: len(cell)]
+        fold = (row - np.maximum.accumulate(np.where(begins, row, 0))) % NUM_FOLDS
+        lengths = rank.length_ns.values[known]
+        length[:, column] = np.bincount(cell * NUM_FOLDS + fold, lengths, len(length))
+        num[:, column] = np.bincount(cell, minlength=len(num))
+    folds = length.reshape(-1, NUM_FOLDS, len(ranks))
+    folds[num.min(axis=1) < (1 - SAME_WORK) * num.max(axis=1)] = np.nan
+    return folds.reshape(num_steps, num_parts, NUM_FOLDS, len(ranks))
 
 
 def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
@@ -566,7 +580,7 @@ def _of_rank(
 
 def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None:
     """Return an excess of another rank in each part of a step; None without any."""
-    parts = own.parts_ns
+    parts = own.folds_ns.sum(axis=2)
     num_steps, num_parts, num_ranks = parts.shape
     known: Mask = np.all(np.isfinite(parts), axis=2)
     whole = np.where(known[:, :, np.newaxis], parts, 0.0)
@@ -579,12 +593,15 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
     is_far = known & (beyond.max(axis=2) > limit) & (typical > 0)
     weight = own.total_ns.mean(axis=1).sum() or 1.0
     cost = np.where(known, whole.max(axis=2) - whole.mean(axis=2), 0.0)
-    far_ns = float(whole.mean(axis=2)[is_far].sum())
     excess_ns = float(cost[is_far].sum()) / num_steps
-    if far_ns < _MOSTLY * weight or excess_ns < MIN_COST * own.step_ns or is_far.sum() < MIN_STEPS:
-        return None
+    is_certain = whole.mean(axis=2)[is_far].sum() >= _MOSTLY * weight and is_far.sum() >= MIN_STEPS
+    if not is_certain:
+        is_far, excess_ns = known, _held_out_ns(own.folds_ns, known)
     by_rank = np.bincount(longest[is_far], cost[is_far], num_ranks)
     column = int(by_rank.argmax())
+    takes_turns = is_certain or by_rank[column] <= _TAKES_TURNS * by_rank.sum()
+    if not takes_turns or excess_ns < MIN_COST * own.step_ns:
+        return None
     base = _of_rank(number, members, own, column, own.total_ns)
     by_step = np.zeros(own.num_shared)
     by_step[own.steps] = np.where(is_far & (longest == column), cost, 0.0).sum(axis=1)
@@ -597,6 +614,25 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
         by_step_ns=by_step,
         by_category_ns=_changing_categories(own),
     )
+
+
+def _held_out_ns(folds_ns: Float64, known: Mask) -> float:
+    """Return what the longest rank of a part takes beyond the mean, in a step; 0 if by chance.
+
+    Which rank that is is read from other kernels than what it takes.
+    """
+    num_steps, *_, num_ranks = folds_ns.shape
+    if num_steps < _MIN_CHANGING_STEPS:
+        return 0.0
+    folds = np.where(known[:, :, np.newaxis, np.newaxis], folds_ns, 0.0)
+    longest = (folds.sum(axis=2, keepdims=True) - folds).argmax(axis=3)[..., np.newaxis]
+    held_out = np.take_along_axis(folds, longest, axis=3)[..., 0] - folds.mean(axis=3)
+    by_step = held_out.reshape(num_steps, -1).sum(axis=1)
+    excess = float(by_step.mean())
+    error = float(by_step.std(ddof=1)) / num_steps**0.5
+    is_known = excess > MIN_STANDARD_ERRORS * error
+    compute = float(folds.sum()) / (num_steps * num_ranks)
+    return excess if is_known and excess >= MIN_CHANGING * compute else 0.0
 
 
 def _changing_categories(own: _Table) -> Mapping[str, float]:
