@@ -161,20 +161,8 @@ def add_facts(
     ]  # fmt: skip
     own = [member for member in members if kind(member["name"]) == kind(kernel["operation"])]
     alike = [other for other in here if kind(other["operation"]) == kind(kernel["operation"])]
-    alike.sort(key=lambda other: (other["launch"][0], other["start"], other["end"]))
     alone = len(alike) == 1
-    if not alone:
-        ids = list(dict.fromkeys(call.get("communicator") for call in own or members))
-        if len(ids) == len(alike) and None not in ids:
-            mine = ids[next(i for i, other in enumerate(alike) if other is kernel)]
-            own = [call for call in own if call["communicator"] == mine]
-            members_seen = [member for member in members if member["communicator"] == mine]
-            alone = True
-        else:
-            members_seen = members
-    else:
-        members_seen = members
-    chosen = own or members_seen
+    chosen = own or members
     strangers = {kind(member["name"]) for member in members} - {kind(e["operation"]) for e in here}
     for fact in ("communicator", "peer"):
         kernel[fact] = agreed(chosen, fact) if chosen else None
