@@ -304,7 +304,7 @@ def test_importing_traceprof_is_light() -> None:
 )
 def test_commands_import_what_they_need(arguments: list[str], absent: list[str]) -> None:
     never = [
-        *("pandas", "sqlite_utils", "jinja2", "pyarrow", "perfetto", "google.protobuf", "numpy.ma"),
+        *("pandas", "sqlite_utils", "jinja2", "pyarrow", "perfetto", "google.protobuf"),
         *("concurrent.futures", "difflib", "html", "traceprof.reports.html"),
         *("traceprof.trace.kineto.trace", "traceprof.trace.nsight.conversion"),
         *("traceprof.execution.many_reports", "traceprof.execution.analysis_future"),

@@ -333,6 +333,7 @@ def arrivals(
         communicator=column(-1 if communicator is None else 0, num),
         group=column(-1 if group is None else 0, num),
         stream=given.pop("stream", column(7, num)),
+        host_code={},
         **(defaults | given),
         cumulative_ns_at_start=parts,
         spent_at_end_ns=parts.copy(),

@@ -52,14 +52,31 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
 
 
-def details(measured: MeasuredRun, rank: int, cause: str) -> str:
+def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
     """Return the numbers behind a cause; empty if nothing else was measured."""
     if cause in {SLOWER, MORE_WORK}:
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
             longer = percent(metrics.slower - 1)
             return f"{longer} longer than its peers, {uneven_kernels.because(metrics)}"
+    if cause == SLOWER_COMPUTE:
+        return _longer_code(measured, rank, lateness_ns)
     return ""
+
+
+def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
+    """Return the operator that makes up half of a rank's lateness, or garbage collection."""
+    spent = {packed.others.rank: packed.others.host_code for packed in measured.arrivals}
+    own = spent.pop(rank, {})
+    longer_ns = {
+        name: ns - median_of([others.get(name, 0) for others in spent.values()])
+        for name, ns in own.items()
+        if spent
+    }
+    name = max(longer_ns, key=lambda name: longer_ns[name], default="")
+    if not name or 2 * longer_ns[name] < lateness_ns:
+        return ""
+    return f"{name}, {duration(int(longer_ns[name]))} more than elsewhere"
 
 
 MIN_STEPS = 6
@@ -245,7 +262,7 @@ def _run(measured: MeasuredRun) -> StragglerResult:
             share_per_step=_share_per_step(
                 lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
             ),
-            details=details(measured, lag.metrics.rank, lag.metrics.cause),
+            details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
         )
         for lag in _stragglers(ranks, arrivals, held)
     )

@@ -387,6 +387,32 @@ def code_within(
     return spent
 
 
+def innermost_code(
+    trace: Trace, process: int, times: Intervals, collections: Intervals
+) -> Mapping[str, int]:
+    """Operators that threads ran at these times, in ns by name, and garbage collections.
+
+    A nanosecond counts for the innermost operator, unless garbage was collected.
+    """
+    collected = intervals.covered_within(collections, times.start_ns, times.end_ns).sum()
+    spent = {"garbage collection": int(collected)} if collected else {}
+    code = trace.operators(process)
+    if code is None:
+        return spent
+    times = intervals.subtract(times, collections)
+    for thread in code.packed_thread.distinct.tolist():
+        rows = _rows_within(code, thread, times)
+        start, end, name = code.start_ns[rows], code.ends(rows), code.packed_name.at(rows)
+        order = np.lexsort((-end, start))
+        begin, stop, inner = nested(start[order], end[order]).innermost()
+        total = np.zeros(len(code.names), np.int64)
+        np.add.at(total, name[order][inner], intervals.covered_within(times, begin, stop))
+        for number in np.flatnonzero(total).tolist():
+            text = _text(code.names[number], "")
+            spent[text] = spent.get(text, 0) + int(total[number])
+    return spent
+
+
 def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> dict[str, int]:
     start = np.concatenate([code.start_ns[rows] for code, _, rows in parts])
     end = np.concatenate([code.ends(rows) for code, _, rows in parts])

@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
+from traceprof.host.host_code import innermost_code
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
+from traceprof.host.rank_stalls import garbage_collection
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
@@ -33,7 +35,7 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from traceprof.host.host_waits import SyncIdle
     from traceprof.host.idle_causes import IdleCauses
@@ -118,6 +120,9 @@ class Arrivals(Record, frozen=True):
     communicators: tuple[str, ...]  # NCCL's ids, and names of MPI's
     groups: tuple[str, ...]  # names of PyTorch's process groups
     num_kernels: int  # the number of kernels
+    # without a GPU, what forward, backward and optimizer ran in the part that findings are about:
+    # operators and garbage collections, in ns by name
+    host_code: Mapping[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -330,6 +335,12 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         communicators=(),
         groups=tuple(groups),
         num_kernels=0,
+        host_code=innermost_code(
+            rank.trace,
+            rank.process,
+            intervals.clip(rank.compute, window.start_ns, window.end_ns),
+            garbage_collection(rank),
+        ),
     )
 
 
