@@ -12,6 +12,7 @@ from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations import explanation
 from traceprof.analyses.verdict.headline import symptoms
+from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
@@ -187,7 +188,7 @@ def _drawing(finding: Finding, view: View, *, opened: bool) -> list[Component]:
 
 def _gain(finding: Finding, view: View) -> list[Component]:
     """Return what a step gains without a finding: a bar on the scale of a step, and its text."""
-    headline, (saving, unit) = view.analysis.result.headline, quoted(finding, view.unit)
+    headline, (saving, _) = view.analysis.result.headline, quoted(finding, view.unit)
     assert headline is not None  # noqa: S101  (there is one where something was found)
     step_ns = headline.step_ns
     least_ns = (saving.low_ns or 0) if saving is not None and saving.step_ns is not None else 0
@@ -210,7 +211,7 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     gained_ns = saving.step_ns if least_ns and saving is not None else most_ns
     of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
     if finding.elsewhere is not None:
-        of_step = f" of {duration(finding.elsewhere.step_ns)}, {unit}"
+        of_step = f" of {duration(finding.elsewhere.step_ns)}, {name_of_phase(finding)}"
     text = [html.Strong(saving_text(saving)), html.Span(of_step, className="note")]
     return [bar, html.Div(text, className="number")]
 

@@ -193,6 +193,17 @@ def test_steps_are_matched_by_time_and_not_by_number() -> None:
     assert found.excesses == ()
 
 
+def test_ranks_that_share_no_step_have_the_compute_of_their_own() -> None:
+    ranks = noisy(np.random.default_rng(7), 2, 8, ALL, 1)
+    later = ranks[0].end_ns[-1]
+    ranks[1] = replace(ranks[1], start_ns=ranks[1].start_ns + later, end_ns=ranks[1].end_ns + later)
+    found = work(ranks)
+    assert [row.num_steps for row in found.ranks] == [0, 0]
+    assert [row.compute_ns for row in found.ranks] == pytest.approx(
+        [rank.length_ns.values.sum() / 8 for rank in ranks], abs=1
+    )
+
+
 def test_peers_are_ranks_of_one_stage_that_reduce_together() -> None:
     ranks = noisy(np.random.default_rng(4), 8, 6, ALL, 1)
     stages = [0, 0, 1, 1, None, None, None, None]

@@ -22,6 +22,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Serve, box_of, drag, loaded, query, serving
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
+from tests.support.two_phases import LONGER, SHORTER, program
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
@@ -127,6 +128,12 @@ def test_a_narrow_window_has_no_horizontal_bar(page: Page, sample_url: str, modu
     for width in (640, 800):
         page.set_viewport_size({"width": width, "height": 400})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_gains_of_another_phase_fit(page: Page, serve: Serve, tmp_path: Path) -> None:
+    shown(page, serve(program(LONGER, SHORTER).write(tmp_path)))
+    expect(page.get_by_text("of 100 µs, second phase", exact=True)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 HOSTILE = (

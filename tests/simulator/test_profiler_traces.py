@@ -46,6 +46,7 @@ def findings(result: RunResult, without: Sequence[str] = ()) -> list[Any]:
             metrics["unknown_ns"] = number(metrics["unknown_ns"]) + number(
                 metrics.pop("host_code_ns")
             )
+            del metrics["host_in"]  # which may be such an operator
         rows.append((finding.id, finding.rank, finding.severity.name, repr(metrics)))
     return sorted(rows)
 

@@ -61,13 +61,14 @@ _MAX_PARTS = 256  # of a step: neighbours of more are taken together
 _FEW = 6  # ranks of which none is further off by chance
 _ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
 NUM_FOLDS = 4
-"""Groups of the kernels of a part, of which three say which rank is the longest."""
+"""Groups of the kernels of a part: three say which rank is the longest, one what it takes."""
 MIN_CHANGING = 0.05
 """The share of the compute that a changing excess must be that is not certain."""
 MIN_STANDARD_ERRORS = 4.0
 """Standard errors over the steps that it must be above 0."""
-_MIN_CHANGING_STEPS = 6
-_TAKES_TURNS = 0.75  # of such an excess one rank has no more
+MIN_CHANGING_STEPS = 6
+TAKES_TURNS = 0.75
+"""The share of such an excess that one rank has at most."""
 
 
 class PeerSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,7 +258,7 @@ def work_of(
                 stage=stages[index],
                 peers=None if compared is None else compared[0],
                 num_steps=len(mean),
-                compute_ns=round(float(mean.mean())) if len(mean) else 0,
+                compute_ns=round(float(mean.mean()) if len(mean) else _mean_of_own_steps(rank)),
                 forward_ns=passes[index][0],
                 backward_ns=passes[index][1],
                 excess_ns=None if compared is None else compared[1].excess_ns,
@@ -285,6 +286,10 @@ def work_of(
         tuple(sorted(excesses, key=lambda excess: -excess.excess_ns)),
         tuple(like.get(index, len(placed) + index) for index in range(len(placed))),
     )
+
+
+def _mean_of_own_steps(rank: PlacedKernels) -> float:
+    return float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
 
 
 class _Spread(NamedTuple):
@@ -599,7 +604,7 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
         is_far, excess_ns = known, _held_out_ns(own.folds_ns, known)
     by_rank = np.bincount(longest[is_far], cost[is_far], num_ranks)
     column = int(by_rank.argmax())
-    takes_turns = is_certain or by_rank[column] <= _TAKES_TURNS * by_rank.sum()
+    takes_turns = is_certain or by_rank[column] <= TAKES_TURNS * by_rank.sum()
     if not takes_turns or excess_ns < MIN_COST * own.step_ns:
         return None
     base = _of_rank(number, members, own, column, own.total_ns)
@@ -622,7 +627,7 @@ def _held_out_ns(folds_ns: Float64, known: Mask) -> float:
     Which rank that is is read from other kernels than what it takes.
     """
     num_steps, *_, num_ranks = folds_ns.shape
-    if num_steps < _MIN_CHANGING_STEPS:
+    if num_steps < MIN_CHANGING_STEPS:
         return 0.0
     folds = np.where(known[:, :, np.newaxis, np.newaxis], folds_ns, 0.0)
     longest = (folds.sum(axis=2, keepdims=True) - folds).argmax(axis=3)[..., np.newaxis]

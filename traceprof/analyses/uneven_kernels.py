@@ -382,6 +382,10 @@ PAGE = {
     "num_noise": f"{rank_work.NUM_NOISE:.0f}",
     "min_cost": percent(rank_work.MIN_COST),
     "certain": percent(rank_work.CERTAIN),
+    "min_changing": percent(rank_work.MIN_CHANGING),
+    "min_turn_steps": str(rank_work.MIN_CHANGING_STEPS),
+    "min_errors": f"{rank_work.MIN_STANDARD_ERRORS:.0f}",
+    "takes_turns": percent(rank_work.TAKES_TURNS),
     "min_lower_clock": percent(MIN_LOWER_CLOCK),
     "min_more_work": percent(MIN_MORE_WORK),
 }

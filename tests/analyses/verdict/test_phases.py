@@ -5,15 +5,16 @@ All times are planted, or computed a second time by `tests.reference.phases`.
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.reference.nsight_export import export_of
 from tests.reference.phases import longest, phases
-from tests.support.builders import US, TraceBuilder
+from tests.support.builders import US
 from tests.support.commands import run
 from tests.support.selection import known
+from tests.support.two_phases import LONGER, SHORTER, Planted, program
 from traceprof.analyses.steps import phases as steps_phases
 from traceprof.analysis import Analysis, analyze, analyze_reports
 from traceprof.comparison.ask import compare
@@ -21,31 +22,6 @@ from traceprof.execution.options import Options
 from traceprof.findings import Finding
 
 _OPTIONS = Options(savings=False)
-
-
-class Planted(NamedTuple):
-    num: int  # iterations
-    busy_us: int  # of an iteration, then the GPU idles
-    idle_us: int
-
-
-LONGER, SHORTER = Planted(60, 180, 20), Planted(60, 40, 60)
-
-
-# What trains begins with a matrix multiplication: a phase before the longest is of it, too.
-_KERNELS = (("matmul_sweep", "norm"), ("matmul_advect", "project"))
-
-
-def program(*of_phases: Planted) -> TraceBuilder:
-    trace, at = TraceBuilder(), 0
-    for planted, names in zip(of_phases, _KERNELS, strict=False):
-        for _ in range(planted.num):
-            for name in names:
-                end = at + planted.busy_us * US // 2
-                trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
-                at = end
-            at += planted.idle_us * US
-    return trace
 
 
 def analyzed(path: Path, **options: Any) -> Analysis:

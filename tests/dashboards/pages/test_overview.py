@@ -22,6 +22,7 @@ from tests.support.dashboard import named, text
 from tests.support.planted import made
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, SAMPLES, analysis_of
+from tests.support.two_phases import LONGER, SHORTER, program
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analyses.verdict.three_lines import three_lines
@@ -209,6 +210,15 @@ def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str)
     assert f"bars: {unit}, " in shown
     if name == "training":  # in the other nothing can be taken out of a replay
         assert f"Without it {unit} takes" in shown
+
+
+def test_what_lies_in_another_phase_is_of_its_step(tmp_path: Path) -> None:
+    trace = program(LONGER, SHORTER).write(tmp_path)
+    with closing(analyze(trace, options=Options(savings=False))) as analysis:
+        shown = text(overview.layout(analysis, Address()))
+    assert "In the second phase the GPU idles 60." in shown
+    assert "at most 60 µs" in shown
+    assert "of 100 µs, second phase" in shown
 
 
 def finding_cards(tree: Any) -> list[Any]:
