@@ -350,6 +350,19 @@ def test_a_rank_for_each_device(tmp_path: Path) -> None:
     assert [trace.compute_capability(key) for key in trace.operations] == [None, (9, 0)]
 
 
+def test_events_of_rocm_that_have_only_a_number(tmp_path: Path) -> None:
+    """Process and thread are device and stream; the number is that of the call that launched."""
+    number = {"External id": 25}
+    launch = event("cuda_runtime", "hipExtModuleLaunchKernel", 1, 2, (PID, PID), **number)
+    work = event("kernel", "Cijk_Ailk_Bljk_BBS", 20, 30, (2, 5), **number)
+    trace = opened(tmp_path / "x", text([launch, work, kernel(60, 70, number=7)]))
+    assert list(trace.operations) == [RankKey(PID, 0), RankKey(PID, 2)]
+    kernels = trace.operations[RankKey(PID, 2)].kernels
+    assert (kernels.stream.tolist(), kernels.correlation.tolist()) == ([5], [25])
+    assert known(trace.api_calls(PID)).correlation.tolist() == [25]
+    assert trace.notes == []
+
+
 @pytest.mark.parametrize(
     ("name", "facts"),
     [

@@ -296,6 +296,8 @@ class _Tables:
             device, other = columns[DEVICE], columns.pop(COPYING_DEVICE)
             columns[DEVICE] = np.where(device == NULL, other, device)
             columns |= {end: known_devices(columns[end]) for end in (SOURCE, DESTINATION)}
+        if CORRELATION in columns and (columns[CORRELATION] == NULL).any():
+            columns |= _of_bare_events(columns, events)
         needed = [columns[name] != NULL for name in (START, LENGTH, *_NEEDED.get(kind, ()))]
         length = events.length_ns
         is_time = (length >= 0) & (length < MAX_EVENT_NS) & (np.abs(events.start_ns) < _BEYOND_NS)
@@ -359,6 +361,22 @@ class _Tables:
         if len(start_ns):
             first = int(start_ns.min())
             self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
+
+
+def _of_bare_events(columns: Mapping[str, Int64], events: Events) -> dict[str, Int64]:
+    """Return device, stream and correlation of events that have only an `External id`.
+
+    ROCm's profiler writes such ones: their process is the device, their thread the stream, and
+    that number is the same for a call and what it launched.
+    """
+    of_event = {DEVICE: "pid", STREAM: "tid"} if DEVICE in columns else {}
+    number = events.integer_arguments("external")
+    is_bare = np.logical_and.reduce([columns[name] == NULL for name in (*of_event, CORRELATION)])
+    is_bare &= number != NULL
+    if not is_bare.any():
+        return {}
+    found = {name: events.integers(of) for name, of in of_event.items()} | {CORRELATION: number}
+    return {name: np.where(is_bare, of, columns[name]) for name, of in found.items()}
 
 
 def _work(event: AnyEvent) -> tuple[int, int, int]:
