@@ -60,7 +60,7 @@ _COLUMNS = (
 
 
 class _Shown(Column):
-    """A column with a name of the reader's, of which nothing is a unit to convert."""
+    """A column with a name of the reader's: its end is no unit to convert."""
 
     __slots__ = ()
 

@@ -227,7 +227,7 @@ def allocations(trace: TraceBuilder, at: int) -> None:
 
 
 def in_steps(happens: Callable[[TraceBuilder, int], None], steps: range, path: Path) -> Path:
-    """Write a program of ten steps of PyTorch, in some of which something happens."""
+    """Write a program of ten steps of PyTorch; something happens in some of them."""
     trace = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", num_sms=108)
     for number in range(10):
         at = MS + 2 * MS * number

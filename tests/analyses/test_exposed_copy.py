@@ -230,7 +230,7 @@ def test_pinned_copies_on_the_compute_stream(tmp_path: Path) -> None:
         " memory, on the stream of the compute after it, at 30000.0 GB/s"
     )
     (advice,) = finding.advice
-    assert "prefetch" in advice
+    assert "copy the next batch" in advice
     assert "record_stream" in advice
     assert [evidence.label for evidence in finding.evidence] == [
         "Host-to-Device copy, 3 MB, pinned"

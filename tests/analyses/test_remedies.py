@@ -131,7 +131,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "kineto/bytedance_st": ("Find out why communication",),
     "kineto/mi300_owlv2.json.gz": ("Attention in one kernel,",),
     "no_metadata_2020_0886.sqlite": ("pin it (cudaMallocHost), cudaMemcpyAsync",),
-    "pairs/a100_loader_0_baseline.sqlite": ("Let processes load: DataLoader",),
+    "pairs/a100_loader_0_baseline.sqlite": ("Let more processes load: DataLoader",),
     "pairs/a100_loader_3_dali_amp.sqlite": ("DALI: let its pipeline", "DALI: move what its"),
     "pairs/h100x2_per_layer_sync.sqlite": (
         "Send and receive with",
@@ -229,7 +229,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
     ),
     "tests/gpu/recordings/models/save.pt.trace.json.gz": ("Save in the background:",),
     "tests/gpu/recordings/prefetch.pt.trace.json.gz": (
-        "prefetch: copy the next",
+        "copy the next batch on a torch.cuda.Stream()",
         "Launch fewer, larger kernels: the GPU",
         "Move fewer bytes over",
         "If gradients or activations",

@@ -517,3 +517,18 @@ def test_parts_of_waits_fill_each_gap_up_to_the_next_pass() -> None:
                     expected.append((start, start + length, part))
                     start += length
         assert [*zip(*(column.tolist() for column in stage.waits), strict=True)] == expected
+
+
+def test_an_action_is_said_once_and_none_is_said_where_none_is_due() -> None:
+    result = analyze_reports([SAMPLE])
+    headline = known(result.headline)
+    named = headline.causes
+    assert len(named) > 2
+    normal = "In the first steps this is normal: they allocate memory that later steps reuse"
+    for second, num in ((named[0].advice, 1), (("Do something else",), 1), ((normal,), 0)):
+        worst = (named[0], replace(named[1], advice=second), *named[2:])
+        changed = replace(headline, worst=worst)
+        shown = text.render(replace(result, verdict=replace(result.verdict, headline=changed)))
+        assert "None" not in shown
+        assert shown.count(f"{named[1].id}: ") == (second == ("Do something else",))
+        assert " ".join(shown.split()).count(second[0][:30]) == num

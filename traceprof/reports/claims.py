@@ -95,10 +95,13 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
     small = small_fixes(analysis.findings)
     if small is not None:
         yield paragraph(small)
-    causes = () if headline is None else headline.causes[1 : 1 + max_advice]
-    for cause in causes:
-        if cause.advice:
-            yield Paragraph(f"{cause.id}: {short_action(cause)}.", "advice")
+    said: set[str | None] = {None}
+    causes = () if headline is None else headline.causes[: 1 + max_advice]
+    for number, cause in enumerate(causes):  # the verdict has the action of the first one
+        action = short_action(cause)
+        if number and action not in said:
+            yield Paragraph(f"{cause.id}: {action}.", "advice")
+        said.add(action)
 
 
 def _step_ns(result: RunResult) -> int:

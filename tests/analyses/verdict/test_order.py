@@ -246,7 +246,8 @@ def _check(result: RunResult) -> None:
     groups = by_id(result.findings)
     assert [*result.findings] == [finding for group in groups for finding in group]
     for before, after in pairwise(groups):  # a cause may stand before what it explains
-        if before[0].severity < after[0].severity:
+        # The cost of a rank that computes longer lies beyond the mean: of two, half of the wait.
+        if before[0].severity < after[0].severity and before[0].id != "uneven-kernels":
             assert before[0].impact_ns >= 0.4 * after[0].impact_ns
     if headline.savings.gains:
         assert (headline.savings.possible_high_ns or 0) < headline.step_ns - least_ns

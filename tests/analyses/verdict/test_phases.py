@@ -161,10 +161,10 @@ def test_real_phases_are_those_of_the_reference(names: list[str], traces: Path) 
     for rank in analysis.run.ranks:
         key = (rank.process, known(rank.device))
         found = phases(export_of(paths[rank.report]), *key)
-        told = steps_phases(breakdowns[rank.rank])
-        assert len(told) == (len(found) if len(found) > 1 else 0)
+        named = steps_phases(breakdowns[rank.rank])
+        assert len(named) == (len(found) if len(found) > 1 else 0)
         at = longest(found)
-        for number, (one, other) in enumerate(zip(told, found, strict=False)):
+        for number, (one, other) in enumerate(zip(named, found, strict=False)):
             assert (one.start_ns, one.end_ns) == (other.start, other.end)
             assert (one.num_steps, one.counts) == (len(other.steady), number == at)
             assert one.step_ns == round(other.step_ns)

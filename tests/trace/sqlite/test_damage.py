@@ -85,7 +85,7 @@ def test_cut_short_at_any_byte(samples: dict[str, bytes], path: Path) -> None:
         assert "cut short" in attempt(path).line
 
 
-@pytest.mark.parametrize("part", long_after(1, range(3)))
+@pytest.mark.parametrize("part", long_after(1, range(3 if REAL_TRACES else 1)))
 def test_cut_short_where_the_header_does_not_tell(
     samples: dict[str, bytes], path: Path, part: int
 ) -> None:

@@ -180,7 +180,7 @@ PAGEABLE_D2H = CopyCause(
 SAME_STREAM_H2D = CopyCause(
     "from pinned host memory, on the stream of the compute after it",
     "they cannot be hidden on that stream",
-    "prefetch: copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
+    "copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
     " wait_stream() and record_stream() before its use",
     "copy with cudaMemcpyAsync on a second stream into a second buffer meanwhile, and"
     " cudaStreamWaitEvent before its use",

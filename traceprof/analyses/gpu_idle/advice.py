@@ -94,7 +94,7 @@ _PROFILER = (
     " here: time a step that is not recorded first"
 )
 _LET_LOAD = (
-    "Let processes load: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True)"
+    "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True)"
 )
 _DALI = (
     (

@@ -311,7 +311,7 @@ _SENTENCES = {
 
 def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
     several, cause = len(analysis.breakdown) > 1, cause_of(finding) or "unknown"
-    unfused = _UNFUSED.get(finding.advice[0]) if finding.id == "unfused-kernels" else None
+    unfused = _UNFUSED.get(next(iter(finding.advice), ""))  # no other finding gives these
     other = "claim" if finding.id in _CLAIMS else "other"
     api = finding.metrics.get("api")
     form = "unfused" if unfused else finding.id if finding.id in _SENTENCES else other
