@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps import compute_ns, counted_steps, slowest_rank, step_ns
+from traceprof.analyses.verdict.phases import name_of_counted_phase
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
 from traceprof.progress import UNHEARD
@@ -548,7 +549,9 @@ def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
 def _baseline(
     graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, slowest: BreakdownResult
 ) -> Baseline:
-    step, whole_ns, subject = float(share @ measured), step_ns(slowest), "a step"
+    step, whole_ns, subject = float(share @ measured), step_ns(slowest), slowest.unit.unit.one
+    if counted_phase := name_of_counted_phase(slowest):
+        subject += f" of the {counted_phase}"
     if not any(rank_steps.is_marked for rank_steps in graph.steps):
         whole_ns = max(whole_ns, round(step))  # GPUs of one process begin together
         subject = f"the {slowest.judged_kind}"

@@ -69,7 +69,7 @@ class Baseline(Record, frozen=True):
     num_steps: int
     num_measured: int  # of how many `step_ns` is the mean: more, where a sample was replayed
     gates: tuple[Gate, ...]  # the checks
-    subject: str = "a step"  # `a step`, or the training if no steps are known
+    subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
 
     @property
     def misfit(self) -> float | None:

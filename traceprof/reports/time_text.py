@@ -10,7 +10,7 @@ from traceprof.analyses import rank_work
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps import counted_steps, phases, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES
-from traceprof.analyses.verdict.phases import phase_name
+from traceprof.analyses.verdict.phases import name_of_counted_phase, phase_name
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
 from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
@@ -355,9 +355,8 @@ def what_it_takes(headline: Headline) -> str:
         length = duration(headline.step_ns)
         return f"The {result.judged_kind} {takes} {length}{where}, without steps."
     steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
-    counted_phase = next((one.phase for one in phases(result) if one.counts), None)
-    if counted_phase is not None:
-        steps += f" in the {phase_name(counted_phase)}"
+    if counted_phase := name_of_counted_phase(result):
+        steps += f" in the {counted_phase}"
     if len(lengths.kinds) > 1:
         steps += ": " + ", ".join(
             f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds

@@ -130,6 +130,8 @@ def test_what_if_replays_the_longer_phase(
     assert run("whatif", path, "--format", "json", "--assume", "kernel:advect=0.5x") == 0
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     assert answer.get("change_ns", 0) == 0
+    assert run("whatif", path, "--assume", "kernel:sweep=0.5x") == 0
+    assert "An iteration of the first phase takes 200 µs (mean of 59)" in capsys.readouterr().out
 
 
 def test_compared_is_the_longer_phase(tmp_path: Path) -> None:

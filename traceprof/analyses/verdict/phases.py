@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from traceprof.analyses.steps import phases
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.findings import Finding, InPhase, costliest_like
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import Verdict
 
@@ -28,6 +30,11 @@ _NAMES = ("first phase", "second phase", "third phase", "fourth phase")
 def phase_name(phase: int) -> str:
     """Return a phase in words, from its index."""
     return _NAMES[phase]
+
+
+def name_of_counted_phase(result: BreakdownResult) -> str:
+    """Return the phase in words whose steps count, if a program has several."""
+    return next((phase_name(one.phase) for one in phases(result) if one.counts), "")
 
 
 def name_of_phase(finding: Finding) -> str:
