@@ -204,8 +204,7 @@ def _rows(capture: Document) -> Float64:
         np.array([[getattr(step, name) for name in COLUMNS] for step in steps], np.float64)
         for steps in chosen
     ]
-    mean: Float64 = np.mean(arrays, axis=0)
-    return mean
+    return np.mean(arrays, axis=0)
 
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:

@@ -136,8 +136,7 @@ class Arrivals(Record, frozen=True):
     def unhidden_ns(self) -> Int64:
         """Return for how long each operation ran while the rank did not compute, int64[n]."""
         computed = self.spent_at_end_ns[:, 0] - self.cumulative_ns_at_start[:, 0]
-        unhidden: Int64 = self.end_ns - self.start_ns - computed
-        return unhidden
+        return self.end_ns - self.start_ns - computed
 
 
 _COLUMNS = (

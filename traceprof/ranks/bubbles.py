@@ -395,8 +395,7 @@ def _equal(stages: Sequence[RankPasses], pipeline: Pipeline, own: Int64) -> Int6
     totals = np.bincount(number[rest], equal[rest], minlength=len(stages))
     scale = np.divide(totals.mean(), totals, out=np.ones(len(stages)), where=totals > 0)
     equal[rest] *= scale[number[rest]]
-    result: Int64 = np.rint(equal).astype(np.int64)
-    return result
+    return np.rint(equal).astype(np.int64)
 
 
 def _roles(stages: Sequence[RankPasses], pipeline: Pipeline) -> Int64:
@@ -417,5 +416,4 @@ def _roles(stages: Sequence[RankPasses], pipeline: Pipeline) -> Int64:
 def _means(keys: Int64, values: Int64) -> Float64:
     _, inverse = np.unique(keys, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    means: Float64 = (np.bincount(inverse, values) / np.bincount(inverse))[inverse]
-    return means
+    return (np.bincount(inverse, values) / np.bincount(inverse))[inverse]

@@ -210,8 +210,7 @@ def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared:
 
 def _corrected(clock: MachineClock, times: Int64) -> Int64:
     drifted = np.rint((times - clock.at_ns) * clock.drift).astype(np.int64)
-    corrected: Int64 = times + clock.offset_ns + drifted
-    return corrected
+    return times + clock.offset_ns + drifted
 
 
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:

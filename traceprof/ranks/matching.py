@@ -146,8 +146,7 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
 
 def _spread_out(low: int, high: int, most: int) -> Int64:
     numbers = np.linspace(low, high - 1, min(high - low, most)).astype(np.int64)
-    distinct: Int64 = numbers[np.append(True, numbers[1:] > numbers[:-1])]
-    return distinct
+    return numbers[np.append(True, numbers[1:] > numbers[:-1])]
 
 
 def spread(values: Float64) -> float:
@@ -161,8 +160,7 @@ def _distances(values: Float64) -> Float64:
     half = len(place) // 2
     rise = median_of(values[:, half:], axis=1) - median_of(values[:, :half], axis=1)
     left = values - np.outer(rise / (place[half:].mean() - place[:half].mean()), place)
-    distances: Float64 = np.abs(left - median_of(left, axis=1)[:, np.newaxis])
-    return distances
+    return np.abs(left - median_of(left, axis=1)[:, np.newaxis])
 
 
 Source = Literal["labels", "communicator", "ends", "order", "mpi"]
@@ -329,20 +327,17 @@ class Group(Record, frozen=True):
     @property
     def is_whole(self) -> Mask:
         """Mask of the operations that were captured on all members, bool[m]."""
-        whole: Mask = np.all(self.place >= 0, axis=1)
-        return whole
+        return np.all(self.place >= 0, axis=1)
 
     @property
     def leaves_together(self) -> Mask:
         """Mask of the operations that no member can leave before the last has come, bool[m]."""
-        together: Mask = self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
-        return together
+        return self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
 
     def is_one_of(self, names: Sequence[str]) -> Mask:
         """Mask of the operations with one of these names, bool[m]."""
         ids = [self.operations.index(name) for name in names if name in self.operations]
-        mask: Mask = is_in(self.operation, np.array(ids, np.int64))
-        return mask
+        return is_in(self.operation, np.array(ids, np.int64))
 
     def times(self, columns: Sequence[Int64]) -> Int64:
         """A column of the members' `Arrivals` by operation and member, int64[m, r].
@@ -584,5 +579,4 @@ def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) ->
 def _is_one(values: Int64) -> Mask:
     highest = values.max(axis=1)
     lowest = np.where(values >= 0, values, highest[:, np.newaxis]).min(axis=1)
-    is_one: Mask = highest == lowest
-    return is_one
+    return highest == lowest

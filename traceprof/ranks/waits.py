@@ -94,16 +94,14 @@ class GroupWaits(Record, frozen=True):
     def is_unknown(self) -> Mask:
         """Mask of the operations for which clocks are too uncertain to say who waited, bool[m]."""
         between_machines = self.uncertainty_ns[self.last] > ONE_MACHINE_NS
-        unknown: Mask = self.is_known & between_machines & ~self.is_resolved
-        return unknown
+        return self.is_known & between_machines & ~self.is_resolved
 
     @property
     def is_resolved(self) -> Mask:
         """Mask of the operations whose last member was certainly late, bool[m]."""
         row = np.arange(len(self))
         late = self.late_ns[row, self.last] > self.uncertainty_ns[self.last]
-        resolved: Mask = late & self.is_known
-        return resolved
+        return late & self.is_known
 
 
 def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> list[Group]:
@@ -221,8 +219,7 @@ def _waited(
     waits = ~is_rooted | (is_root & group.is_one_of(TO_ROOT)[:, np.newaxis])
     waits |= (root >= 0)[:, np.newaxis] & ~is_root & group.is_one_of(FROM_ROOT)[:, np.newaxis]
     had_left = group.is_one_of(BETWEEN_TWO)[:, np.newaxis] & (came - end > between[last])
-    waited: Int64 = np.where(waits & ~had_left, wait, 0)
-    return waited
+    return np.where(waits & ~had_left, wait, 0)
 
 
 def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> float:
@@ -294,15 +291,13 @@ def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
 
 def _medians_of_others(values: Int64) -> Int64:
     low, high = middle_of_others(values)
-    middle: Int64 = low + (high - low) // 2
-    return middle
+    return low + (high - low) // 2
 
 
 def _of_others(between: Int64) -> Int64:
     num = len(between)
     others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
-    middle: Int64 = np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
-    return middle
+    return np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
 
 
 _NO_COMPARISON = int(np.iinfo(np.int64).max)
@@ -534,15 +529,13 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         correction = np.sqrt(shown.sum() / freedom) * _student(np.array(_FREEDOM * freedom))
         residual = np.maximum(share, left / times) * correction
     sigma = np.maximum(DISTANCE_TO_DEVIATION * residual, _MIN_STRAYING)
-    variance: Float64 = sigma**2 * np.where(count > 2, OF_MEDIANS, 1) / count
-    return variance
+    return sigma**2 * np.where(count > 2, OF_MEDIANS, 1) / count
 
 
 def _student(freedom: Float64) -> Float64:
     """Student's quantile of 97.5 % over the normal one, by degrees of freedom."""
     # The first terms of its series: Abramowitz and Stegun, 26.7.5.
-    ratio: Float64 = 1 + 1.21 / freedom + 1.44 / freedom**2
-    return ratio
+    return 1 + 1.21 / freedom + 1.44 / freedom**2
 
 
 def _known_wait_ns(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:

@@ -578,5 +578,4 @@ def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
         else:
             column = [whole[rank_steps.rank]] * len(rank_steps.number)
         values.append(np.array(column, np.float64)[:, np.newaxis])
-    communication: Float64 = by_number(graph.steps, values)[:, 0]
-    return communication
+    return by_number(graph.steps, values)[:, 0]

@@ -267,8 +267,7 @@ def _spreads(lengths: Float64, share: Float64) -> Float64:
     draws = counts[np.random.default_rng(_SEED).integers(0, len(counts), (_DRAWS, len(counts)))]
     whole = share[draws].sum(axis=1)
     means = [of_way[draws].sum(axis=1) / whole for of_way in lengths.T * share]
-    spreads: Float64 = np.diff(quantiles_of(means, (0.025, 0.975)), axis=0)[0] / 2
-    return spreads
+    return np.diff(quantiles_of(means, (0.025, 0.975)), axis=0)[0] / 2
 
 
 def whatif(

@@ -213,12 +213,10 @@ class _Stream(Record, frozen=True):
         return start, np.maximum(end, start)
 
     def is_over(self, called_ns: Int64) -> Mask:
-        over: Mask = called_ns > self.launched_ns[-1]
-        return over
+        return called_ns > self.launched_ns[-1]
 
     def works_off(self, called_ns: Int64) -> Mask:
-        works: Mask = self.is_over(called_ns) & (called_ns < self.begun_ns[-1])
-        return works
+        return self.is_over(called_ns) & (called_ns < self.begun_ns[-1])
 
 
 class _Missing(Record, frozen=True):
@@ -252,8 +250,7 @@ class _ShortReplays(Record, frozen=True):
     @property
     def share(self) -> Float64:
         """The share of its kernels that each lacks."""
-        share: Float64 = self.num_missing / (self.num_kernels + self.num_missing)
-        return share
+        return self.num_missing / (self.num_kernels + self.num_missing)
 
 
 class _Process:
@@ -381,8 +378,7 @@ class _Process:
         )
         has_graphs = np.any(self.of_kinds(_GRAPH) & self.has_operation)
         is_recorded[_GRAPH] = is_recorded[_KERNEL] and bool(has_graphs or not unjoined)
-        mask: Mask = is_recorded[missing.kind]
-        return mask
+        return is_recorded[missing.kind]
 
     def without_kernel(self) -> _Missing:
         """Calls of NCCL, where the process has no kernel of communication."""

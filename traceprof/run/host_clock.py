@@ -147,5 +147,4 @@ def _since_read_ns(rank: Rank, calls: ApiCalls) -> Int64:
 
 def copies_to_pageable(rank: Rank) -> Mask:
     """Return which copies of a rank are to pageable memory of the host, bool[copies]."""
-    mask: Mask = rank.operations.copies.destination_memory == MemoryKind.PAGEABLE
-    return mask
+    return rank.operations.copies.destination_memory == MemoryKind.PAGEABLE

@@ -59,8 +59,7 @@ def are_first(group: Int64, times_ns: Int64) -> Mask:
     """
     earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, group, times_ns)
-    mask: Mask = times_ns == earliest.take(group)
-    return mask
+    return times_ns == earliest.take(group)
 
 
 def _of_distinct(ids: Int64, wanted: Int64) -> Int64:

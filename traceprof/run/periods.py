@@ -409,8 +409,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
     middle = int(share * (len(good) - 1))
     in_step = first + good[(good - good[middle]) % lag == 0]
     chosen = np.linspace(0, len(in_step) - 1, min(len(in_step), _SAMPLED)).astype(np.int64)
-    places: Int64 = in_step[chosen]
-    return places
+    return in_step[chosen]
 
 
 def _returns(names: Names, name: int, lag: int) -> Int64:
@@ -645,8 +644,7 @@ def _middle(phase: Int64) -> Mask:
 
 
 def _within(start_ns: Int64, span_ns: tuple[int, int]) -> Mask:
-    inside: Mask = (start_ns >= span_ns[0]) & (start_ns < span_ns[1])
-    return inside
+    return (start_ns >= span_ns[0]) & (start_ns < span_ns[1])
 
 
 def _narrow(values: npt.NDArray[np.integer]) -> Names:
@@ -654,8 +652,7 @@ def _narrow(values: npt.NDArray[np.integer]) -> Names:
         return values.astype(np.uint16)
     used = np.bincount(values) > 0
     number = np.cumsum(used) - 1
-    narrow: Names = number.astype(np.min_scalar_type(int(number[-1])))[values]
-    return narrow
+    return number.astype(np.min_scalar_type(int(number[-1])))[values]
 
 
 def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
@@ -663,8 +660,7 @@ def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
     if not len(stream) or (stream == stream[0]).all():
         return None
     streams, which = np.unique(stream, return_inverse=True)
-    busiest: Mask = which == np.bincount(which, length_ns, len(streams)).argmax()
-    return busiest
+    return which == np.bincount(which, length_ns, len(streams)).argmax()
 
 
 def _windows(periods: Periods) -> StepWindows:

@@ -234,12 +234,10 @@ def _groups(operations: RankOperations, main: MainCompute) -> list[tuple[Operati
 
 
 def _are_outside(times_ns: Int64, covered: Intervals) -> Mask:
-    mask: Mask = intervals.covered_within(covered, times_ns, times_ns + 1) == 0
-    return mask
+    return intervals.covered_within(covered, times_ns, times_ns + 1) == 0
 
 
 def _have(signature: npt.NDArray[np.int64], chosen: list[int], num_signatures: int) -> Mask:
     has = np.zeros(num_signatures, np.bool_)
     has[chosen] = True
-    mask: Mask = has[signature]
-    return mask
+    return has[signature]

@@ -90,8 +90,7 @@ class Window(Record, frozen=True):
     def holds_start(self, start_ns: Int64) -> Mask:
         """Return which starts lie in the window, bool[n]; a whole one includes its very end."""
         stop = self.end_ns + self.is_whole
-        inside: Mask = (start_ns >= self.start_ns) & (start_ns < stop)
-        return inside
+        return (start_ns >= self.start_ns) & (start_ns < stop)
 
 
 class Rank(RankInfo, frozen=True, eq=False):
@@ -161,8 +160,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         source, destination = copies.source_device, copies.destination_device
         known = (source != NULL) & (destination != NULL)
         mask: Mask = copies.kind == CopyKind.PEER_TO_PEER
-        is_peer: Mask = mask | (known & (source != destination))
-        return is_peer
+        return mask | (known & (source != destination))
 
     @derived
     def compute(self) -> Intervals:

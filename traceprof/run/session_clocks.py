@@ -71,8 +71,7 @@ class Clocks(Record, frozen=True):
         clock = self.hosts[self.host_of[report]]
         seeded = times_ns + self.seeds_ns[report]
         drifted = np.rint((seeded - clock.at_ns) * clock.drift).astype(np.int64)
-        corrected: Int64 = seeded + clock.offset_ns + drifted
-        return corrected
+        return seeded + clock.offset_ns + drifted
 
     def to_report(self, report: int, times_ns: Int64) -> Int64:
         """Return the first time of a report at or after each time of the run, int64[n]."""

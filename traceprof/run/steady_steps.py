@@ -347,7 +347,6 @@ def _names_else(rank: Rank, start_ns: Int64, end_ns: Int64) -> Callable[[Int64],
         for first, last in spans:
             covered = intervals.union(first, np.minimum(last, intervals.BEYOND_NS))
             spent = np.maximum(spent, intervals.covered_within(covered, begin, end))
-        is_else: Mask = spent >= _MIN_ELSE * (end - begin)
-        return is_else
+        return spent >= _MIN_ELSE * (end - begin)
 
     return ran_else

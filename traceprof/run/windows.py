@@ -114,8 +114,7 @@ def _num_leading(mask: Mask) -> int:
 def _lie_in_warm_up(rank: Rank, ranges: StepRanges) -> Mask:
     warm_up = rank.training_ranges.warm_up
     warm = intervals.covered_within(warm_up, ranges.start_ns, ranges.end_ns)
-    mask: Mask = (warm == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
-    return mask
+    return (warm == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
 
 
 Range = tuple["int | None", "int | None"]

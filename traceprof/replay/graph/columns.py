@@ -92,8 +92,7 @@ class GpuWork(Record, frozen=True):
     @property
     def follows_return(self) -> Mask:
         """Which operations were handed to the GPU when their calls returned, bool[n]."""
-        follows: Mask = (self.call >= 0) & ~self.blocks & ~self.begins_in_call
-        return follows
+        return (self.call >= 0) & ~self.blocks & ~self.begins_in_call
 
     def rows_of_kernels(self, index: int, rank: Rank) -> Int64:
         """Return which operation each kernel of a rank is, int64[kernels]; -1 for none of these."""

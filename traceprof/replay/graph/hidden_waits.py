@@ -403,8 +403,7 @@ def hidden_stream_ns(
 
 def _is_after(at: Int64, ends: Int64, chain: Int64, start: Int64, own: Int64) -> Mask:
     last = np.maximum(at, 0)
-    after: Mask = (at >= 0) & (start - ends[last] <= _LATEST_NS) & (chain[last] != own)
-    return after
+    return (at >= 0) & (start - ends[last] <= _LATEST_NS) & (chain[last] != own)
 
 
 def _previous_ends(work: GpuWork) -> Int64:

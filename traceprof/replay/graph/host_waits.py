@@ -158,8 +158,7 @@ def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64, *others: In
 def _begins_within(spans: Intervals, low_ns: Int64, high_ns: Int64) -> Mask:
     """Return whether one of some spans begins from each low time to the high one, bool[n]."""
     at = np.searchsorted(spans.start_ns, low_ns, side="left")
-    begins: Mask = np.append(spans.start_ns, intervals.BEYOND_NS)[at] < high_ns
-    return begins
+    return np.append(spans.start_ns, intervals.BEYOND_NS)[at] < high_ns
 
 
 _NOTHING = np.empty(0, np.int64)

@@ -222,10 +222,7 @@ class Process(Observed, frozen=True):
     @property
     def is_launched_on_return(self) -> Mask:
         """Operations handed over when a waiting call returned, bool[operations]."""
-        held: Mask = self.work.follows_return & self.is_held.take(
-            self.calls.outer.take(self.work.call)
-        )
-        return held
+        return self.work.follows_return & self.is_held.take(self.calls.outer.take(self.work.call))
 
     @property
     def is_kernel_awaited(self) -> Mask:
@@ -238,13 +235,11 @@ class Process(Observed, frozen=True):
     def launch_node(self, operation: Int64) -> Int64:
         """Return the node of the host by which operations with a call were handed over."""
         segment = self.segment_of_call[self.work.call[operation]]
-        nodes: Int64 = self.host_node + 2 * segment + self.is_launched_on_return[operation]
-        return nodes
+        return self.host_node + 2 * segment + self.is_launched_on_return[operation]
 
     def start_node(self, operation: Int64) -> Int64:
         """Return the node at which the segment of an operation begins."""
-        nodes: Int64 = self.gpu_node + 2 * self.segment_of_operation[operation]
-        return nodes
+        return self.gpu_node + 2 * self.segment_of_operation[operation]
 
     def end_node(self, operation: Int64) -> Int64:
         """Return the node at which the segment of an operation is over."""
@@ -407,8 +402,7 @@ def _host_edges(process: Process) -> list[Edges]:
 
 def _return_node(process: Process, call: Int64) -> Int64:
     """Return the node that the return of each call follows: the segment's end if it waits."""
-    nodes: Int64 = process.host_node + 2 * process.segment_of_call[call] + process.is_held[call]
-    return nodes
+    return process.host_node + 2 * process.segment_of_call[call] + process.is_held[call]
 
 
 def _gpu_edges(process: Process, members: Mask) -> list[Edges]:

@@ -246,8 +246,7 @@ def measured_steps(graph: RunGraph) -> Float64:
         np.diff(rank_steps.limits_ns)[:, np.newaxis].astype(np.float64)
         for rank_steps in graph.steps
     ]
-    steps: Float64 = by_number(graph.steps, lengths)[:, 0]
-    return steps
+    return by_number(graph.steps, lengths)[:, 0]
 
 
 def steady_shares(

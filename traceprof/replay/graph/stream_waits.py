@@ -236,8 +236,7 @@ def _latest(owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64, Int
 
 def _joined(device: Int64, stream: Int64) -> Int64:
     """Return device and stream in one number, int64[n]."""
-    joined: Int64 = (np.maximum(device, -1) + 1) * (1 << 40) + stream
-    return joined
+    return (np.maximum(device, -1) + 1) * (1 << 40) + stream
 
 
 TOLERANCE_NS = 20_000

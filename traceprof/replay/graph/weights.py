@@ -221,12 +221,11 @@ class Weigher:
 
     def _between_calls(self, edges: Edges) -> Float64:
         calls, at = self._process.calls, edges.at
-        gap: Float64 = (
+        return (
             calls.start_ns[at]
             - calls.end_ns[calls.outer[at - 1]]
             - self._durations.saved_before_call_ns[at]
         )
-        return gap
 
     def _silent(self, edges: Edges) -> Float64:
         gap = self._between_calls(edges)
@@ -275,8 +274,7 @@ class Weigher:
         else:
             return np.zeros(len(rows), np.bool_)
         waits = process.host_waits
-        gone: Mask = is_removed & ~(waits.is_needed | waits.is_stall)[rows]
-        return gone
+        return is_removed & ~(waits.is_needed | waits.is_stall)[rows]
 
     def _locked(self, edges: Edges) -> Float64:
         end_ns = self._process.calls.end_ns
@@ -309,8 +307,7 @@ class Weigher:
         loading = self._durations.is_loading
         if loading is None:
             return np.zeros(len(call), np.bool_)
-        is_there: Mask = (call >= 0) & (other >= 0) & loading[other] & ~loading[call]
-        return is_there
+        return (call >= 0) & (other >= 0) & loading[other] & ~loading[call]
 
     def _apart(self, edges: Edges) -> Float64:
         return np.where(self._durations.skips_stream_order[edges.at], 0.0, UNCONSTRAINED)
@@ -379,8 +376,7 @@ class Weigher:
             own_of_call[waits.call[~is_removed]] = waits.own_ns[~is_removed]
         own = np.where(own_of_call[last] >= 0, own_of_call[last], own)
         saved = self._saved_at_start[last] - self._saved_at_start[first]
-        times: Float64 = calls.start_ns[last] - calls.start_ns[first] - saved + own
-        return times
+        return calls.start_ns[last] - calls.start_ns[first] - saved + own
 
     def held_by_launch(self, rows: Int64) -> int:
         """Return the index of the operation of a segment whose own launch delayed it last."""
