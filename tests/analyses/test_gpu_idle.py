@@ -110,6 +110,64 @@ def test_advice_for_a_program_that_is_not_pytorch(cause: str, tmp_path: Path) ->
         assert word not in advice
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("cudaMallocAsync_v11020", ["Let the pool of memory keep what is freed"]),
+        ("cudaMalloc_v3020", ["Allocate before the loop", "Otherwise use cudaMallocAsync"]),
+    ],
+)
+def test_a_pool_is_not_advised_where_one_is_used(
+    call: str, said: list[str], tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for number in range(6):
+        now = number * 2 * MS
+        builder.api(call, now, now + MS)
+        builder.kernel(now + 1_020 * US, now + 2 * MS, "solve", launch=(now + MS, now + 1_010 * US))
+    finding = one(judged(tmp_path, builder))
+    assert len(finding.advice) == len(said)
+    for line, start in zip(finding.advice, said, strict=True):
+        assert line.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "calls", "said"),
+    [
+        (
+            "fill_42_gpu",
+            ("cuMemAlloc_v2", "cuStreamSynchronize"),
+            ["Allocate and", "OpenACC: async"],
+        ),
+        ("fill_42_gpu", ("cuStreamSynchronize",), ["OpenACC: async"]),
+        ("fill_42_gpu", ("cudaEventRecord",), []),
+        (
+            "fill",
+            ("cuMemAlloc_v2", "cuStreamSynchronize"),
+            ["Launch many", "Launch few", "Allocate b"],
+        ),
+    ],
+)
+def test_small_kernels_of_directives(
+    kernel: str, calls: tuple[str, ...], said: list[str], tmp_path: Path
+) -> None:
+    """Per kernel of 2 µs the calls, of 3 µs each, and 34 µs of launching; a wait ends with it."""
+    builder = TraceBuilder()
+    for number in range(40):
+        now = number * 50 * US
+        for place, name in enumerate(calls[:-1]):
+            builder.api(name, now + place * 6 * US, now + (place * 6 + 5) * US)
+        builder.kernel(now + 40 * US, now + 42 * US, kernel, launch=(now + 8 * US, now + 39 * US))
+        builder.api(calls[-1], now + 41 * US, now + 43 * US)
+    finding = one(judged(tmp_path, builder))
+    assert finding.metrics["launch_bound_ns"] > 0.5 * finding.metrics["idle_ns"]
+    begins = [line for line in finding.advice if line.startswith((*said, "Launch"))]
+    for line, start in zip(begins, said, strict=False):
+        assert line.startswith(start)
+    assert ("CUDA graph" in " ".join(finding.advice)) == (kernel == "fill")
+    assert len(finding.advice) == len({*finding.advice})
+
+
 def test_mpi_is_named(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100 * US, "jacobi", launch=(0, US))
     builder.raw("StringIds", id=90_000, value="MPI_Allreduce")

@@ -174,6 +174,7 @@ def test_allocating_is_another_cause(tmp_path: Path) -> None:
     [
         ("at::native::add", "cudaStreamSynchronize_v3020", 0, "set_sync_debug_mode", "OpenACC"),
         ("jacobi_kernel", "cudaDeviceSynchronize_v3020", 1, "cudaStreamWaitEvent", "torch"),
+        ("jacobi_kernel", "cudaDeviceSynchronize_v3020", 0, "cudaStreamWaitEvent", "OpenACC"),
         ("jacobi_kernel", "cudaStreamSynchronize_v3020", 1, "cudaEventSynchronize", "torch"),
         ("jacobi_kernel", "cudaStreamSynchronize_v3020", 0, "cudaStreamWaitEvent", "torch"),
         ("advance_x_257_gpu", "cuStreamSynchronize", 1, "OpenACC: async(queue)", "torch"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.remedies import PIN, READ_LATE, TAKE_OUT
+from traceprof.analyses.remedies import DIRECTIVES, PIN, READ_LATE, TAKE_OUT
 from traceprof.analyses.results import RankResult
 from traceprof.host.host_waits import (
     by_thread,
@@ -330,8 +330,8 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
     lines = [_READ_LATER, _STREAM_ORDER]
     if waits_for_all or reads_nothing:
         lines.reverse()
-    lines.insert(0 if result.uses_directives else 2, _DIRECTIVES)
-    return (*lines, *((_MPI,) if result.uses_mpi else ()))
+    of_program = (DIRECTIVES,) if result.uses_directives else ()
+    return (*of_program, *lines, *((_MPI,) if result.uses_mpi else ()))
 
 
 _MIN_SCALER = 0.9  # of the waits
@@ -357,10 +357,6 @@ _STREAM_ORDER = (
     "Take synchronizing calls between kernels out: kernels of one stream run in order without them,"
     " and streams wait for each other by cudaEventRecord and cudaStreamWaitEvent"
 )
-_DIRECTIVES = (
-    "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
-    " OpenMP: nowait with depend"
-)
 _MPI = (
     "MPI with GPU buffers only needs the work that made the data to be"
     " finished: wait for that stream or event, not for the device, and"
@@ -378,7 +374,7 @@ PAGE = {
             _TIME,
             _READ_LATER,
             _STREAM_ORDER,
-            _DIRECTIVES,
+            DIRECTIVES,
             _MPI,
         )
     )

@@ -11,6 +11,10 @@ CUDA_GRAPH = (
     "Launch many kernels at once with a CUDA graph: cudaStreamBeginCapture, cudaGraphLaunch"
     " (CUDA 10)"
 )
+DIRECTIVES = (
+    "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
+    " OpenMP: nowait with depend"
+)
 LAUNCH_FIRST = (
     "Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the kernels"
     " that fill the queue, or from a thread of its own"

@@ -208,17 +208,18 @@ def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
     )
 
 
-_MALLOC = lazy(r"(?:cuda|hip)Malloc\Z")
+_MALLOC = lazy(r"(?:(?:cuda|hip)Malloc|cuMemAlloc)\Z")
 _UNCACHED = 0.25
 """Allocations for each launch: a cache of memory needs one in hundreds, none of them later on."""
 _MIN_ALLOCATIONS = 20
 
 
-class Allocations(Record, frozen=True):
+class CallCounts(Record, frozen=True):
     """Calls of a process in a window."""
 
-    num_allocations: int  # calls of `cudaMalloc` or `hipMalloc`
+    num_allocations: int  # calls of `cudaMalloc`, `cuMemAlloc` or `hipMalloc`
     num_launches: int  # calls that launched kernels
+    num_waits: int  # calls in which the host waited for the GPU
     is_hip: bool  # whether the program calls HIP
 
     @property
@@ -227,16 +228,26 @@ class Allocations(Record, frozen=True):
         least = max(_UNCACHED * self.num_launches, _MIN_ALLOCATIONS)
         return self.num_allocations >= least
 
+    @property
+    def waits_for_each(self) -> bool:
+        """Whether the host waits for most kernels by themselves."""
+        return 2 * self.num_waits >= self.num_launches
 
-def allocations(rank: Rank, window: Window) -> Allocations:
-    """Count the allocations and launches of a rank's process that begin in a window."""
+
+def call_counts(rank: Rank, window: Window) -> CallCounts:
+    """Count the calls of a rank's process that begin in a window."""
     calls, names = rank.calls, rank.trace.api_names
     if calls is None:
-        return Allocations(0, 0, is_hip=False)
+        return CallCounts(0, 0, 0, is_hip=False)
     inside = window.holds_start(calls.start_ns)
-    launches = [key for key, name in names.items() if api_call_kind(name) is ApiCallKind.LAUNCH]
-    return Allocations(
+
+    def number(kind: ApiCallKind) -> int:
+        of_kind = [key for key, name in names.items() if api_call_kind(name) is kind]
+        return int(np.count_nonzero(inside & calls.packed_name.isin(of_kind)))
+
+    return CallCounts(
         int(np.count_nonzero(inside & calls_named(rank, calls, _MALLOC))),
-        int(np.count_nonzero(inside & calls.packed_name.isin(launches))),
+        number(ApiCallKind.LAUNCH),
+        number(ApiCallKind.SYNCHRONIZE),
         is_hip=any(names[key].startswith("hip") for key in calls.packed_name.distinct.tolist()),
     )

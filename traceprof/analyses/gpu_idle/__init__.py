@@ -17,7 +17,7 @@ from traceprof.host.host_waits import may_copy_from_pageable
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, why_unknown
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import over_half, places
-from traceprof.host.thread_evidence import allocations
+from traceprof.host.thread_evidence import call_counts
 from traceprof.kernel_names import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
-    from traceprof.host.thread_evidence import Allocations
+    from traceprof.host.thread_evidence import CallCounts
+    from traceprof.run.program import Program
     from traceprof.run.rank import Rank
     from traceprof.run.steady_steps import OnlyStep
 
@@ -201,13 +202,12 @@ class GpuIdleResult(RankResult, frozen=True):
     # the longest gaps, those first that are mostly of the largest cause
     evidence: tuple[f.Evidence, ...]
     why_unknown: UnknownCause | None  # the reason why not all causes can be known, else None
-    is_pytorch: bool  # whether the program is known to be PyTorch
+    program: Program  # known facts about what ran
     is_of_profiler: bool  # whether torch.profiler recorded it
-    uses_dali: bool  # whether NVIDIA DALI loads the data
     has_pageable: bool  # whether data may be copied to the GPU from pageable memory
     held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
     how_to_collect: HowToCollect  # the way to record a part that the trace lacks
-    allocated: Allocations  # the allocations beside the launches
+    calls: CallCounts  # allocations, launches and waits
     # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
     launches_graphs: bool  # whether most kernels belong to CUDA graphs
@@ -270,13 +270,12 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         details=named,
         evidence=_evidence(rank, idle, causes, in_all),
         why_unknown=why_unknown(rank),
-        is_pytorch=rank.program.is_pytorch,
+        program=rank.program,
         is_of_profiler=rank.trace.format == KINETO_FORMAT,
-        uses_dali=rank.program.uses_dali,
         has_pageable=may_copy_from_pageable(rank, window),
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
-        allocated=allocations(rank, window),
+        calls=call_counts(rank, window),
         reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
         launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
         place=_place(rank, window, in_all),
@@ -429,9 +428,9 @@ def _title(result: GpuIdleResult) -> str:
 
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     rows = result.details.get(cause, ())
-    allocated = result.allocated
-    if cause is IdleCause.ALLOCATION and allocated.is_uncached:
-        num, launches = allocated.num_allocations, allocated.num_launches
+    calls = result.calls
+    if cause is IdleCause.ALLOCATION and calls.is_uncached:
+        num, launches = calls.num_allocations, calls.num_launches
         return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
     worth = _worth(rows, result.by_cause[cause])
     return f" ({', '.join(worth)})" if worth else ""
@@ -462,13 +461,12 @@ def _advice(result: GpuIdleResult) -> list[str]:
     known = advice(
         main,
         setup=setup[0].name if setup else "",
-        is_pytorch=result.is_pytorch,
+        program=result.program,
         is_of_profiler=result.is_of_profiler,
-        uses_dali=result.uses_dali,
         has_pageable=result.has_pageable,
         held=result.held,
         how_to_collect=result.how_to_collect,
-        allocated=result.allocated,
+        calls=result.calls,
         reads_pages=result.reads_pages,
         longest=longest,
         once=_once(result, IdleCause.WAITING),

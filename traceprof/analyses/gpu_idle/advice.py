@@ -9,6 +9,7 @@ from traceprof.analyses.remedies import (
     COLLECT,
     CORES,
     CUDA_GRAPH,
+    DIRECTIVES,
     GRAPHS,
     LOAD_CHEAPER,
     PIN,
@@ -28,7 +29,8 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from traceprof.host.thread_evidence import Allocations
+    from traceprof.host.thread_evidence import CallCounts
+    from traceprof.run.program import Program
     from traceprof.run.steady_steps import OnlyStep
 
 Advice = dict[IdleCause, tuple[str, ...]]
@@ -131,12 +133,20 @@ _PYTORCH: Advice = {
         ),
     ),
 }
+_LARGER = "Launch fewer, larger kernels: fuse small ones, and give each more to do"
+_DATA_REGION = (
+    "Allocate and copy once, before the loop, as one contiguous array: OpenACC enter data copyin,"
+    " and present in the loop; OpenMP target enter data. Most kernels come with an allocation of"
+    " their own here, as where an array of pointers is copied row by row"
+)
+_KEEP_POOL = (
+    "Let the pool of memory keep what is freed: cudaMemPoolSetAttribute(pool,"
+    " cudaMemPoolAttrReleaseThreshold, …) with a large value (CUDA 11.2). By default it returns its"
+    " memory at each synchronization, and the next cudaMallocAsync asks the driver for it anew"
+)
 _OTHER: Advice = {
     IdleCause.DATA_LOADING: (LOAD_CHEAPER,),
-    IdleCause.LAUNCH_BOUND: (
-        CUDA_GRAPH,
-        "Launch fewer, larger kernels: fuse small ones, and give each more to do",
-    ),
+    IdleCause.LAUNCH_BOUND: (CUDA_GRAPH, _LARGER),
     IdleCause.SYNC: (
         (
             "Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
@@ -204,6 +214,7 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
     PlaceKind.COLLECTION: (COLLECT,),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
+_FROM_POOL = lazy(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
 _LOADS = lazy(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"
@@ -253,13 +264,12 @@ def advice(
     causes: Sequence[IdleCause],
     *,
     setup: str,
-    is_pytorch: bool,
+    program: Program,
     is_of_profiler: bool,
-    uses_dali: bool,
     has_pageable: bool,
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
-    allocated: Allocations,
+    calls: CallCounts,
     reads_pages: bool,
     longest: Mapping[IdleCause, str],
     once: str = "",
@@ -271,19 +281,19 @@ def advice(
     Args:
         causes: those that matter, largest first; `IdleCause.UNKNOWN` has advice of its own.
         setup: what was set up longest, by name; empty if that is unknown.
-        is_pytorch: whether the program is known to be PyTorch.
+        program: known facts about what ran.
         is_of_profiler: whether torch.profiler recorded it.
-        uses_dali: whether NVIDIA DALI loads the data.
         has_pageable: whether data may be copied from pageable memory.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
-        allocated: the allocations beside the launches.
+        calls: how often the process allocated, launched and waited.
         reads_pages: whether most code of the host runs before pages that it accesses.
         longest: where the host was longest, by cause: a range, an operator, a call.
         once: where and for how long the host slept or was silent at once, for most of that time.
         launches_graphs: whether most kernels belong to CUDA graphs.
         in_one_step: causes that happened in one step of several: no remedy is for them.
     """
+    is_pytorch = program.is_pytorch
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     is_rare = kind_of(longest.get(IdleCause.HOST_CODE, "")) in BY_PLACE
     once_only = {*in_one_step} - ({IdleCause.HOST_CODE} if is_rare else set())
@@ -298,15 +308,17 @@ def advice(
         for cause in causes
         for line in (
             _CACHE_IS_EMPTY[1:]
-            if cause is IdleCause.ALLOCATION and is_pytorch and not allocated.num_allocations
-            else _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
+            if cause is IdleCause.ALLOCATION and is_pytorch and not calls.num_allocations
+            else _of_cache(is_off=calls.is_uncached, is_hip=calls.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
             else (_ONCE.format(once),)
             if cause is IdleCause.WAITING and once
             else _PAGES
             if cause is IdleCause.HOST_CODE and reads_pages
             else _DALI
-            if cause is IdleCause.DATA_LOADING and uses_dali
+            if cause is IdleCause.DATA_LOADING and program.uses_dali
+            else _of_directives(cause, calls)
+            if cause in _OF_DIRECTIVES and program.uses_directives
             else (_QUEUED.format(longest.get(cause, "each operation after a gap")),)
             if cause is IdleCause.QUEUED
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
@@ -314,7 +326,7 @@ def advice(
             else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
         if has_pageable or line != PIN
-        if not launches_graphs or line != GRAPHS
+        if not launches_graphs or line not in {GRAPHS, CUDA_GRAPH}
     ]
     if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in held:
         lines.append(_EVENTS.format(how_to_collect(Part.EVENT_RECORDS)))
@@ -334,7 +346,7 @@ def advice(
         and IdleCause.HOST_CODE not in longest
     ):
         lines.append(f"What it ran is not in the report: {how_to_collect(Part.SAMPLES)}")
-    return lines
+    return [*dict.fromkeys(lines)]
 
 
 def unknown_advice(
@@ -387,6 +399,8 @@ def page_advice() -> str:
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         setup += _PAGES if cause is IdleCause.HOST_CODE else []
         setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
+        setup += [_KEEP_POOL] if cause is IdleCause.ALLOCATION else []
+        setup += [DIRECTIVES, _DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
         setup += [_ONCE.format("in its longest sleep")] if cause is IdleCause.WAITING else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
@@ -405,12 +419,25 @@ def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
     )
 
 
+_OF_DIRECTIVES = {IdleCause.LAUNCH_BOUND, IdleCause.ALLOCATION}
+
+
+def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
+    """Return what to do in programs of OpenACC and OpenMP, whose kernels are no graph's."""
+    once = (_DATA_REGION,) if calls.is_uncached else ()
+    if cause is IdleCause.ALLOCATION:
+        return once or _of_cause(cause, is_pytorch=False)
+    return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), _LARGER)
+
+
 def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
     """Return what to do about what the host was in longest, else about the cause."""
     if is_pytorch and cause is IdleCause.DATA_LOADING:
         for loader, lines in BY_LOADER.items():
             if loader in name:
                 return lines
+    if not is_pytorch and cause is IdleCause.ALLOCATION and _FROM_POOL.match(name):
+        return (_KEEP_POOL,)
     if is_pytorch and cause is IdleCause.HOST_CODE and name:
         place = kind_of(name)
         if place in BY_PLACE:
