@@ -226,6 +226,21 @@ def allocations(trace: TraceBuilder, at: int) -> None:
     trace.api("cudaMalloc_v3020", at, at + 890 * US)
 
 
+def slow_copies(trace: TraceBuilder, at: int) -> None:
+    trace.memcpy(at, at + 900 * US, bytes=5_000_000, launch=(at - 5 * US, at - 2 * US))
+
+
+def staged(trace: TraceBuilder, at: int) -> None:
+    """Two legs of a copy to device 1, which begin with one call."""
+    for offset, kind, device in ((0, 2, 0), (400, 1, 1)):
+        begin = at + offset * US
+        trace.raw(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=begin, end=begin + 400 * US, deviceId=device,
+            contextId=1, streamId=7, correlationId=at, globalPid=1 << 48 | 1000 << 24,
+            bytes=MS, copyKind=kind, srcKind=2, dstKind=2,
+        )  # fmt: skip
+
+
 def in_steps(happens: Callable[[TraceBuilder, int], None], steps: range, path: Path) -> Path:
     """Write a program of ten steps of PyTorch; something happens in some of them."""
     trace = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", num_sms=108)
@@ -248,6 +263,8 @@ def in_steps(happens: Callable[[TraceBuilder, int], None], steps: range, path: P
         (matrices, "full-precision-matmul", None),
         (waits, "host-sync", "Synchronize"),
         (allocations, "gpu-idle", "Malloc"),
+        (slow_copies, "link-underused", None),
+        (staged, "peer-copy-through-host", None),
     ],
 )
 def test_nothing_is_advised_that_happened_once(

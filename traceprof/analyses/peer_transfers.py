@@ -9,10 +9,10 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import is_staged, is_to_host
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import RankResult, advised
 from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
@@ -21,6 +21,7 @@ from traceprof.units import counted, duration
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
+    from traceprof.run.steady_steps import OnlyStep
     from traceprof.trace.model.operations import RankKey
     from traceprof.trace.model.parts import HowToCollect
 
@@ -83,6 +84,7 @@ class StagedCopies(Record, frozen=True):
     evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
     # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
+    only_step: OnlyStep | None  # the step that holds it, where it is only one of several
 
 
 class PeerComparison(Record, frozen=True):
@@ -94,6 +96,7 @@ class PeerComparison(Record, frozen=True):
     evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
     # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
+    only_step: OnlyStep | None  # the step that holds it, where it is only one of several
 
 
 class PeerTransfersResult(RankResult, frozen=True):
@@ -148,7 +151,7 @@ def _through_host(result: PeerTransfersResult) -> f.Finding | None:
         f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
         f" {duration(metrics.exposed_ns)}"
     )
-    return f.Finding(
+    claim = f.Finding(
         "peer-copy-through-host",
         severity,
         result.rank,
@@ -160,6 +163,7 @@ def _through_host(result: PeerTransfersResult) -> f.Finding | None:
         _HOST_ADVICE,
         f.Saving.of_step(metrics.exposed_ns, staged.share_per_step),
     )
+    return advised(claim, staged.only_step)
 
 
 def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> f.Finding | None:
@@ -174,7 +178,7 @@ def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> f.Findin
         f" {metrics.copy_gb_per_s:.1f} GB/s; {duration(metrics.exposed_ns)} of NCCL's transfers is"
         " not hidden"
     )
-    return f.Finding(
+    claim = f.Finding(
         "nccl-p2p-slower-than-copy",
         severity,
         result.rank,
@@ -186,6 +190,7 @@ def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> f.Findin
         _SLOWER_ADVICE,
         f.Saving.of_step(metrics.exposed_ns, comparison.share_per_step),
     )
+    return advised(claim, comparison.only_step)
 
 
 def _not_compared(result: PeerTransfersResult) -> f.NotApplicable | None:
@@ -332,7 +337,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         coverage=int(paired.sum()) / len(counted),
     )
     evidence = longest(waiting, "copy through the host")
-    return StagedCopies(metrics, evidence, share_per_step(rank, window, waiting))
+    in_step = share_per_step(rank, window, waiting)
+    return StagedCopies(metrics, evidence, in_step, only_step(rank, window, waiting))
 
 
 def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
@@ -441,5 +447,6 @@ def _comparisons(
             )
             evidence = longest(exposed, "ncclDevKernel_SendRecv")
             in_step = share_per_step(rank, window, exposed)
-            transfers.append(PeerComparison(metrics, evidence, in_step))
+            once = only_step(rank, window, exposed)
+            transfers.append(PeerComparison(metrics, evidence, in_step, once))
     return transfers

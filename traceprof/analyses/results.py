@@ -32,7 +32,10 @@ class RankResult(_Occurrence, frozen=True):
         return replace(self, rank=rank)
 
 
-def advised(claim: Finding | NotApplicable, step: OnlyStep | None) -> Finding | NotApplicable:
+Claim = TypeVar("Claim", bound=Finding | NotApplicable)
+
+
+def advised(claim: Claim, step: OnlyStep | None) -> Claim:
     """Return a claim without remedies if it happened in one step: they are for what recurs."""
     if step is None or isinstance(claim, NotApplicable):
         return claim

@@ -20,7 +20,7 @@ from traceprof.analyses.links.link_usage import (
 )
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.operations import PERCENT
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -297,8 +297,13 @@ def _load(
         num_samples=int(inside.sum()),
         coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
     )
-    in_step = share_per_step(rank, window, waited)
-    return Load(metrics, what, link_findings.longest(rank, waited, what), in_step)
+    return Load(
+        metrics,
+        what,
+        link_findings.longest(rank, waited, what),
+        share_per_step(rank, window, waited),
+        only_step(rank, window, waited),
+    )
 
 
 # -- what is missing ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from traceprof import findings as f
 from traceprof.analyses.remedies import FEWER_REDUCTIONS, HALF_THE_BYTES, MERGE, PREFETCH
+from traceprof.analyses.results import advised
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Intervals
     from traceprof.run.rank import Rank
+    from traceprof.run.steady_steps import OnlyStep
 
 
 class LinkMetrics(f.Metrics, kw_only=True):
@@ -82,6 +84,8 @@ class Load(Record, frozen=True):
     evidence: tuple[f.Evidence, ...]  # the longest stretches of it
     # the share of the wait that the mean steady step holds; None without steps
     share_per_step: float | None
+    # the step in which work waited, where it is only one of several
+    only_step: OnlyStep | None
 
 
 def saturated(rank: int, load: Load, window_ns: int) -> f.Finding | None:
@@ -153,7 +157,7 @@ def _finding(
         return None
     if load.metrics.is_peak_assumed:
         advice = (*advice, ASSUMED_ADVICE)
-    return f.Finding(
+    claim = f.Finding(
         finding,
         severity,
         rank,
@@ -165,6 +169,7 @@ def _finding(
         advice,
         f.Saving.of_step(load.metrics.exposed_ns, load.share_per_step),
     )
+    return advised(claim, load.only_step)
 
 
 def _rate(metrics: LinkMetrics) -> str:

@@ -12,7 +12,7 @@ from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.results import RankResult
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind
 from traceprof.trace.model.operations import RankKey
@@ -276,8 +276,13 @@ def _load(
         num_copies=len(chosen),
         coverage=len(chosen) / num_copies,
     )
-    in_step = share_per_step(rank, window, exposed)
-    return Load(metrics, "copies", link_findings.longest(rank, exposed, "copy"), in_step)
+    return Load(
+        metrics,
+        "copies",
+        link_findings.longest(rank, exposed, "copy"),
+        share_per_step(rank, window, exposed),
+        only_step(rank, window, exposed),
+    )
 
 
 def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
