@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.reference.breakdown import opened, read_ranges
+from tests.reference.nsight_export import export_of
 from tests.reference.spans import Span
 from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
@@ -53,8 +53,7 @@ def category(name: str) -> str:
 
 
 def optimizer_spans(path: Path, process: int) -> list[Span] | None:
-    with opened(path) as (db, strings):
-        ranges = read_ranges(db, strings).get(process, [])
+    ranges = export_of(path).ranges.get(process, [])
     spans = [(one.start, one.end) for one in ranges if OPTIMIZER_RANGE.fullmatch(one.name)]
     return spans or None
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.reference.breakdown import opened, rows
 from tests.reference.kineto import document
+from tests.reference.nsight_export import export_of
 
 
 def _named(pattern: str) -> "re.Pattern[str]":
@@ -136,55 +136,36 @@ _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 
 
 def _of_export(path: Path) -> Rows:
-    result, in_graphs = Rows(Counter(), 0, 0, 0, 0, Counter(), Counter(), Counter()), 0
-    to_host = updates = 0
-    with opened(path) as (db, strings):
-        kernels = [
-            *rows(db, "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName", "start", "end", "graphNodeId")
-        ]
-        for name, start, end, node in kernels:
-            result.kernels[strings.get(name, "")] += end - start
-            in_graphs += node is not None
-            updates += "amp_update_scale" in strings.get(name, "")
-        for kind, memory, size in rows(
-            db, "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", "srcKind", "bytes"
-        ):
-            to_host += kind == 2
-            if kind == 1:
-                result.from_host[memory] += size or 0
-        calls: dict[int, int] = {}
-        events: list[tuple[str, int, int]] = []
-        for key, start, end, of in rows(
-            db, "CUPTI_ACTIVITY_KIND_RUNTIME", "nameId", "start", "end", "correlationId"
-        ):
-            result.calls[re.sub(r"_v\d+$", "", strings.get(key, ""))] += 1
-            calls[of] = start
-            events.append((strings.get(key, ""), start, end - start))
-        for kind, start, end, of in rows(
-            db, "CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind", "start", "end", "correlationId"
-        ):
-            name = {1: "HtoD", 2: "DtoH", 8: "DtoD"}.get(kind, "")
-            events.append((name, calls.get(of, start), end - start))
-        for start, end, of in rows(
-            db, "CUPTI_ACTIVITY_KIND_MEMSET", "start", "end", "correlationId"
-        ):
-            events.append(("Memset", calls.get(of, start), end - start))
-        for key, start, end, of in rows(
-            db, "CUPTI_ACTIVITY_KIND_KERNEL", "demangledName", "start", "end", "correlationId"
-        ):
-            events.append((strings.get(key, ""), calls.get(of, start), end - start))
-        steps = []
-        for text, key, start, end in rows(db, "NVTX_EVENTS", "text", "textId", "start", "end"):
-            name = text or strings.get(key, "")
-            result.labels[name] += 1
-            if _STEP.fullmatch(name) and end is not None:
-                steps.append((start, end))
-        num_graphs = sum(1 for _ in rows(db, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "start"))
-    in_graphs += num_graphs
-    alone = len(kernels) + num_graphs - in_graphs
+    export = export_of(path)
+    operations = [op for of_rank in export.ranks.values() for op in of_rank]
+    result = Rows(Counter(), 0, 0, 0, 0, Counter(), Counter(), Counter())
+    in_graphs = sum(
+        node is not None for (node,) in export.rows("CUPTI_ACTIVITY_KIND_KERNEL", "graphNodeId")
+    )
+    to_host = updates = num_kernels = num_graphs = 0
+    events: list[tuple[str, int, int]] = []
+    for op in operations:
+        name = {"MEMSET": "Memset", "KERNEL": op.demangled}.get(op.table, "")
+        if op.table == "MEMCPY":
+            name = {1: "HtoD", 2: "DtoH", 8: "DtoD"}.get(op.copy_kind or 0, "")
+            to_host += name == "DtoH"
+            if name == "HtoD":
+                result.from_host[(op.memory or (None,))[0]] += op.bytes
+        elif op.table == "KERNEL":
+            result.kernels[name] += op.end - op.start
+            num_kernels += 1
+            updates += "amp_update_scale" in name
+        num_graphs += op.table == "GRAPH_TRACE"
+        events.append((name, op.call.start if op.call else op.start, op.end - op.start))
+    for call in (call for of_process in export.calls.values() for call in of_process):
+        result.calls[call.name] += 1
+        events.append((call.name, call.start, call.end - call.start))
+    ranges = [span for of_process in export.ranges.values() for span in of_process]
+    result.labels.update(span.name for span in ranges)
+    steps = [(span.start, span.end) for span in ranges if _STEP.fullmatch(span.name)]
     return result._replace(
-        in_graphs=in_graphs,
-        alone=alone,
+        in_graphs=in_graphs + num_graphs,
+        alone=num_kernels - in_graphs,
         to_host=to_host,
         updates=updates,
         in_step=_by_step(events, sorted(steps)),

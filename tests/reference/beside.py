@@ -16,8 +16,9 @@ from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 
 from tests.reference.exposed_copy import KINDS, kind_of
+from tests.reference.nsight_export import COMMUNICATION, COMPUTE, COPY, Key, Operation
 from tests.reference.spans import Span
-from tests.reference.streams import COMMUNICATION, COMPUTE, COPY, Key, Operation, Rank, read
+from tests.reference.streams import Rank, read
 
 ALL = (COMPUTE, COMMUNICATION, COPY, *KINDS)
 PARTS = {COPY: set(KINDS)} | {kind: {COPY} for kind in KINDS}  # what is no other kind beside it

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.reference.breakdown import LOW_24_BITS, opened, rows
 from tests.reference.kept import kept
-from tests.reference.streams import COMMUNICATION, read
+from tests.reference.nsight_export import COMMUNICATION, LOW_24_BITS, opened, rows
+from tests.reference.streams import read
 
 COLLECTIVES = "AllReduce AllGatherV AllGather ReduceScatter Broadcast Reduce SendRecv AlltoAll"
 EXCHANGES = {"Send", "Recv", "SendRecv", "AlltoAll", "Gather", "Scatter"}
@@ -128,7 +128,7 @@ def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
                 continue
             kernel: dict[str, Any] = {"start": op.start, "end": op.end, "stream": op.stream}
             kernel |= {"process": rank.process, "communicates": op.kind == COMMUNICATION}
-            kernel |= {"operation": operation_of((op.demangled or op.name).partition("(")[0])}
+            kernel |= {"operation": operation_of((op.demangled or op.short).partition("(")[0])}
             call = op.call
             kernel["launch"] = call and (call.start, call.end, call.thread)
             kernels.append(kernel)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.reference import kineto
+from tests.reference.nsight_export import LOW_24_BITS, Export
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,27 +57,19 @@ class Losses(NamedTuple):
 
 def losses(path: Path, pid: int) -> Losses:
     """Return what a process of an Nsight export lacks; as `losses_among` does."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        names = dict(database.execute("SELECT id, value FROM StringIds"))
-        calls = [
-            Launch(start, end, thread, names[name], id_)
-            for start, end, thread, name, id_ in database.execute(
-                "SELECT start, end, globalTid, nameId, correlationId"
-                " FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-            )
-            if thread >> 24 & 0xFFFFFF == pid
-        ]
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-        rows = [
-            Row(id_, stream, start, end)
-            for table in ("KERNEL", "MEMCPY", "MEMSET")
-            if f"CUPTI_ACTIVITY_KIND_{table}" in tables
-            for id_, stream, start, end, process in database.execute(
-                "SELECT correlationId, streamId, start, end, globalPid"
-                f" FROM CUPTI_ACTIVITY_KIND_{table}"
-            )
-            if process >> 24 & 0xFFFFFF == pid
-        ]
+    export = Export(path)
+    calls = [
+        Launch(call.start, call.end, call.thread, call.name, call.correlation)
+        for process, of_process in export.calls.items()
+        for call in of_process
+        if process >> 24 & LOW_24_BITS == pid
+    ]
+    rows = [
+        Row(op.correlation or 0, op.stream, op.start, op.end)
+        for (process, _), operations in export.ranks.items()
+        for op in operations
+        if process >> 24 & LOW_24_BITS == pid and op.table != "GRAPH_TRACE"
+    ]
     return losses_among(calls, rows)
 
 

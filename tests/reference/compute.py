@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference.streams import COMPUTE, Operation, read
+from tests.reference.nsight_export import COMPUTE, Operation
+from tests.reference.streams import read
 
 Kind = tuple[str, str | None, bool | None]
 Key = tuple[int, int]
@@ -28,8 +29,8 @@ def compute_of(path: Path) -> dict[Key, list[Work]]:
 def _work(op: Operation) -> Work:
     if op.table == "GRAPH_TRACE":
         return op.start, op.end, True, (), ""
-    sizes = (f"{-1 if size is None else size:020}" for size in op.signature[1:])
-    return op.start, op.end, False, (op.text, *sizes), op.text
+    sizes = (f"{-1 if size is None else size:020}" for size in op.shape)
+    return op.start, op.end, False, (op.name or "", *sizes), op.name or ""
 
 
 def parts(

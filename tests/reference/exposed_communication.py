@@ -48,18 +48,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.reference.communication import kernels_of, kind
+from tests.reference.nsight_export import COMMUNICATION, COMPUTE, Key, Operation
 from tests.reference.readiness import FOLLOWS_NS, Dependencies, Readiness, readiness_of
 from tests.reference.spans import Span, both, clipped, covered, length, without
-from tests.reference.streams import (
-    COMMUNICATION,
-    COMPUTE,
-    Key,
-    Operation,
-    Rank,
-    owned,
-    read,
-    spans_of,
-)
+from tests.reference.streams import Rank, owned, read, spans_of
 
 LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
 MAX_LATE_SHARE = 0.01  # of operations that start before their launch
@@ -163,7 +155,7 @@ class Judge:
             last[op.stream] = op
         launched = [op for op in rank.operations if op.call]
         late = sum(op.call is not None and op.start < op.call.start for op in launched)
-        reads = [op for op in launched if op.target_kind == PAGEABLE]
+        reads = [op for op in launched if op.memory and op.memory[1] == PAGEABLE]
         unread = sum(op.call is not None and op.end > op.call.end + READ_NS for op in reads)
         parts = (late, launched), (unread, reads)
         self._clocks_agree = all(num <= MAX_LATE_SHARE * len(of) for num, of in parts)

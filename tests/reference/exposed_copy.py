@@ -29,20 +29,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.reference.breakdown import Numbered, opened, read_ranges, rows, step_ranges
+from tests.reference.breakdown import Numbered, step_ranges
 from tests.reference.late_allreduce import operation_of, step_of
+from tests.reference.nsight_export import COMMUNICATION, COMPUTE, COPY, Key, Operation, export_of
 from tests.reference.spans import Span, clipped, covered, length, without
-from tests.reference.streams import (
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    Key,
-    Operation,
-    Rank,
-    owned,
-    read,
-    spans_of,
-)
+from tests.reference.streams import Rank, owned, read, spans_of
 
 KINDS = ("h2d", "d2h", "d2d", "memset")
 OPTIMIZER = re.compile(r"multi_tensor_apply|adam|sgd|lamb|lars|adagrad|rmsprop|lion", re.IGNORECASE)
@@ -93,15 +84,14 @@ class Prepared:
 
 def prepare(path: Path) -> dict[Key, Prepared]:
     """Read each (process, device) of an export."""
-    with opened(path) as (db, strings):
-        ranges = read_ranges(db, strings)
-        labels = list(rows(db, "ENUM_CUDA_MEM_KIND", "id", "name", "label"))
+    export = export_of(path)
+    labels = export.rows("ENUM_CUDA_MEM_KIND", "id", "name", "label")
     pageable = {
         number for number, name, label in labels if "pageable" in f"{name} {label}".lower()
     } or {0}
     ranks = {}
     for rank in read(path):
-        of_process = ranges.get(rank.process, [])
+        of_process = export.ranges.get(rank.process, [])
         updates = [(range_.start, range_.end) for range_ in of_process
                    if OPTIMIZER_RANGE.search(range_.name)]  # fmt: skip
         gradients = gradient_copies(rank, step_ranges(of_process, None), updates)
@@ -128,7 +118,7 @@ def measured(
             continue
         result.exposed_ns += exposed
         result.by_kind[kind_of(copy)] += exposed
-        if pageable & {copy.source_kind, copy.target_kind}:
+        if pageable & {*(copy.memory or ())}:
             result.pageable_ns += exposed
         follows = bisect_left(starts, copy.end)
         after = [op for op in compute[follows:] if op.start == starts[follows]]
@@ -149,7 +139,7 @@ def measured(
 
 def tie(copy: Operation) -> tuple[int, ...]:
     """Which of copies that are equal in time and kind comes first."""
-    memory = (-1 if kind is None else kind for kind in (copy.source_kind, copy.target_kind))
+    memory = (-1 if kind is None else kind for kind in copy.memory or (None, None))
     return (copy.stream, copy.bytes, *memory)
 
 
@@ -190,14 +180,14 @@ def gradient_copies(
 
 
 def is_all_reduce(op: Operation) -> bool:
-    return op.table == "KERNEL" and operation_of(op.name, op.demangled) == "allreduce"
+    return op.table == "KERNEL" and operation_of(op.short, op.demangled) == "allreduce"
 
 
 def is_optimizer(op: Operation, updates: list[Span]) -> bool:
     if op.kind != COMPUTE or op.call is None:
         return False
     inside = any(covered([span], op.call.start, op.call.start + 1) for span in updates)
-    return inside or OPTIMIZER.search(op.demangled or op.name) is not None
+    return inside or OPTIMIZER.search(op.demangled or op.short) is not None
 
 
 def longest_run(operations: list[Operation]) -> list[Operation]:

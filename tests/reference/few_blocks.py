@@ -10,8 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.reference.breakdown import COMPUTE
-from tests.reference.nsight_export import Export, Operation
+from tests.reference.nsight_export import COMPUTE, Export, Operation
 
 LONG_NS = 10_000
 

@@ -12,9 +12,17 @@ from itertools import pairwise
 from statistics import mean
 from typing import NamedTuple
 
-from tests.reference.breakdown import COPY, LOW_24_BITS, NEVER, Range, step_ranges
-from tests.reference.nsight_export import PAGEABLE, Call, Export, NamedSpan, Operation
-from tests.reference.spans import Span, covered, union, without
+from tests.reference.breakdown import step_ranges
+from tests.reference.nsight_export import (
+    COPY,
+    LOW_24_BITS,
+    PAGEABLE,
+    Call,
+    Export,
+    NamedSpan,
+    Operation,
+)
+from tests.reference.spans import NEVER, Span, covered, union, without
 
 TOLERANCE, LARGE = 1_000_000, 65_536
 PINNED, UNKNOWN = 1, 7  # of Nsight's ENUM_CUDA_MEM_KIND, whose ids never changed
@@ -53,12 +61,12 @@ class RankReference:
     def __init__(self, export: Export, process: int, device: int) -> None:
         self.has_calls = "CUPTI_ACTIVITY_KIND_RUNTIME" in export.tables
         self.operations = export.ranks[process, device]
-        calls = [call for call in export.calls.get(process, []) if call.correlation is not None]
-        self.calls = sorted(calls, key=lambda call: (call.correlation or 0, call))
+        calls = [call for call in export.calls.get(process, []) if call.correlation >= 0]
+        self.calls = sorted(calls, key=lambda call: (call.correlation, call))
         self.busy = union((operation.start, operation.end) for operation in self.operations)
         reads = {operation.call for operation in self.operations if is_read(operation)}
         self.waits = [call for call in self.calls if is_waiting(call.name) or call in reads]
-        named = [Range(start, end, name) for start, end, _, name in export.ranges.get(process, [])]
+        named = [span._replace(thread=0) for span in export.ranges.get(process, [])]
         self.steps = [(step.start, step.end) for step, _ in step_ranges(sorted(named), None)]
 
     def window(self) -> Span:

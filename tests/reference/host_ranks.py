@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from tests.reference.breakdown import OPERATIONS, numbered, opened, rows
+from tests.reference.nsight_export import OPERATIONS, numbered, opened, rows
 
 CALLS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "isend",

@@ -75,9 +75,16 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.reference.breakdown import COMMUNICATION, COMPUTE
 from tests.reference.host import Evidence, RankReference, incurred_debts
-from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
+from tests.reference.nsight_export import (
+    COMMUNICATION,
+    COMPUTE,
+    HOST_TO_DEVICE,
+    Call,
+    Export,
+    Operation,
+    export_of,
+)
 from tests.reference.places import telling_places
 from tests.reference.spans import Span, both, clipped, length, union, without
 from tests.reference.stalls import ProcessStalls

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.reference.nsight_export import COMMUNICATION
 from tests.reference.spans import length, union
-from tests.reference.streams import COMMUNICATION, read
+from tests.reference.streams import read
 
 Row = tuple[int, int, int]
 """How many, the sum of their durations, and the median, rounded down."""
@@ -22,7 +23,7 @@ def kernels_of(path: Path) -> dict[tuple[int, int], list[Kernel]]:
     """Start, end, name and whether it communicates, of each kernel by (process, device)."""
     return {
         (rank.process, rank.device): [
-            (op.start, op.end, op.text, op.kind == COMMUNICATION)
+            (op.start, op.end, op.name or "", op.kind == COMMUNICATION)
             for op in rank.operations
             if op.table == "KERNEL"
         ]

@@ -12,18 +12,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import (
+from tests.reference.breakdown import RankEvents, events_of, step_ranges
+from tests.reference.nsight_export import (
     COMMUNICATION,
     COMPUTE,
     COPY,
-    Launches,
+    Call,
+    NamedSpan,
     Operation,
-    Range,
-    RankEvents,
-    Timeline,
     default_is_communication,
-    step_ranges,
-    step_windows,
 )
 
 ITEM_BYTES = {"Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
@@ -139,34 +136,30 @@ def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
 
     Times count from the origin.
     """
-    process = main_process(facts)
+    calls: dict[int, list[Call]] = defaultdict(list)
+    for number, start, end, thread, name in api_calls(facts):
+        calls[number].append(Call(start - origin_ns, end - origin_ns, number, thread, name, 0))
     by_device: dict[int, list[Operation]] = defaultdict(list)
     for event in events(facts, "kernel", "gpu_memcpy", "gpu_memset"):
-        kind = COPY
+        kind, table = COPY, "MEMCPY"
         if event["cat"] == "kernel":
             communicates = default_is_communication(None, event["name"])
-            kind = COMMUNICATION if communicates else COMPUTE
+            kind, table = COMMUNICATION if communicates else COMPUTE, "KERNEL"
         elif "PtoP" in event["name"]:
             kind = COMMUNICATION
         start, end = event["start"] - origin_ns, event["end"] - origin_ns
         args = event["args"]
-        is_copy = event["cat"] != "kernel"
-        by_device[args["device"]].append(
-            Operation(start, end, kind, True, args["correlation"], is_copy, args.get("stream"))
-        )
-    launches: Launches = defaultdict(list)
-    for correlation, start, *_ in api_calls(facts):
-        launches[process, correlation].append(start - origin_ns)
-    steps = step_ranges(
-        [
-            Range(start - origin_ns, end - origin_ns, name)
-            for start, end, _, name in annotated(facts)
-        ],
-        None,
-    )
-    result = []
-    for device, operations in sorted(by_device.items()):
-        start, end = min(op.start for op in operations), max(op.end for op in operations)
-        windows = step_windows(operations, process, launches, steps)
-        result.append(RankEvents(process, device, start, end, Timeline(operations), windows))
-    return result
+        of_id = calls[args["correlation"]]
+        begun = [call for call in of_id if call.start <= start]
+        call = begun[-1] if begun else of_id[0] if of_id else None
+        stream = args.get("stream", -1)
+        by_device[args["device"]].append(Operation(start, end, kind, table, stream, call))
+    named = [
+        NamedSpan(start - origin_ns, end - origin_ns, 0, name)
+        for start, end, _, name in annotated(facts)
+    ]
+    steps = [(number, step.start, step.end) for step, number in step_ranges(named, None)]
+    return [
+        events_of(main_process(facts), device, operations, steps)
+        for device, operations in sorted(by_device.items())
+    ]

@@ -16,15 +16,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.reference.breakdown import (
-    Numbered,
-    default_is_communication,
-    function_name,
-    opened,
-    read_ranges,
-    step_ranges,
-)
-from tests.reference.spans import Span, covered, union
+from tests.reference.breakdown import Numbered, step_ranges
+from tests.reference.nsight_export import default_is_communication, export_of, function_name
+from tests.reference.spans import Span, covered, union, without
 from tests.reference.streams import read
 
 
@@ -65,18 +59,15 @@ def operation_of(short: str | None, demangled: str | None) -> str:
 
 def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
-    with opened(path) as (db, strings):
-        ranges = {
-            process: step_ranges(marks, None) for process, marks in read_ranges(db, strings).items()
-        }
+    ranges = export_of(path).ranges
     ranks = {}
     for events in read(path):
-        own = ranges.get(events.process, [])
+        own = step_ranges(ranges.get(events.process, []), None)
         kernels = [
             Kernel(
                 op.start,
                 op.end,
-                operation_of(op.name, op.demangled),
+                operation_of(op.short, op.demangled),
                 step_of(op.call.start if op.call else None, own),
             )
             for op in events.operations
@@ -113,7 +104,7 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
     free = [
         (max(start, low), min(end, high))
         for tail in tails
-        for start, end in without(tail, computing)
+        for start, end in without([tail], computing)
     ]
     reducing = union([reduce[:2] for reduce in reduces])
     return Rank(
@@ -168,16 +159,3 @@ def judge(
         (tail_start, max(end, tail_start)),
         len(buckets) in (1, len(late)),
     )
-
-
-def without(tail: Span, computing: list[Span]) -> list[Span]:
-    """The parts of a span that disjoint ascending spans leave free."""
-    time, end = tail
-    free = []
-    for start, stop in computing[max(bisect_left(computing, (time, 0)) - 1, 0) :]:
-        if start >= end:
-            break
-        free.append((time, min(start, end)))
-        time = max(time, stop)
-    free.append((time, end))
-    return [(start, stop) for start, stop in free if stop > start]

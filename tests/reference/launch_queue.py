@@ -10,7 +10,6 @@ It shares no code with ``traceprof`` and reads the export itself. Times are ns o
 """
 
 import re
-import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -18,37 +17,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.reference.breakdown import (
+from tests.reference.nsight_export import (
+    COMMUNICATION,
+    COMPUTE,
     LOW_24_BITS,
-    are_two,
-    default_is_communication,
+    Call,
+    Export,
+    Operation,
+    export_of,
     function_name,
     integers,
-    opened,
-    operation_rows,
-    rows,
 )
 from tests.reference.spans import Span, clipped, covered, length, union, without
-from tests.reference.streams import Call, read_calls
 
 EVER = 1 << 80
 LONG, NEAR, PROMPT, MAX_ENDING, MIN_CAP = 50_000, 100_000, 50_000, 16, 256
-COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
-
-
-@dataclass(eq=False)
-class Operation:
-    device: int
-    start: int
-    end: int
-    stream: int | None
-    correlation: int | None
-    name: str
-    computes: bool
-    communicates: bool
-    takes_place: bool
-    is_pageable: bool
-    call: Call | None = None
+TABLES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+DEVICE_TO_DEVICE = 8
 
 
 @dataclass(eq=False)
@@ -73,8 +58,10 @@ class Launch:
         return min(self.operations, key=lambda operation: operation.start, default=None)
 
     @property
-    def queue(self) -> tuple[int, int | None] | None:
-        takes_place = any(operation.takes_place for operation in self.operations)
+    def queue(self) -> tuple[int, int] | None:
+        takes_place = any(
+            operation.copy_kind in (None, DEVICE_TO_DEVICE) for operation in self.operations
+        )
         return (self.first.device, self.first.stream) if self.first and takes_place else None
 
 
@@ -121,43 +108,34 @@ def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
 
 def read(path: Path) -> list[Process]:
     """The processes of an export that have GPU operations, ordered by pid."""
-    with opened(path) as (db, strings):
-        operations = read_operations(db, strings)
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        calls = read_calls(db, strings) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else None
-        records = read_records(db)
+    export = export_of(path)
+    operations: dict[int, list[Operation]] = defaultdict(list)
+    for process, device in sorted(export.ranks):
+        of_rank = export.ranks[process, device]
+        operations[process] += sorted(of_rank, key=lambda op: (TABLES.index(op.table), *op[:2]))
     processes = []
     for process in sorted(operations, key=lambda number: ((number >> 24) & LOW_24_BITS, number)):
         pid, of_process = (process >> 24) & LOW_24_BITS, operations[process]
-        if calls is None:
+        if "CUPTI_ACTIVITY_KIND_RUNTIME" not in export.tables:
             devices = sorted({operation.device for operation in of_process})
             processes.append(Process(pid, devices, of_process))
         else:
-            given = [call for key, some in calls.items() if key[0] == process for call in some]
-            processes.append(queued(pid, of_process, given, records.get(process, [])))
+            processes.append(queued(pid, process, of_process, export, records_of(export, process)))
     return processes
 
 
 def queued(
     pid: int,
+    process: int,
     operations: list[Operation],
-    calls: list[Call],
+    export: Export,
     records: list[tuple[int, int, int, int]],
 ) -> Process:
     """The launch queue of one process."""
-    by_id: dict[int, list[Call]] = defaultdict(list)
-    for call in calls:
-        by_id[call.correlation].append(call)
-
-    def launching(correlation: int | None, time: int) -> Call | None:
-        candidates = by_id.get(correlation, []) if correlation is not None else []
-        starts = [launch.start for launch in candidates]
-        return candidates[max(bisect_right(starts, time) - 1, 0)] if candidates else None
-
+    calls = [call for call in export.calls.get(process, []) if call.correlation >= 0]
     launches: dict[Any, Launch] = {}
-    begun: dict[tuple[int, int | None], int] = {}
+    begun: dict[tuple[int, int], int] = {}
     for op in operations:
-        op.call = launching(op.correlation, op.start)
         if op.call:
             stream = op.device, op.stream
             begun[stream] = min(begun.get(stream, EVER), op.start)
@@ -188,7 +166,7 @@ def queued(
     devices = sorted({operation.device for operation in operations})
     if records:
         source = "overhead-records"
-        matched = [launching(correlation, start) for start, _, _, correlation in records]
+        matched = [export.call_of(process, number, start) for start, _, _, number in records]
         blocked = {id(launch) for launch in matched if launch}
         cap, scope, _ = learn(captured, by_queue, depth, stream_depth, blocked)
         stalls = [
@@ -245,7 +223,7 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
         held: Counter[str] = Counter()
         for operation in own:
             during = covered(spans, operation.start, operation.end)
-            held[operation.name] += during
+            held[holder_of(operation)] += during
         result.append(
             Answer(
                 process.pid,
@@ -310,7 +288,7 @@ def is_suspect(launch: Launch) -> bool:
     call = launch.call
     if call is None or call.end - call.start <= LONG:
         return False
-    if any(operation.is_pageable for operation in launch.operations):
+    if any(operation.pageable for operation in launch.operations):
         return False
     return all(operation.start >= call.end for operation in launch.operations)
 
@@ -378,13 +356,15 @@ def late_operations(
     end: int,
 ) -> tuple[list[tuple[int, int]], list[Span]]:
     """(start, how late) of each operation that starts in [start, end), latest first; the cost."""
-    compute = union((operation.start, operation.end) for operation in own if operation.computes)
+    compute = union(
+        (operation.start, operation.end) for operation in own if operation.kind == COMPUTE
+    )
     blocked: dict[int, list[Span]] = {
         thread: union((first, stop) for first, stop, of, _ in stalls if of == thread)
         for thread in {stall[2] for stall in stalls}
     }
     late, costly = [], []
-    over: dict[int | None, int] = {}
+    over: dict[int, int] = {}
     for operation in sorted(own, key=lambda op: (op.start, op.end)):
         since, over[operation.stream] = (
             over.get(operation.stream, -EVER),
@@ -402,63 +382,31 @@ def late_operations(
         spans = clipped(blocked[call.thread], since, until)
         if spans:
             late.append((operation.start, length(spans)))
-            costly += spans if operation.communicates else without(spans, compute)
+            costly += spans if operation.kind == COMMUNICATION else without(spans, compute)
     return sorted(late, key=lambda pair: (-pair[1], pair[0])), union(costly)
 
 
-def read_operations(
-    db: sqlite3.Connection, strings: dict[Any, str]
-) -> dict[int, list[Operation]]:  # fmt: skip
-    """The operations of each process: device by device, kind by kind, in order of time."""
-    kinds: dict[Any, str] = dict(COPY_KINDS)
-    kinds |= dict(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
-    memory: dict[Any, str] = {0: "Pageable"} | dict(rows(db, "ENUM_CUDA_MEM_KIND", "id", "label"))
-    columns = ("streamId", "correlationId", "demangledName", "shortName", "copyKind",
-               "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")  # fmt: skip
-    by_process: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
-    for table, start, end, process, device, *more in operation_rows(db, *columns):
-        number = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE").index(table)
-        stream, correlation, full, short, kind, source, target, from_memory, to_memory = more
-        name = strings.get(full if full is not None else short, "")
-        communicates = number == 0 and default_is_communication(None, name)
-        label = kinds.get(kind, "unknown")
-        is_peer = number == 1 and (are_two(source, target) or label == "Peer-to-Peer")
-        text = {0: function_name(name), 1: f"{label} copy", 2: "memset", 3: "CUDA graph"}
-        operation = Operation(
-            device, start, end, stream, correlation, text[number],
-            computes=number == 3 or (number == 0 and not communicates),
-            communicates=communicates or is_peer,
-            takes_place=number != 1 or kind is None or label == "Device-to-Device",
-            is_pageable=number == 1
-            and "Pageable" in (memory.get(from_memory), memory.get(to_memory)),
-        )  # fmt: skip
-        by_process[process].append((device, number, operation))
-    return {
-        process: [
-            operation
-            for *_, operation in sorted(
-                of_process, key=lambda op: (op[0], op[1], op[2].start, op[2].end)
-            )
-        ]
-        for process, of_process in by_process.items()
-    }
+def holder_of(operation: Operation) -> str:
+    """What the operations of one sort are called."""
+    if operation.table == "MEMCPY":
+        return f"copy of kind {operation.copy_kind}"
+    return function_name(operation.name or "") if operation.table == "KERNEL" else operation.table
 
 
-def read_records(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, int, int]]]:
-    """(start, end, thread, correlation id) of each process's records of a full command buffer."""
+def records_of(export: Export, process: int) -> list[tuple[int, int, int, int]]:
+    """(start, end, thread, correlation id) of a process's records of a full command buffer."""
     kinds = [
         number
-        for number, name, label in rows(db, "ENUM_CUPTI_OVERHEAD_TYPE", "id", "name", "label")
+        for number, name, label in export.rows("ENUM_CUPTI_OVERHEAD_TYPE", "id", "name", "label")
         if re.search("command.buffer.full", f"{name} {label}", re.IGNORECASE)
     ] or [8]
-    by_process: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    records = []
     columns = ("start", "end", "globalTid", "correlationId", "overheadType")
-    for row in rows(db, "CUPTI_ACTIVITY_KIND_OVERHEAD", *columns):
+    for row in export.rows("CUPTI_ACTIVITY_KIND_OVERHEAD", *columns):
         start, end, thread, correlation, kind = integers(*row)
         if start is None or thread is None or correlation is None or kind not in kinds:
             continue
-        stop = max(start, -EVER if end is None else end)
-        by_process[thread & ~LOW_24_BITS].append((start, stop, thread, correlation))
-    for records in by_process.values():
-        records.sort(key=lambda record: record[0])
-    return by_process
+        if thread & ~LOW_24_BITS == process:
+            stop = max(start, -EVER if end is None else end)
+            records.append((start, stop, thread, correlation))
+    return sorted(records, key=lambda record: record[0])

@@ -5,7 +5,6 @@ window; exposed is what copies (or communication) cover and compute does not, no
 communication. Samples are clipped to the window.
 """
 
-import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import integers, opened, rows
+from tests.reference.nsight_export import COMMUNICATION, COMPUTE, Key, Operation, export_of
 from tests.reference.spans import Span, length, union
-from tests.reference.streams import COMMUNICATION, COMPUTE, read
+from tests.reference.streams import Rank, read
 
 H2D, D2H = {1, 3, 11}, {2, 4, 12}
 DEVICE, PINNED = {2, 3, 5}, 1
@@ -42,70 +41,59 @@ def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
     return alone
 
 
-def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any]]]:
-    names = ("globalPid", "deviceId", "start", "end", "bytes", "copyKind", "srcKind", "dstKind",
-             "srcDeviceId", "dstDeviceId", "correlationId", "streamId")  # fmt: skip
-    by_device = defaultdict(list)
-    for row in rows(database, "CUPTI_ACTIVITY_KIND_MEMCPY", *names):
-        process, device, *rest = integers(*row)
-        if process is not None and device is not None and None not in rest[:2]:
-            by_device[process, device].append(rest)
-    return by_device
+def _copies(rank: Rank) -> list[Operation]:
+    return [op for op in rank.operations if op.table == "MEMCPY"]
 
 
-def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
+def reference_copies(path: Path) -> dict[Key, dict[str, Any]]:
     """By (globalPid, device): uses, host copies, exposed and big copies of each direction."""
-    with opened(path) as (database, _):
-        copies = _copies(database)
     result = {}
     for rank in read(path):
-        key = rank.process, rank.device
         hiding = [(op.start, op.end) for op in rank.of_kind(COMPUTE, COMMUNICATION)]
-        groups: dict[Any, list[list[Any]]] = defaultdict(list)
-        for copy in copies.get(key, []):
-            _, _, _, kind, _, _, source, target, _, _ = copy
-            crosses = source is not None and target is not None and source != target
-            if kind == 10 or crosses:
-                others = {target if source == key[1] else source} - {key[1]}
+        groups: dict[Any, list[Operation]] = defaultdict(list)
+        for copy in _copies(rank):
+            kind, (source, target) = copy.copy_kind, copy.devices
+            if copy.kind == COMMUNICATION:
+                others = {target if source == rank.device else source} - {rank.device}
                 groups["p2p", others.pop() if others else None].append(copy)
             elif kind in H2D | D2H | {5, 6, 7, 8, 13}:
                 way = "h2d" if kind in H2D else "d2h" if kind in D2H else "d2d"
                 groups[way, None].append(copy)
         out: dict[str, Any] = {"uses": {}, "exposed": {}, "big": {}}
         for (way, peer), some in groups.items():
-            spans = [(copy[0], copy[1]) for copy in some]
-            total = sum(max(copy[2], 0) for copy in some)
+            spans = [copy[:2] for copy in some]
+            total = sum(max(copy.bytes, 0) for copy in some)
             out["uses"][way, peer] = (total, covered(spans), len(some))
             if way not in {"h2d", "d2h"}:
                 continue
             out["exposed"][way] = left_over(spans, hiding)
-            side = 0 if way == "h2d" else 1
+            host, device = (0, 1) if way == "h2d" else (1, 0)
             big = [
                 copy
                 for copy in some
-                if copy[4 + side] == PINNED and copy[5 - side] in DEVICE and copy[2] >= FOUR_MIB
+                if copy.memory
+                and copy.memory[host] == PINNED
+                and copy.memory[device] in DEVICE
+                and copy.bytes >= FOUR_MIB
             ]
-            spans = [(copy[0], copy[1]) for copy in big]
+            spans = [copy[:2] for copy in big]
             if big:
-                out["big"][way] = (
-                    sum(copy[2] for copy in big),
-                    covered(spans),
-                    len(big),
-                    left_over(spans, hiding),
-                )
-        result[key] = out
+                total = sum(copy.bytes for copy in big)
+                out["big"][way] = (total, covered(spans), len(big), left_over(spans, hiding))
+        result[rank.process, rank.device] = out
     return result
 
 
-def reference_staged(path: Path) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+def reference_staged(path: Path) -> dict[Key, tuple[int, int, int, int]]:
     """By (globalPid, device): copies sent through the host, bytes, union of legs, pairs."""
-    with opened(path) as (database, _):
-        copies = _copies(database)
     legs = {
-        key: [copy for copy in some if copy[4] in DEVICE and copy[5] in DEVICE
-              and copy[3] in H2D | D2H]
-        for key, some in copies.items()
-    }  # fmt: skip
+        (rank.process, rank.device): [
+            copy
+            for copy in _copies(rank)
+            if copy.memory and {*copy.memory} <= DEVICE and copy.copy_kind in H2D | D2H
+        ]
+        for rank in read(path)
+    }
     result = {}
     for key, own in legs.items():
         others = [
@@ -114,18 +102,18 @@ def reference_staged(path: Path) -> dict[tuple[int, int], tuple[int, int, int, i
             if other[0] == key[0] and other != key
             for copy in some
         ]
-        first = [copy for copy in own if copy[3] in D2H]
-        begun = {copy[8] for copy in others if copy[3] in D2H}
-        orphans = [copy for copy in own if copy[3] in H2D and copy[8] not in begun]
-        sent = {copy[8] for copy in first}
-        landing = [copy for copy in others if copy[3] in H2D and copy[8] in sent]
-        landed = {copy[8] for copy in landing}
+        first = [copy for copy in own if copy.copy_kind in D2H]
+        begun = {copy.correlation for copy in others if copy.copy_kind in D2H}
+        orphans = [copy for copy in own if copy.copy_kind in H2D and copy.correlation not in begun]
+        sent = {copy.correlation for copy in first}
+        landing = [copy for copy in others if copy.copy_kind in H2D and copy.correlation in sent]
+        landed = {copy.correlation for copy in landing}
         if first or orphans:
             result[key] = (
                 len(first + orphans),
-                sum(copy[2] for copy in first + orphans),
-                covered((copy[0], copy[1]) for copy in first + orphans + landing),
-                sum(copy[8] in landed for copy in first),
+                sum(copy.bytes for copy in first + orphans),
+                covered(copy[:2] for copy in first + orphans + landing),
+                sum(copy.correlation in landed for copy in first),
             )
     return result
 
@@ -140,19 +128,19 @@ METRICS = {
 
 def reference_series(path: Path) -> dict[tuple[int, str, str], list[tuple[int, int, int]]]:
     """By (GPU, link, direction): start, end and value of each period."""
-    with opened(path) as (database, _):
-        ids = {}
-        for kind, metric, name in rows(
-            database, "TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"
-        ):
-            ids[kind, name.removesuffix(" [Throughput %]")] = metric
-        samples: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-        for time, kind, metric, value in rows(
-            database, "GPU_METRICS", "timestamp", "typeId", "metricId", "value"
-        ):
-            if time is not None and value is not None and time >= 0 and 0 <= value <= 100:
-                known = samples[kind, metric].get(time, -1)
-                samples[kind, metric][time] = max(known, value)
+    export = export_of(path)
+    ids = {
+        (kind, name.removesuffix(" [Throughput %]")): metric
+        for kind, metric, name in export.rows(
+            "TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"
+        )
+    }
+    samples: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for time, kind, metric, value in export.rows(
+        "GPU_METRICS", "timestamp", "typeId", "metricId", "value"
+    ):
+        if time is not None and value is not None and time >= 0 and 0 <= value <= 100:
+            samples[kind, metric][time] = max(samples[kind, metric].get(time, -1), value)
     result = {}
     for kind in {kind for kind, _ in ids}:
         for (link, direction), names in METRICS.items():

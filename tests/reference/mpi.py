@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tests.reference.breakdown import opened
+from tests.reference.nsight_export import opened
 
 _TOGETHER = ("allreduce", "allgather", "reduce_scatter", "alltoall", "barrier")
 _ROOTED = {"bcast": True, "scatter": True, "reduce": False, "gather": False}  # from the root?

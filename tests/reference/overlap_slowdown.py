@@ -23,9 +23,9 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import opened, rows
+from tests.reference.nsight_export import COMMUNICATION, opened, rows
 from tests.reference.spans import Span, covered, length, union
-from tests.reference.streams import COMMUNICATION, read
+from tests.reference.streams import read
 
 _GROUPS = {
     ("KERNEL", False): "kernels", ("KERNEL", True): "communication", ("MEMCPY", False): "copies",
@@ -99,7 +99,7 @@ def reference(
         for op in of_rank.operations:
             launch = op.call.start if op.call else None
             group = _GROUPS[op.table, op.kind == COMMUNICATION]
-            groups[group].append((op.start, op.end, op.signature, launch))
+            groups[group].append((op.start, op.end, (op.name, *op.shape), launch))
     with opened(path) as (db, _):
         devices = "TARGET_INFO_CUDA_DEVICE"
         uuids = {row[:2]: row[2] for row in rows(db, devices, "pid", "cudaId", "uuid") if row[2]}

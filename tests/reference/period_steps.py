@@ -28,8 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.reference.breakdown import COMPUTE
-from tests.reference.nsight_export import Operation
+from tests.reference.nsight_export import COMPUTE, Operation
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

@@ -11,8 +11,7 @@ from itertools import groupby
 
 import numpy as np
 
-from tests.reference.breakdown import COMPUTE
-from tests.reference.nsight_export import Export
+from tests.reference.nsight_export import COMPUTE, Export
 from tests.reference.spans import Span, clipped, length, union, without
 from tests.reference.training import training
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import pstdev
 from typing import TYPE_CHECKING
+
+from tests.reference.nsight_export import export_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,33 +215,14 @@ def _messages(passes: list[list[_Pass]], exchanges: list[list[_Exchange]]) -> li
 
 
 def _read(path: Path) -> tuple[list[list[_Pass]], list[list[_Exchange]]]:
-    with closing(sqlite3.connect(path)) as database:
-        calls = {
-            (thread >> 24, correlation): start
-            for thread, correlation, start in database.execute(
-                "SELECT globalTid, correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-            )
-        }
-        kernels = database.execute(
-            "SELECT globalPid, correlationId, k.start, k.end, streamId, value"
-            " FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds ON id = shortName"
-        ).fetchall()
-        ranges = database.execute(
-            "SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds"
-            " WHERE id = textId)) FROM NVTX_EVENTS WHERE end IS NOT NULL"
-        ).fetchall()
-    processes = sorted({process for process, *_ in kernels})
+    export = export_of(path)
     passes, exchanges = [], []
-    for number, process in enumerate(processes):
-        own = sorted(
-            (start, end, text)
-            for thread, start, end, text in ranges
-            if thread >> 24 == process >> 24
-        )
+    for number, (process, device) in enumerate(sorted(export.ranks)):
+        own = [(start, end, text) for start, end, _, text in export.ranges.get(process, [])]
         launched = sorted(
-            (calls[process >> 24, correlation], start, end, stream, name)
-            for owner, correlation, start, end, stream, name in kernels
-            if owner == process
+            (op.call.start, op.start, op.end, op.stream, op.short)
+            for op in export.ranks[process, device]
+            if op.call and op.table == "KERNEL"
         )
         of_stage: list[_Pass] = []
         messages: list[_Exchange] = []

@@ -21,20 +21,18 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.reference.breakdown import LOW_24_BITS
 from tests.reference.communication import is_independent, kernels_of
-from tests.reference.spans import Span, clipped, length, union, without
-from tests.reference.streams import (
+from tests.reference.nsight_export import (
     COMMUNICATION,
     COMPUTE,
+    LOW_24_BITS,
     Call,
     Key,
     Operation,
-    Rank,
     StreamEvent,
-    read,
-    spans_of,
 )
+from tests.reference.spans import Span, clipped, length, union, without
+from tests.reference.streams import Rank, read, spans_of
 
 FOLLOWS_NS = 20_000
 

@@ -33,17 +33,17 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.reference.breakdown import (
+from tests.reference.breakdown import SERVING_STEPS, step_windows
+from tests.reference.nsight_export import (
     COMPUTE,
-    COPY,
     LOW_24_BITS,
-    NEVER,
-    SERVING_STEPS,
+    Call,
+    Export,
+    Operation,
     function_name,
 )
-from tests.reference.nsight_export import Call, Export, Operation
 from tests.reference.period_steps import PeriodStep, period_steps
-from tests.reference.spans import Span, clipped, length, union
+from tests.reference.spans import NEVER, Span, clipped, length, union
 from traceprof import labels
 
 STEP_PATTERNS = (
@@ -127,36 +127,6 @@ def host_steps(export: Export, process: int) -> tuple[str, list[tuple[int, int, 
     ]
 
 
-def _is_copy(operation: Operation) -> bool:
-    return operation.kind == COPY or operation.memory is not None
-
-
-def step_windows(operations: list[Operation], steps: list[tuple[int, int, int]]) -> list[Step]:
-    of_kernels = {op.stream for op in operations if not _is_copy(op)}
-    launched = sorted(
-        (op.call.start, op.start, op.end, _is_copy(op) and op.stream not in of_kernels)
-        for op in operations
-        if op.call
-    )
-    times = [time for time, *_ in launched]
-    windows = []
-    for number, low, high in steps:
-        inside = launched[bisect_left(times, low) : bisect_left(times, high)]
-        if inside:
-            first, last = min(s for _, s, *_ in inside), max(e for _, _, e, _ in inside)
-            earlier = [
-                e for _, _, e, is_beside in launched[: bisect_left(times, low)] if not is_beside
-            ]
-            if max(earlier, default=first) > first:
-                first = min((s for _, s, _, is_beside in inside if not is_beside), default=first)
-            windows.append((first, low, last, number))
-    windows.sort()
-    ends = [first for first, *_ in windows[1:]] + [last for _, _, last, _ in windows[-1:]]
-    return [
-        Step(number, first, end) for (first, _, _, number), end in zip(windows, ends, strict=True)
-    ]
-
-
 def main_compute(export: Export, process: int, operations: list[Operation]) -> list[Operation]:
     kernels = [op for op in operations if op.kind == COMPUTE]
     main = _recognised(kernels)
@@ -218,7 +188,7 @@ def training(export: Export, process: int, device: int) -> Training:
     basis, ranges = host_steps(export, process)
     warm_up = _warm_up(export, process)
     cold = [r for r in ranges if length(clipped(warm_up, r[1], r[2])) < r[2] - r[1]]
-    steps = step_windows(operations, cold or ranges)
+    steps = [Step(*window) for window in step_windows(operations, cold or ranges)]
     main = main_compute(export, process, operations)
     launches: tuple[int | None, ...] = ()
     if main and not marks_steps(export):

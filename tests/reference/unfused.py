@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from tests.reference.nsight_export import COMMUNICATION, Operation
 from tests.reference.spans import Span, clipped, length, union, without
-from tests.reference.streams import COMMUNICATION, Operation, Rank
+from tests.reference.streams import Rank
 
 BY_MEMORY = {"elementwise", "reduction", "normalization"}
 LISTS = ("multi_tensor_apply_kernel", "foreach_tensor")
@@ -168,9 +169,9 @@ def kept_of(row: list[Operation]) -> list[Operation]:
             passes.append(unit)
             continue
         (kernel,) = unit
-        longest = by_name[kernel.demangled].get(kernel.signature)
+        longest = by_name[kernel.demangled].get(kernel.shape)
         if longest is None or spent([kernel]) > spent([longest]):
-            by_name[kernel.demangled][kernel.signature] = kernel
+            by_name[kernel.demangled][kernel.shape] = kernel
     passes += [[*grids.values()] for grids in by_name.values()]
     return max(passes, key=spent)
 
