@@ -1,8 +1,6 @@
 """Many reports, measured by this process, by several, or by a cluster of `distributed`, Dask.
 
-Workers of a cluster open a report by its path: they need the file system that it lies on. Dask's
-own client trusts any server: it reads the first bytes as a length, allocates that much memory and
-waits forever. So the greeting of the server is checked first.
+Workers of a cluster open a report by its path: they need the file system that it lies on.
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 import gc
 import logging
 import select
-import socket
-import ssl
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
-    from distributed import Client, KilledWorker, Security
+    from distributed import Client, KilledWorker
 
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
@@ -165,18 +161,12 @@ def _killed(task: Task) -> WorkerError:
 
 CONNECT_S = 10  # a running scheduler answers at once
 WORKERS_S = 30  # a cluster may just be starting
-_GREETING = b"pickle-protocol"  # a word in the first message of a server
-_MAX_GREETING = 1 << 16
+_MAX_WHY = 120  # characters
 _START_ONE = "start one with `dask scheduler`, and give the address that it prints"
-_SET_TLS = "set distributed.comm.tls in Dask's configuration as the scheduler has it"
 
 
-def connected(scheduler: str) -> Client:
+def _connected(scheduler: str) -> Client:
     """Return a client of a scheduler that has workers.
-
-    Args:
-        scheduler: `tcp://HOST:PORT`; or `tls://HOST:PORT`, with the certificates that Dask's
-            configuration names.
 
     Raises:
         UsageError: no scheduler answers at this address, or TLS fails.
@@ -184,115 +174,26 @@ def connected(scheduler: str) -> Client:
     """
     from distributed import Client  # noqa: PLC0415  (an extra)
 
-    why, remedy = "", _START_ONE
+    what = f"cannot use the scheduler {scheduler}"
     try:
-        security = _security(scheduler)
-        _check_greeting(scheduler, security)
         client = Client(  # type: ignore[no-untyped-call]
-            scheduler, timeout=CONNECT_S, set_as_default=False, security=security
+            scheduler, timeout=CONNECT_S, set_as_default=False
         )
-    except ssl.SSLError as error:
-        why, remedy = f"TLS fails ({error.reason or error})", _SET_TLS
-    except OSError:
-        why = "nothing answers at this address"
     except ImportError as error:
-        raise WorkerError(
-            f"cannot use the scheduler {scheduler}",
-            str(error),
-            "install the same version of distributed everywhere",
-        ) from error
-    except (AssertionError, LookupError, TypeError):  # a worker greets in the same way
-        why = "the server at this address belongs to Dask, but is not a scheduler"
-    except ValueError as error:
-        why = str(error)
-    else:
-        return _with_workers(client, scheduler)
-    # A half-made client closes itself when it is collected, which blocks forever if another one
-    # is being made then.
-    gc.collect()
-    raise UsageError(f"cannot use the scheduler {scheduler}", why, remedy)
-
-
-def _security(scheduler: str) -> Security:
-    """Return the certificates of Dask's configuration.
-
-    Raises:
-        UsageError: the configuration does not allow this address, names no certificates, or names
-            some that cannot be read.
-    """
-    from distributed import Security  # noqa: PLC0415  (an extra)
-
-    try:
-        security: Security = Security()  # type: ignore[no-untyped-call]
-        has_certificates = _context(security) is not None
-    except (OSError, ValueError) as error:  # an SSLError is an OSError, too
-        raise UsageError(
-            f"cannot use the scheduler {scheduler}",
-            f"the certificates that Dask's configuration names cannot be read ({error})",
-            _SET_TLS,
-        ) from error
-    is_encrypted = scheduler.startswith("tls://")
-    if is_encrypted and not has_certificates:
-        raise UsageError(
-            f"cannot use the scheduler {scheduler}",
-            "Dask's configuration names no certificates",
-            "set distributed.comm.tls.ca-file and distributed.comm.tls.client.cert and .key",
-        )
-    if security.require_encryption and not is_encrypted:
-        raise UsageError(
-            f"cannot use the scheduler {scheduler}",
-            "Dask's configuration demands encryption",
-            "give an address that begins with tls://",
-        )
-    return security
-
-
-def _context(security: Security) -> ssl.SSLContext | None:
-    arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call]
-    context: ssl.SSLContext | None = arguments["ssl_context"]
-    return context
-
-
-def _check_greeting(scheduler: str, security: Security) -> None:
-    """Check the server's greeting, reading no more bytes than Dask's own greeting has.
-
-    Raises:
-        OSError: nothing answers.
-        ValueError: the address is malformed, or the server's greeting is not Dask's.
-    """
-    from distributed.comm.addressing import parse_address, parse_host_port  # noqa: PLC0415  (an extra)
-
-    scheme, location = parse_address(scheduler)
-    if scheme not in {"tcp", "tls"}:
-        return
-    with ExitStack() as stack:
-        address = parse_host_port(location)
-        connection = stack.enter_context(socket.create_connection(address, CONNECT_S))
-        try:
-            if scheme == "tls" and (context := _context(security)) is not None:
-                name = (security.extra_conn_args or {}).get("server_hostname")
-                encrypted = context.wrap_socket(connection, server_hostname=name)
-                connection = stack.enter_context(encrypted)
-            received = stack.enter_context(connection.makefile("rb"))
-            # The first eight bytes are the length of the rest.
-            length = int.from_bytes(received.read(8), "little")
-            greeting = received.read(length) if length <= _MAX_GREETING else b""
-        except TimeoutError:
-            raise ValueError("the server at this address does not answer like Dask") from None
-    if _GREETING not in greeting:
-        raise ValueError("the server at this address is not a Dask scheduler")
-
-
-def _with_workers(client: Client, scheduler: str) -> Client:
+        remedy = "install the same version of distributed everywhere"
+        raise WorkerError(what, str(error), remedy) from error
+    except Exception as error:  # what another server answers is read as lengths and as names
+        # A half-made client closes itself when it is collected, which blocks forever if another
+        # one is being made then.
+        gc.collect()
+        why = f"no scheduler of Dask answers there ({one_line(error, _MAX_WHY)})"
+        raise UsageError(what, why, _START_ONE) from error
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
     except TimeoutError as error:
         client.close()  # type: ignore[no-untyped-call]
-        raise WorkerError(
-            f"cannot use the scheduler {scheduler}",
-            "it has no workers",
-            f"start some with `dask worker {scheduler}`",
-        ) from error
+        remedy = f"start some with `dask worker {scheduler}`"
+        raise WorkerError(what, "it has no workers", remedy) from error
     return client
 
 
@@ -324,7 +225,7 @@ def measured_on_cluster(
     from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
 
     # Each error is reported once, by the exceptions below.
-    with silence_logging_cmgr(logging.CRITICAL), connected(scheduler) as client:
+    with silence_logging_cmgr(logging.CRITICAL), _connected(scheduler) as client:
         given_up: list[tuple[int, FailedReport]] = []
         for index, result in _measured_on_cluster(client, scheduler, tasks, range(len(tasks))):
             if isinstance(result, FailedReport) and isinstance(result.error, WorkerError):
