@@ -15,7 +15,7 @@ from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
-from traceprof.execution.options import Options, check_listener, checked
+from traceprof.execution.options import Options, checked
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.recognition import has_changed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.execution.analysis_future import AnalysisFuture
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.progress import Listener, Progress
+    from traceprof.progress import Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
@@ -154,7 +154,7 @@ class Analysis:
 def analyze(
     *paths: AnyPath | Iterable[AnyPath],
     options: Options | None = None,
-    listener: Listener[Analysis] | None = None,
+    listener: Progress | None = None,
     jobs: int | None = None,
 ) -> Analysis:
     """Analyse the reports of one run, and keep them open.
@@ -165,15 +165,14 @@ def analyze(
         paths: Nsight Systems exports or traces of torch.profiler, folders of them, patterns, or
             lists of these.
         options: what to analyse; by default everything.
-        listener: receives the number of rows read, and partial results of a single report: the
-            breakdown of the first rank, without steps, then of others, too.
+        listener: receives the number of rows read.
         jobs: the maximum number of processes; by default one for each processor core. Results do
             not depend on it.
 
     Raises:
         TraceprofError: no report can be read, or the options select nothing.
     """
-    measurer = _measurer(options, listener, jobs)
+    measurer = Measurer.of(options, listener, jobs)
     return _analyzed(measurer, measurer.opened(report_paths(paths)))
 
 
@@ -181,7 +180,7 @@ def analyze(
 def analyze_in_child(
     *paths: str | os.PathLike[str],
     options: Options | None = None,
-    listener: Listener[Analysis] | None = None,
+    listener: Progress | None = None,
     jobs: int | None = None,
     answer: Callable[[Analysis, Any, Progress], object] | None = None,
 ) -> Iterator[AnalysisFuture[Analysis]]:
@@ -203,7 +202,7 @@ def analyze_in_child(
     """
     from traceprof.execution.analysis_future import AnalysisTask, run_in_child
 
-    measurer = _measurer(options, listener, jobs)
+    measurer = Measurer.of(options, listener, jobs)
     task = AnalysisTask(measurer.opened(report_paths(paths)), measurer, _analyzed, Analysis, answer)
     with run_in_child(task) as future:
         yield future
@@ -291,20 +290,6 @@ def analyze_captures(
         _result([*(reports[index] for index in indices), *(() if number else failed)], options)
         for number, indices in enumerate(recordings)
     ]
-
-
-def _measurer(
-    options: Options | None, listener: Listener[Analysis] | None, jobs: int | None
-) -> Measurer:
-    """Return a measurer of open reports that sends progress and partial results to a listener."""
-    if listener is None:
-        return Measurer.of(options, None, jobs)
-    check_listener(listener)
-
-    def report_partial(result: RunResult, run: Run) -> None:
-        listener.partial(Analysis(result, run))
-
-    return Measurer.of(options, listener, jobs, report_partial)
 
 
 def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Analysis:

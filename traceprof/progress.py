@@ -1,10 +1,8 @@
-"""Progress listeners and partial results."""
+"""Progress listeners."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
-
-Result_contra = TypeVar("Result_contra", contravariant=True)
+from typing import Protocol
 
 
 class Progress(Protocol):
@@ -27,10 +25,3 @@ class _Unheard:
 
 UNHEARD: Progress = _Unheard()
 """Receives progress that nobody wants."""
-
-
-class Listener(Progress, Protocol[Result_contra]):
-    """Receives partial results as well, while the rest is still being read."""
-
-    def partial(self, result: Result_contra, /) -> None:
-        """Learn what is known so far; a later result holds all that an earlier one did."""

@@ -6,7 +6,6 @@ import { chosenNumbers, shownTime, withAssumptions, withChoice, withQuery, withT
 import { go } from "./navigation.js";
 import { toggleNotes } from "./notes.js";
 
-const REDRAWN_MS = 250; // at the earliest
 const SAID_MS = 2500;
 
 /** @param {"png" | "svg"} kind */
@@ -19,22 +18,15 @@ async function untilOver(waiting) {
   const rows = /** @type {HTMLElement} */ (document.getElementById("rows"));
   const bar = /** @type {HTMLProgressElement} */ (document.getElementById("progress"));
   const text = /** @type {HTMLElement} */ (waiting.querySelector("p"));
-  let seen = 0;
   for (;;) {
     try {
-      const state = await (await fetch(`/progress?previews=${seen}`)).json();
+      const state = await (await fetch("/progress")).json();
       if (state.is_over) break;
-      const { done, expected, previews } = state;
-      if (previews > seen) {
-        seen = previews;
-        waiting.classList.add("beside");
-        window.dash_clientside.set_props("ready", { data: previews });
-        await new Promise((resolve) => { setTimeout(resolve, REDRAWN_MS); });
-      }
+      const { done, expected } = state;
       bar.value = expected ? done / expected : 0;
       const written = [done, expected].map((count) => count.toLocaleString("en"));
       rows.textContent = expected ? `${written[0]} of ${written[1]} rows` : "";
-      if (seen && done >= expected) {
+      if (expected && done >= expected) {
         text.textContent = "Looking for findings …";
       }
     } catch {
@@ -162,14 +154,13 @@ async function copy() {
 }
 
 /**
- * While reports are read: show the progress, and then the page. A number
- * stands for a preview of the results so far.
- * @param {boolean | number} ready
+ * While reports are read: show the progress, and then the page.
+ * @param {boolean} ready
  */
 export function watch(ready) {
   const waiting = /** @type {HTMLElement} */ (document.getElementById("waiting"));
-  if (ready === true) waiting.hidden = true;
-  else if (ready === false) untilOver(waiting);
+  if (ready) waiting.hidden = true;
+  else untilOver(waiting);
   return unchanged();
 }
 

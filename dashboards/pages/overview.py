@@ -17,7 +17,7 @@ from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.reports.time_text import outside_the_training, slow_steps_lines
 from traceprof.trace.model.parts import Part
-from traceprof.units import counted, duration, percent, ranks_text
+from traceprof.units import duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,23 +45,6 @@ def layout(analysis: Analysis, address: Address) -> Component:
         _breakdown(view, results),
         ui.missing(view.missing()),
         _notes(view),
-    )
-
-
-def preview(analysis: Analysis, address: Address) -> Component | None:
-    """Return the known part of the page while reports are still read; None if nothing is."""
-    view = View(analysis, address)
-    results: tuple[BreakdownResult, ...] = view.of(breakdown)
-    if not results:
-        return None
-    missing_ranks = len(view.ranks) - len(results)
-    return ui.page(
-        TITLE,
-        "Where each GPU's time went. Steps and findings follow.",
-        _breakdown(view, results),
-        html.P(f"{counted(missing_ranks, 'rank')} to come …", className="note")
-        if missing_ranks
-        else None,
     )
 
 

@@ -23,7 +23,7 @@ from flask_compress import Compress
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import compare, kernels, overview, query, what_if
+from dashboards.pages import compare, kernels, query, what_if
 from dashboards.pages import watched as watched_page
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
@@ -53,7 +53,7 @@ _log = logging.getLogger("traceprof.dashboard")
 _FOLDER = Path(__file__).parents[1]
 _MAX_AGE_S = 365 * 24 * 3600  # of files whose address changes with their content
 # Of an application.
-_ANALYSIS, _PROGRESS, _WATCHED = "TRACEPROF_ANALYSIS", "TRACEPROF_PROGRESS", "TRACEPROF_WATCHED"
+_ANALYSIS, _WATCHED = "TRACEPROF_ANALYSIS", "TRACEPROF_WATCHED"
 
 
 def create_app(
@@ -90,7 +90,6 @@ def create_app(
     server: Flask = app.server
     server.config |= {
         _ANALYSIS: analysis,
-        _PROGRESS: progress,
         _WATCHED: watched,
         "SEND_FILE_MAX_AGE_DEFAULT": _MAX_AGE_S,
     }
@@ -160,7 +159,7 @@ def _title(module: Page) -> str:
 
 
 def _shown(**_: object) -> Component | None:
-    analysis, progress = current_app.config[_ANALYSIS], current_app.config[_PROGRESS]
+    analysis = current_app.config[_ANALYSIS]
     watched: Path | None = current_app.config[_WATCHED]
     try:
         if watched is not None:
@@ -168,8 +167,6 @@ def _shown(**_: object) -> Component | None:
         address = _address()
         if analysis is not None:
             return _page(analysis, address)
-        if progress is not None and progress.preview is not None and address.path == overview.PATH:
-            return overview.preview(progress.preview, address)
     except TraceprofError as error:
         if watched is not None:
             return page(watched_page.TITLE, "", nothing(f"{error.what}: {error.why}."))
@@ -267,9 +264,8 @@ def _register_answers(app: Dash, module: ModuleType) -> None:
 def _progress(progress: AnalysisProgress | None) -> dict[str, int | bool]:
     if progress is None:
         return {"is_over": True}
-    is_over, num_previews = progress.wait(0), progress.num_previews
     done, expected = progress.so_far()
-    return {"is_over": is_over, "done": done, "expected": expected, "previews": num_previews}
+    return {"is_over": progress.wait(0), "done": done, "expected": expected}
 
 
 def _drawing(analysis: Analysis, number: int) -> Response:

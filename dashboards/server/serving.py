@@ -207,10 +207,7 @@ class DashboardServer:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         assert self._application is not None  # noqa: S101  (set before the server is up)
         if environ["PATH_INFO"] == PROGRESS:
-            from werkzeug.wrappers import Request  # noqa: PLC0415  (it is there by now)
-
-            # So that clients that poll notice at once.
-            self.progress.wait(_MAX_WAIT_S, Request(environ).args.get("previews", type=int))
+            self.progress.wait(_MAX_WAIT_S)  # so that clients that poll notice at once
 
         def admit(status: str, *rest: Any) -> Any:  # noqa: ANN401  (as WSGI has it)
             if not status.startswith(_FORBIDDEN):

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from traceprof.analysis import Analysis
     from traceprof.progress import Progress
 
 PROGRESS = "/progress"
@@ -20,63 +19,43 @@ PROGRESS = "/progress"
 
 
 class AnalysisProgress:
-    """Rows read and expected, the results so far, and whether the analysis has ended.
+    """Rows read and expected, and whether the analysis has ended.
 
     Attributes:
         also: another listener that receives the number of rows.
-        preview: the results so far; None if there are none.
-        num_previews: the number of changes of `preview`.
     """
 
     def __init__(self, also: Progress | None = None) -> None:
         self.also = also
-        self.preview: Analysis | None = None
-        self.num_previews = 0
-        self._changed = threading.Condition()
-        self._is_over = False
+        self._changing = threading.Lock()
+        self._is_over = threading.Event()
         self._done = self._expected = 0
 
     def expect(self, rows: int) -> None:
         """Add to the number of rows that will be read; negative if there are fewer."""
-        with self._changed:
+        with self._changing:
             self._expected += rows
         if self.also is not None:
             self.also.expect(rows)
 
     def advance(self, rows: int) -> None:
         """Add to the number of rows that were read."""
-        with self._changed:
+        with self._changing:
             self._done += rows
         if self.also is not None:
             self.also.advance(rows)
 
     def end(self) -> None:
         """Note that the analysis has ended."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        self._is_over.set()
 
-    def wait(self, seconds: float, num_previews: int | None = None) -> bool:
-        """Wait for the end of the analysis, but at most this time; return whether it has ended.
-
-        A change of `num_previews`, given as the caller last saw it, ends the wait, too.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_over or num_previews not in {None, self.num_previews}, seconds
-            )
-            return self._is_over
-
-    def partial(self, result: Analysis) -> None:
-        """Learn what is known so far."""
-        with self._changed:
-            self.preview = result
-            self.num_previews += 1
-            self._changed.notify_all()
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the analysis, but at most this time; return whether it has ended."""
+        return self._is_over.wait(seconds)
 
     def so_far(self) -> tuple[int, int]:
         """Return the numbers of rows read and expected."""
-        with self._changed:
+        with self._changing:
             return self._done, self._expected
 
 

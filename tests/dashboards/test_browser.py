@@ -6,7 +6,6 @@
 import csv
 import re
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -23,7 +22,6 @@ from tests.support.dashboard import Serve, box_of, drag, loaded, query, serving
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.two_phases import LONGER, SHORTER, program
-from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
 from traceprof.units import duration, percent
@@ -551,6 +549,8 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
         server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         page.evaluate("window.isStillTheSame = true")
+        server.progress.advance(150)
+        page.wait_for_selector("text=Looking for findings")
         with analysis_of(SAMPLE) as analysis:
             server.show(analysis)
             page.wait_for_selector("table.breakdown")
@@ -558,39 +558,6 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
             expect(page.locator(".loading")).to_be_hidden()
             assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 1"]
             page.goto("about:blank")
-
-
-@pytest.mark.long
-def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
-    with DashboardServer(has_token=False) as server, analysis_of(SAMPLE) as analysis:
-        page.goto(server.url)
-        page.wait_for_selector(".loading progress")
-        server.progress.expect(200)
-        server.progress.advance(50)
-        page.wait_for_selector("text=50 of 200 rows")
-        for number in (1, 2):
-            known = partial_result(analysis.result.run, analysis.result.breakdown[:number])
-            server.progress.partial(replace(analysis, result=known))
-            page.wait_for_selector(f"table.breakdown tbody tr:nth-child({number})")
-            assert [row[0] for row in cells(page, "table.breakdown")] == ["rank 0", "rank 1"][
-                :number
-            ]
-        first = cells(page, "table.breakdown")
-        assert page.is_visible(".loading")
-        assert page.locator(".findings").count() == 0
-        # Another page waits until all is known.
-        page.get_by_role("link", name="rank 1").click()
-        page.wait_for_selector("table.breakdown", state="detached")
-        assert page.is_visible(".loading")
-        page.go_back()
-        page.wait_for_selector("table.breakdown")
-        server.progress.advance(150)
-        page.wait_for_selector("text=Looking for findings")
-        server.show(analysis)
-        page.wait_for_selector(".findings")
-        expect(page.locator(".loading")).to_be_hidden()
-        assert cells(page, "table.breakdown") == first
-        page.goto("about:blank")
 
 
 @pytest.mark.long

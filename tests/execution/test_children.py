@@ -193,14 +193,6 @@ def test_a_child_is_killed_with_its_block_and_ignores_ctrl_c() -> None:
     assert not is_running(pid)
 
 
-def test_who_comes_first_is_not_kept_waiting() -> None:
-    def niceness() -> list[int]:
-        return [os.nice(0)]
-
-    with Child(niceness) as first, Child(niceness, niceness=5) as second:
-        assert (*first.items(), *second.items()) == (os.nice(0), os.nice(0) + 5)
-
-
 def test_a_child_of_a_child_sends_both(monkeypatch: pytest.MonkeyPatch) -> None:
     def grandchild() -> Iterator[tuple[str, int]]:
         progress.expect(5)

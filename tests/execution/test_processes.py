@@ -27,15 +27,6 @@ pytestmark = [
 ]
 
 
-class Listener(RowCount):
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_breakdowns: list[int] = []
-
-    def partial(self, result: Analysis) -> None:
-        self.num_breakdowns.append(len(result.result.breakdown))
-
-
 @pytest.fixture(autouse=True)
 def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children made although other tests leave threads behind and reports are small."""
@@ -54,7 +45,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(export: Path) -> tuple[str, int]:
     """Return the result of one process, and how many rows it read."""
-    listener = Listener()
+    listener = RowCount()
     with closing(analyze(export, jobs=1, listener=listener)) as analysis:
         assert listener.expected == listener.read > 1800  # kernels and what launched them
         return json.render(analysis.result), listener.read
@@ -62,13 +53,13 @@ def expected(export: Path) -> tuple[str, int]:
 
 def analysed(export: Path, jobs: int) -> tuple[str, int]:
     """Return the result, and how many rows were read, as this process was told."""
-    listener = Listener()
+    listener = RowCount()
     with closing(analyze(export, jobs=jobs, listener=listener)) as analysis:
         assert listener.expected == listener.read
         return json.render(analysis.result), listener.read
 
 
-def analysed_in_child(export: Path, listener: Listener) -> str:
+def analysed_in_child(export: Path, listener: RowCount) -> str:
     """Return the result of an analysis in a child."""
     with analyze_in_child(export, listener=listener) as future:
         analysis = future.result()
@@ -121,7 +112,7 @@ def test_killed_processes_cost_only_time(
 ) -> None:
     killed_elsewhere(monkeypatch, owner, name, is_afterwards=is_afterwards)
     if is_in_child:
-        listener = Listener()
+        listener = RowCount()
         assert analysed_in_child(export, listener) == expected[0]
         assert (listener.expected, listener.read) == (expected[1], expected[1])
     else:
@@ -145,10 +136,9 @@ def test_only_the_child_reads_and_measures(
 
     monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
     monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
-    listener, before = Listener(), len(shared_files())
+    listener, before = RowCount(), len(shared_files())
     assert analysed_in_child(export, listener) == expected[0]
     assert (listener.expected, listener.read) == (expected[1], expected[1])
-    assert listener.num_breakdowns[0] == 1
     # Of however many processes the export is: dashboards keep many reports.
     assert len(shared_files()) - before <= 4
 
@@ -217,7 +207,7 @@ def test_the_process_that_analysed_answers_questions(export: Path) -> None:
         assert (question, count) == ("one", num)
         with pytest.raises(UsageError, match="it is bad"):
             future.ask("bad")
-        counted = Listener()
+        counted = RowCount()
         assert future.ask(["two", 2], counted) == (first, ["two", 2], num)
         assert (counted.expected, counted.read) == (2, 1)
         # Where it is killed, this process answers, now and from then on.

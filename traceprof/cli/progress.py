@@ -44,6 +44,3 @@ class CountBar:
         """Count this many as done."""
         self._bar.advance(self._task, number)
         self._bar.refresh()
-
-    def partial(self, _result: object) -> None:
-        """Ignore a partial result."""

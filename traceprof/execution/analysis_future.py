@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions, send
+from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.sections import ReadSection
 from traceprof.progress import UNHEARD
 from traceprof.run.opening import attach_ranks
@@ -80,9 +80,7 @@ class AnalysisTask(Generic[Analysis]):
         """Analyse, in the child, then answer the parent's questions."""
         for trace in self.traces.values():
             trace.reopen()
-        on_partial = None if self.measurer.on_partial is None else _send_partial
-        measurer = replace(self.measurer, on_partial=on_partial, forwards=True)
-        analysis = self.analyze(measurer, self.opened)
+        analysis = self.analyze(replace(self.measurer, forwards=True), self.opened)
         yield _SentAnalysis.of(analysis.result, analysis.run)
         if self.answer is not None:
             for question in questions():
@@ -155,11 +153,7 @@ class AnalysisFuture(Generic[Analysis]):
         task = self._task
         for sent in self._items:
             assert isinstance(sent, _SentAnalysis)  # noqa: S101  (nothing was asked)
-            run = sent.attached(self._traces)
-            if not sent.is_partial:
-                return task.make(sent.result, run)
-            if task.measurer.on_partial is not None:
-                task.measurer.on_partial(sent.result, run)
+            return task.make(sent.result, sent.attached(self._traces))
         return task.analyze(replace(task.measurer, held=self._held), task.opened)
 
     def _received(self) -> Iterator[_SentAnalysis | _Answer]:
@@ -228,15 +222,14 @@ class _SentAnalysis(NamedTuple):
 
     result: RunResult  # the numbers and findings
     ranks: tuple[tuple[_SentRank, ...], ...]  # the ranks of each report
-    is_partial: bool  # whether another one follows
 
     @classmethod
-    def of(cls, result: RunResult, run: Run, *, is_partial: bool = False) -> _SentAnalysis:
+    def of(cls, result: RunResult, run: Run) -> _SentAnalysis:
         ranks = tuple(
             tuple(_SentRank.of(rank) for rank in run.ranks if rank.trace is trace)
             for trace in run.traces
         )
-        return cls(result, ranks, is_partial)
+        return cls(result, ranks)
 
     def attached(self, traces: Mapping[int, Trace]) -> Run:
         failed = {failed.path for failed in self.result.failed}
@@ -245,11 +238,6 @@ class _SentAnalysis(NamedTuple):
             [rank.attached(trace) for rank in report]
             for trace, report in zip(kept, self.ranks, strict=True)
         ]
-        if not self.is_partial:
-            for trace in kept:
-                trace.release()
+        for trace in kept:
+            trace.release()
         return attach_ranks(self.result.run, kept, ranks)
-
-
-def _send_partial(result: RunResult, run: Run) -> None:
-    send(_SentAnalysis.of(result, run, is_partial=True))

@@ -110,7 +110,6 @@ class Child(Generic[Item]):
     Args:
         make: makes the items, in the child; they can be pickled.
         progress: the object that counts rows in the child.
-        niceness: added to the child's niceness.
         forwards: whether the items are also sent to the parent of this process, itself a child.
         shares_texts: whether the same texts of several items are one in the parent.
 
@@ -123,11 +122,10 @@ class Child(Generic[Item]):
         make: Callable[[], Iterable[Item]],
         progress: ProgressOfAll | None = None,
         *,
-        niceness: int = 0,
         forwards: bool = False,
         shares_texts: bool = False,
     ) -> None:
-        self._make, self._progress, self._niceness = make, progress, niceness
+        self._make, self._progress = make, progress
         self._shares_texts = shares_texts
         self._forward_to = _parent.socket if _parent is not None and forwards else None
         self._items: deque[Item] = deque()
@@ -227,7 +225,6 @@ class Child(Generic[Item]):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-            os.nice(self._niceness)
             gc.freeze()  # the parent's garbage may be of libraries whose threads do not exist here
             _parent = parent
             _children.clear()

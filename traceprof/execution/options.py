@@ -185,9 +185,9 @@ def check_listener(listener: object) -> None:
     """Check that progress can be reported to a listener.
 
     Raises:
-        UsageError: it lacks a method of `Listener`.
+        UsageError: it lacks a method of `Progress`.
     """
-    methods = ("expect", "advance", "partial")
+    methods = ("expect", "advance")
     if not all(callable(getattr(listener, method, None)) for method in methods):
         raise _wrong("listener", listener, f"an object with the methods {', '.join(methods)}")
 

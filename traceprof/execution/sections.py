@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # A smaller report is read in less time than it takes to make a child.
 MIN_SHARED_BYTES = 24 << 20
-# A higher one would starve the children where other programs use every core.
-_NICENESS = 5
 
 
 class ReadSection(Record, frozen=True):
@@ -61,36 +59,21 @@ class SectionReader:
         self._stack = ExitStack()
         self._missing = [section for section in trace.sections if section not in held]
         self._parts = self._parts_of_children(num_processes)
-        self._children: list[Child[ReadSection]] = []
         self._coming: dict[Section, Iterator[ReadSection]] = {}
         self._arrived: dict[Section, SectionData] = {}
 
     def __enter__(self) -> Self:
-        for number, sections in enumerate(self._parts):
-            child = Child(
-                partial(self._read, sections),
-                self._progress,
-                niceness=_NICENESS if number and self._forwards else 0,
-                forwards=self._forwards,
-            )
-            self._children.append(self._stack.enter_context(child))
-            self._coming.update(dict.fromkeys(sections, child.items()))
+        for sections in self._parts:
+            child = Child(partial(self._read, sections), self._progress, forwards=self._forwards)
+            items = self._stack.enter_context(child).items()
+            self._coming.update(dict.fromkeys(sections, items))
         self._trace.set_section_source(self._section)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._trace.set_section_source(self._trace.read_section)
         self._stack.close()
-        # They refer to this object, and would keep the report alive after its last use.
-        self._children.clear()
-        self._coming.clear()
-
-    @property
-    def are_coming(self) -> bool:
-        """Whether children are still reading."""
-        for child in self._children:
-            child.receive()
-        return not all(child.has_ended for child in self._children)
+        self._coming.clear()  # they would keep the report alive after its last use
 
     def keep_all(self) -> None:
         """Read all sections into the report."""

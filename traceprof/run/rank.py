@@ -111,7 +111,6 @@ class Rank(RankInfo, frozen=True, eq=False):
     num_devices: int = 1  # number of devices that the process drives
     # whether a period of the program is a step: nothing in the report marks any
     may_use_period: bool = False
-    reads_calls: bool = True  # a preview does without: launches come last, and so what was lost
     # multiplications and additions of a step of the rank, by the user
     given_flops_per_step: float | None = None
     # results derived from the whole process; its ranks share it
@@ -269,7 +268,7 @@ class Rank(RankInfo, frozen=True, eq=False):
     @property
     def completeness(self) -> Completeness:
         """What its recording lacks."""
-        if self.device is None or not self.reads_calls:
+        if self.device is None:
             return COMPLETE
         return self.process_cache.get(completeness_by_device, self).get(self.device, COMPLETE)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.support.selection import known
 from tests.support.traces import SAMPLE, SAMPLES, analysis_of
 from tests.support.two_phases import LONGER, SHORTER, program
 from traceprof.analyses import breakdown
-from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import Analysis, Options, analyze
@@ -61,23 +59,6 @@ def breakdown_rows(tree: Any) -> list[Any]:
     (table,) = (table for table in tables if getattr(table, "className", "") == "breakdown")
     (body,) = named(table, "Tbody")
     return list(body.children)
-
-
-def test_a_preview_shows_the_ranks_that_are_known() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        first = replace(
-            analysis, result=partial_result(analysis.result.run, analysis.result.breakdown[:1])
-        )
-        rows = breakdown_rows(overview.preview(first, Address()))
-        whole = breakdown_rows(overview.layout(analysis, Address()))
-        assert [text(row) for row in rows] == [text(whole[0])]
-        shown = text(overview.preview(first, Address()))
-        assert "1 rank to come" in shown
-        assert "Findings" not in shown
-        assert "median step" not in shown
-        assert "to come" not in text(overview.preview(analysis, Address()))
-        assert overview.preview(first, Address(rank=(1,))) is None  # not known yet
-        assert "to come" not in text(overview.preview(first, Address(rank=(0,))))
 
 
 def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysis) -> None:

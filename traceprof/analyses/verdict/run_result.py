@@ -8,12 +8,9 @@ from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, collectives, exposed_copy, links
-from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.results import Results
 from traceprof.analyses.steps import PARTS, in_whole_ns, mean_step
 from traceprof.findings import costliest_like
-from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.analyses.results import Judge, Result
     from traceprof.analyses.steps import SlowSteps, StepTotals
     from traceprof.analyses.verdict.attribution import Attribution
@@ -219,9 +217,3 @@ class RunResult(Record, frozen=True):
     def counters(self) -> tuple[LinkCountersResult, ...]:
         """Traffic that sampled counters saw on the links, by rank."""
         return tuple(result.counters for result in self.of(links))
-
-
-def partial_result(run: RunSummary, breakdowns: Iterable[BreakdownResult]) -> RunResult:
-    """Return what is known of a run while its reports are read: the breakdowns of some ranks."""
-    results = Results({breakdown.__name__: breakdowns})
-    return RunResult(MeasuredRun(run, results, compare_ranks(run, ())))
