@@ -1,6 +1,7 @@
 """Ranks by their work: planted excess is named, equal ranks are silent, a second computation."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.rank_work import expected
+from tests.support.builders import ALL_REDUCE, US, TraceBuilder
 from tests.support.placed import CLOCKS, kernels_of, noisy
 from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, closed_analysis
@@ -247,3 +249,24 @@ def test_the_report_has_a_table_of_what_ranks_compute() -> None:
     (row,) = [line.split() for line in table.splitlines() if line.startswith("   1")][:1]
     assert row[:4] == ["1", "-", "1.94", "ms"]
     assert row[-4].startswith("+")
+
+
+@pytest.mark.parametrize(("apart_us", "named"), [(0, [1]), (250, [])])
+def test_ranks_that_leave_reductions_together_are_peers(
+    tmp_path: Path, apart_us: int, named: list[int]
+) -> None:
+    """Rank 1 has half as many kernels more, of other names; no range names the process group."""
+    trace = TraceBuilder()
+    for rank, num in enumerate((40, 60)):
+        for step in range(12):
+            at = step * 1000 * US
+            for place in range(num):
+                name = f"gemm_{rank}_{place}"
+                trace.kernel(at, at + 10 * US, name, device=rank, pid=1000 + rank)
+                at += 10 * US
+            end = (step * 1000 + 700 + rank * apart_us) * US
+            trace.kernel(at, end, ALL_REDUCE, device=rank, pid=1000 + rank, stream=20)
+    analysis = closed_analysis(trace.write(tmp_path))
+    found = [finding for finding in analysis.findings if finding.id == "uneven-kernels"]
+    assert [finding.rank for finding in found] == named
+    assert all(str(finding.advice[0]).startswith("Its kernels have more to do") for finding in found)

@@ -112,6 +112,7 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
         ({"work": 1.5, "clock": 0.9}, WORK, "1.50 × the thread blocks of the others"),
         ({"is_constant": False}, CHANGING, "sequences or experts"),
         ({"is_constant": None}, UNKNOWN, "too few steps"),
+        ({"is_constant": None, "work": 1.5}, WORK, "1.50 × the thread blocks of the others"),
     ],
 )
 def test_the_reason_has_its_numbers(changes: Any, cause: str, words: str) -> None:

@@ -1,7 +1,8 @@
 """Ranks by their work: which rank computes longer than those that should do the same.
 
 Needs neither clocks nor event records. *Peers* are ranks of one pipeline stage that reduce
-gradients together, or, where no process group is known, that run the same kernels equally often.
+gradients together (where no process group is known, what they reduce ends together), or that run
+the same kernels equally often.
 A rank's *excess* is its compute in a step less the median of its peers. *Noise* is how much peers
 differ from each other and from step to step, at least 1 % of the compute.
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
+    from traceprof.ranks.waits import GroupWaits
     from traceprof.run.session_clocks import Clocks
 
 READS = ("arrivals", "placed", "passes")
@@ -56,6 +58,7 @@ _MIN_PEERS = 4  # from which on the spread of the peers is known beside one that
 _MOSTLY = 0.5  # of the compute in parts, from which on an excess changes; of a cost, is constant
 _REDUCE = ("AllReduce", "ReduceScatter", "AllGather")
 _NAMED = ("labels", "communicator")
+_TOGETHER = 0.1  # how far apart ranks leave operations that they come to, at most
 _FAR_MORE = 2  # times the median of the waiting that ranks make
 _MAX_PARTS = 256  # of a step: neighbours of more are taken together
 _FEW = 6  # ranks of which none is further off by chance
@@ -213,12 +216,22 @@ def _groups(ranks: RankComparison, numbers: Sequence[int]) -> list[tuple[tuple[i
     """Return the groups that reduce or gather together: places in `numbers`, and their sizes."""
     place = {number: index for index, number in enumerate(numbers)}
     groups = []
-    for group in (waits.group for waits in ranks.waits):
-        if group.source in _NAMED and group.is_one_of(_REDUCE).any():
+    for waits in ranks.waits:
+        group, reduces = waits.group, waits.group.is_one_of(_REDUCE)
+        if reduces.any() and (group.source in _NAMED or _ends_together(waits, reduces)):
             known = (place.get(ranks.ranks[member], -1) for member in group.members)
             members = tuple(member for member in known if member >= 0)
             groups.append((members, max(group.num_ranks, len(members))))
     return groups
+
+
+def _ends_together(waits: GroupWaits, chosen: Mask) -> bool:
+    """Return whether operations that only their order matches are those of one communicator.
+
+    Its members wait for each other: they come apart, and leave together.
+    """
+    came, left = (np.ptp(times[chosen], axis=1) for times in (waits.start_ns, waits.end_ns))
+    return len(came) >= MIN_STEPS and bool(median_of(left) <= _TOGETHER * median_of(came))
 
 
 def work_of(

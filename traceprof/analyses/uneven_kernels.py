@@ -271,15 +271,13 @@ def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
 
 def cause_of(metrics: UnevenKernelsMetrics) -> str:
     """Return what makes kernels uneven, as far as the reports show it."""
-    if metrics.is_constant is None:
-        return UNKNOWN
-    if not metrics.is_constant:
+    if metrics.is_constant is False:
         return CHANGING
     if (metrics.work or 1.0) > 1 + MIN_MORE_WORK:
         return WORK
     if metrics.clock is not None and metrics.clock < 1 - MIN_LOWER_CLOCK:
         return CLOCK
-    return HARDWARE
+    return HARDWARE if metrics.is_constant else UNKNOWN
 
 
 def because(metrics: UnevenKernelsMetrics) -> str:
