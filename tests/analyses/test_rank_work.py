@@ -269,4 +269,6 @@ def test_ranks_that_leave_reductions_together_are_peers(
     analysis = closed_analysis(trace.write(tmp_path))
     found = [finding for finding in analysis.findings if finding.id == "uneven-kernels"]
     assert [finding.rank for finding in found] == named
-    assert all(str(finding.advice[0]).startswith("Its kernels have more to do") for finding in found)
+    assert all(
+        str(finding.advice[0]).startswith("Its kernels have more to do") for finding in found
+    )

@@ -95,7 +95,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
         "Changes of layout around",
     ),
     "kineto/HolisticTraceAnalysis_trace_diff_test_test.json.gz": (
-        "Nothing is left to",
+        "Move work that does not need it behind",
         "start them earlier (DALI:",
     ),
     "kineto/TraceLens_sts_traces_mi300_ddp_resnet18_no_pool_train_resnet18.json.gz": (

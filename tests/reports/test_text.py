@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from shutil import copyfile
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
@@ -17,6 +18,7 @@ from dashboards.address import Address
 from dashboards.pages import ranks
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
+from tests.support.commands import alter
 from tests.support.dashboard import named
 from tests.support.selection import known, long_after
 from tests.support.traces import (
@@ -43,6 +45,7 @@ from traceprof.reports import json as json_report
 from traceprof.reports.claims import claim
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
 from traceprof.reports.ranks_text import MAX_KERNELS, compute_lines
+from traceprof.trace.nsight import schema
 from traceprof.units import duration, percent, ranks_text
 
 MAX_WORDS = 400  # of a report without `--verbose`
@@ -281,6 +284,17 @@ def test_one_rank_of_many_does_not_show_whether_it_waits_for_others(traces: Path
     assert said.action == "Give the reports of all ranks together"
     assert said.trust is not None
     assert said.trust.endswith("only 2 steps")
+
+
+def test_unnamed_sends_may_wait_for_another_rank(tmp_path: Path) -> None:
+    """Then the time that they take is no reason to send fewer bytes."""
+    path = tmp_path / "run.sqlite"
+    copyfile(SAMPLE_FOLDER / "pipeline-sends.sqlite", path)
+    alter(path, f"DROP TABLE {schema.NVTX.name}")
+    said = three_lines(result_of(path))
+    assert said is not None
+    assert "mostly since it, waits included, outlasts the compute beside it" in said.problem
+    assert str(said.action).startswith("Record with python -m instrument, which names groups")
 
 
 @pytest.mark.parametrize(

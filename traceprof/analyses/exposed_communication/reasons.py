@@ -384,9 +384,8 @@ class Remedy(Enum):
         " same order on both ranks"
     )
     LATE_INPUT = (
-        "Nothing is left to compute once its input is ready: move work that"
-        " does not need it behind the launch, send less, or send it in parts as"
-        " they become ready"
+        "Move work that does not need it behind the launch, send less, or send it in parts as they"
+        " become ready: once its input is ready, nothing else is left to compute"
     )
     SEND_LESS = (
         "Send less: fewer bytes (half precision), or the same less often; with all compute beside"
@@ -441,6 +440,10 @@ _GIVE_ALL = (
     "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
     " one rank alone does not show"
 )
+_NAME_RANKS = (
+    "Record with python -m instrument, which names groups, senders and receivers: part of this time"
+    " may be waiting for another rank, whose operations this report does not tell"
+)
 _SYNCHRONIZE_CLOCKS = (
     "Synchronize the clocks of the machines (PTP, or chrony against one server) and record again:"
     " they cannot be compared precisely enough to measure waits for a late rank"
@@ -494,9 +497,10 @@ def advice(
     who = f"rank {ranks[0]}" if ranks else "late ranks"
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
-    # What one rank alone shows as long may be waiting: then no bytes help.
+    # What is long where waits are not known may be waiting: then no bytes help.
     is_long = [reason for reason, _ in main_reasons(operations)[:1]] == [Reason.TRANSFER]
-    return tuple(sorted(lines, key=lambda line: not (is_long and line == _GIVE_ALL)))
+    first = {_GIVE_ALL, _NAME_RANKS} if is_long else set()
+    return tuple(sorted(lines, key=lambda line: line not in first))
 
 
 def _of_pytorch(
@@ -534,6 +538,8 @@ def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect)
     why = operations.waiting.why_unknown
     if why == ALONE and operations.has_others:
         texts.append(_GIVE_ALL)
+    elif why == UNMATCHED and operations.has_others:
+        texts.append(_NAME_RANKS)
     elif why == CLOCKS:
         texts.append(_SYNCHRONIZE_CLOCKS)
     return texts

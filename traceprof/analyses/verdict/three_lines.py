@@ -63,6 +63,7 @@ _EXPOSED = {
     "late_input": "its input comes late",
     "transfer": "it takes longer than the compute beside it",
 }
+_WITH_WAITS = "it, waits included, outlasts the compute beside it"
 _CLAIMS = {
     "exposed-copy": "copies that nothing hides",
     "pageable-copy": "waiting for copies from or to pageable host memory",
@@ -337,15 +338,21 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         peers=peers,
         slower=f"{finding.metrics.get('slower') or 0:.2f}",
         idle=_IDLE.get(cause, _IDLE["unknown"]),
-        exposed=f", mostly since {_EXPOSED[cause]}"
-        if cause in _EXPOSED
-        else "; the report does not show why",
+        exposed=_exposed(finding, cause),
         place=_place(finding),
         api=f" ({api})" if isinstance(api, str) else "",
         title=_within(one_line(finding.title), _MAX_ACTION),
         claim=_CLAIMS.get(finding.id),
         unfused=unfused,
     )
+
+
+def _exposed(finding: Finding, cause: str) -> str:
+    """Say why communication is exposed; what takes long may be waiting where that is not known."""
+    if cause not in _EXPOSED:
+        return "; the report does not show why"
+    may_wait = cause == "transfer" and finding.metrics.get("waiting_ns") is None
+    return f", mostly since {_WITH_WAITS if may_wait else _EXPOSED[cause]}"
 
 
 def _peers(finding: Finding) -> str | None:
