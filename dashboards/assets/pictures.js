@@ -1,9 +1,9 @@
 // @ts-check
-// Pictures of a page, as it stands: an SVG drawing of its surfaces, lines, texts and pictures, which any
-// program shows, and the same as PNG with at least two pixels for each. A caption says what it shows,
+// Pictures of a page, as it stands: an SVG drawing of its surfaces, lines, texts, charts and timelines, which
+// any program shows, and the same as PNG with at least two pixels for each. A caption says what it shows,
 // and its address.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { drawings, shape } from "./drawing.js";
 
 /**
  * The file name of a page's picture: "launch-queue.png".
@@ -12,21 +12,6 @@ const SVG = "http://www.w3.org/2000/svg";
  */
 export const fileOf = (title, kind) =>
   `${title.split(" · ")[0]?.toLowerCase().replaceAll(/\W+/g, "-") || "traceprof"}.${kind}`;
-
-/**
- * A shape of a drawing; what is not known is left out.
- * @param {string} name
- * @param {Record<string, string | number>} [attributes]
- * @param {(Node | string)[]} children
- */
-function shape(name, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== "") element.setAttribute(key, typeof value === "number" ? String(+value.toFixed(2)) : value);
-  }
-  element.append(...children);
-  return element;
-}
 
 const measure = document.createElement("canvas").getContext("2d");
 
@@ -100,8 +85,8 @@ function* surfaceOf(style, { left, top, width, height }) {
   const radius = pixels(style.borderTopLeftRadius);
   const place = { x: left, y: top, width, height, rx: Math.min(radius, width / 2, height / 2) };
   if (style.backgroundColor !== CLEAR) yield shape("rect", { ...place, fill: style.backgroundColor });
-  const hatched = /repeating-linear-gradient\(135deg, (rgba?\([^)]*\))/.exec(style.backgroundImage);
-  if (hatched) yield shape("rect", { ...place, "fill": hatched[1] ?? "", "fill-opacity": 0.4 });
+  const hatched = style.backgroundImage.match(/rgba?\([^)]*\)/g)?.find((color) => color !== CLEAR);
+  if (hatched) yield shape("rect", { ...place, "fill": hatched, "fill-opacity": 0.4 });
   const [right, bottom] = [left + width, top + height];
   const sides = /** @type {const} */ ([
     ["Top", left, top, right, top], ["Right", right, top, right, bottom],
@@ -142,11 +127,12 @@ async function embedded(source) {
 }
 
 /**
- * Draw an element and what is in it. Of canvases alone the picture has their pixels.
+ * Draw an element and what is in it.
  * @param {Element} element
  * @param {Element} into
+ * @param {Map<Element, Element>} canvases their drawings
  */
-async function draw(element, into) {
+async function draw(element, into, canvases) {
   if (!element.checkVisibility({ visibilityProperty: true }) || element.matches(".unseen, .save")) return;
   const [style, box] = [getComputedStyle(element), element.getBoundingClientRect()];
   const { left: x, top: y, width, height } = box;
@@ -154,7 +140,7 @@ async function draw(element, into) {
   if (parts !== into) into.append(parts);
   parts.append(...surfaceOf(style, box));
   if (element instanceof HTMLCanvasElement) {
-    if (width && height) parts.append(shape("image", { x, y, width, height, href: element.toDataURL() }));
+    parts.append(canvases.get(element) ?? "");
   } else if (element instanceof HTMLImageElement) {
     parts.append(shape("image", { x, y, width, height, href: await embedded(element.src) }));
   } else if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement) {
@@ -174,7 +160,7 @@ async function draw(element, into) {
       parts.append(hole, inside);
     }
     for (const child of element.childNodes) {
-      if (child instanceof Element) await draw(child, inside);
+      if (child instanceof Element) await draw(child, inside, canvases);
       else if (child instanceof Text) inside.append(...[...linesOf(child)].map(({ data, box: place }) => textShape(data, style, place)));
     }
   }
@@ -192,7 +178,7 @@ async function pictured() {
   const root = shape("svg", { width, height, viewBox: `${left} ${top} ${width} ${height}` },
     shape("title", {}, caption?.textContent ?? ""),
     shape("rect", { x: left, y: top, width, height, fill: getComputedStyle(document.body).backgroundColor }));
-  await draw(page, root);
+  await draw(page, root, await drawings(page.querySelectorAll("canvas")));
   page.classList.remove("pictured");
   if (caption) caption.textContent = said;
   return { text: new XMLSerializer().serializeToString(root), width, height };

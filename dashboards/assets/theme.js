@@ -1,7 +1,7 @@
 // @ts-check
 // Light or dark, as chosen by the reader, else by the system. It runs before anything is
 // drawn, so it is not a module. The button that switches sends the event `traceprof:switch-theme`;
-// code that draws with the theme's colours listens to `traceprof:theme`.
+// code that draws with the theme's colours listens to `traceprof:redraw`.
 (() => {
   const KEY = "traceprof-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -17,7 +17,7 @@
   const apply = (/** @type {string} */ theme) => {
     root.dataset.theme = theme;
     root.dataset.agThemeMode = theme;
-    window.dispatchEvent(new CustomEvent("traceprof:theme", { detail: theme }));
+    window.dispatchEvent(new Event("traceprof:redraw"));
   };
   const applyStored = () => apply(stored() ?? (system.matches ? "dark" : "light"));
 

@@ -45,7 +45,7 @@ export function mountCharts() {
   new MutationObserver(mount).observe(document.body, {
     childList: true, subtree: true, attributes: true, attributeFilter: ["data-plots"],
   });
-  window.addEventListener("traceprof:theme", () => {
+  window.addEventListener("traceprof:redraw", () => {
     for (const { chart } of mounted.values()) chart.redraw();
   });
   mount();

@@ -106,7 +106,7 @@ export class Rows {
   }
 
   redraw() {
-    for (const chart of this.charts) chart.redraw(false, true);
+    for (const chart of this.charts) chart.redraw(true, true);
   }
 
   dispose() {

@@ -50,7 +50,7 @@ export function mountComparison() {
     if (root === (current?.root ?? null)) return;
     current = root && new ComparedTimelines(root);
   };
-  window.addEventListener("traceprof:theme", () => current?.restyle());
+  window.addEventListener("traceprof:redraw", () => current?.restyle());
   new MutationObserver(mount).observe(document.body, { childList: true, subtree: true });
   mount();
 }

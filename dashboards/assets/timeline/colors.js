@@ -44,20 +44,19 @@ export function themeOf(element) {
     THEME.map((name) => [name, style.getPropertyValue(`--${name}`).trim()])));
 }
 
-/**
- * Diagonal lines over communication, which so differs from the rest by more than its colour.
- * @param {CanvasRenderingContext2D} context
- */
+/** Diagonal lines over communication, which so differs from the rest by more than its colour. */
+export const HATCH = {
+  size: 8, d: "M-8 8L0 0M0 8L8 0M8 8L16 0", width: 1.6, color: "rgb(255, 255, 255)", opacity: 0.45,
+};
+
+/** @param {CanvasRenderingContext2D} context */
 export function hatching(context) {
   const tile = document.createElement("canvas");
-  tile.width = tile.height = 8;
+  tile.width = tile.height = HATCH.size;
   const pen = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
-  pen.strokeStyle = "rgb(255 255 255 / 45%)";
-  pen.lineWidth = 1.6;
-  for (const shift of [-8, 0, 8]) {
-    pen.moveTo(shift, 8);
-    pen.lineTo(shift + 8, 0);
-  }
-  pen.stroke();
+  pen.strokeStyle = HATCH.color;
+  pen.globalAlpha = HATCH.opacity;
+  pen.lineWidth = HATCH.width;
+  pen.stroke(new Path2D(HATCH.d));
   return /** @type {CanvasPattern} */ (context.createPattern(tile, "repeat"));
 }

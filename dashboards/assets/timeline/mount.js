@@ -18,7 +18,7 @@ export function mountTimelines() {
   window.addEventListener("popstate", () => {
     if (current?.root.isConnected) current.start();
   });
-  window.addEventListener("traceprof:theme", () => {
+  window.addEventListener("traceprof:redraw", () => {
     current?.painter.restyle();
     current?.refresh();
   });

@@ -323,10 +323,12 @@ export class TimelinePainter {
     context.fillRect(0, top, this.width, height);
     context.fillStyle = theme.text;
     context.font = isRank ? `600 ${FONT}` : FONT;
-    const text = (foldable ? (folded ? "▸ " : "▾ ") : "") + label;
-    const written = this.fitting(text, (strip ? GUTTER : this.width) - 20);
-    context.fillText(written, indent, middle);
-    const end = indent + context.measureText(written).width + 18;
+    const marker = foldable ? (folded ? "▸ " : "▾ ") : "";
+    context.fillText(marker, indent, middle);
+    const left = indent + context.measureText(marker).width;
+    const written = this.fitting(label, (strip ? GUTTER : this.width) - 20 - left + indent);
+    context.fillText(written, left, middle); // apart: few fonts have the marker
+    const end = left + context.measureText(written).width + 18;
     if (strip) drawStrip(this, row, strip);
     context.font = FONT;
     if (note) {
