@@ -53,7 +53,7 @@ def test_one_kernel_more_in_the_last_iteration_but_one(tmp_path: Path, traceprof
     assert document(traceprof, path)["headline"]["periods"] == [
         {"kernel": "kernel_0", "num_kernels": 24, "is_only": True}
     ]
-    assert "9 training steps, which no range marks" in traceprof("info", path)
+    assert "9 iterations, which no range marks" in traceprof("info", path)
     assert json.loads(traceprof("whatif", path, "--format", "json"))["baseline"]["num_steps"] == 8
     traceprof("compare", path, solver(10, body).write(tmp_path / "before.sqlite"))
     traceprof("export", "perfetto", path, "-o", tmp_path / "trace.json.gz")
@@ -100,7 +100,7 @@ def test_json(tmp_path: Path, traceprof: Command) -> None:
 @pytest.mark.parametrize(
     ("marks", "said"),
     [
-        ([], "30 training steps, which no range marks: from one norm to the next (4 kernels)"),
+        ([], "30 iterations, which no range marks: from one norm to the next (4 kernels)"),
         (["step 0"], "1 training step, marked by ranges"),
         (["Optimizer.step#SGD.step"], "1 training step, from one optimizer step to the next"),
     ],

@@ -155,7 +155,7 @@ def _about_steps(trace: Trace, rank: Rank) -> str:
     if periods is None:
         return "no training steps" if _is_searched(trace) else "no range marks training steps"
     where = from_to(periods.phases)
-    return f"{counted(periods.num, 'training step')}, which no range marks: {where}"
+    return f"{counted(periods.num, 'iteration')}, which no range marks: {where}"
 
 
 def _periods(trace: Trace, rank: Rank) -> PeriodSteps | None:
