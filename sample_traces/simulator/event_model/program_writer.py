@@ -88,7 +88,6 @@ class Host:
         rng: np.random.Generator,
         rates: Rates | None = None,
         *,
-        device: int | None = None,
         is_grouped: bool = True,
         is_labelled: bool = True,
     ) -> None:
@@ -98,13 +97,11 @@ class Host:
             process: its number.
             rng: for variations of durations.
             rates: of the machine's links.
-            device: the CUDA ordinal; the process's number where None.
             is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then
                 ncclGroupEnd launches, after the end of the operation's own range.
             is_labelled: put the ranges of `instrument` around communication.
         """
         self.process = process
-        self.device = process if device is None else device
         self.actions: list[Action] = []
         self._rng = rng
         self.rates = rates or Rates()
@@ -115,7 +112,7 @@ class Host:
 
     def stream(self, number: int) -> Stream:
         """Return a stream of the process's own device."""
-        return Stream(self.process, self.device, number)
+        return Stream(self.process, self.process, number)
 
     @property
     def compute(self) -> Stream:
@@ -235,9 +232,7 @@ class Host:
         with self.range(f"to d2d bytes={size} non_blocking=1"):
             self._call("cudaMemcpyPeerAsync_v4000", 7_000, (stream, work))
 
-    def peer_copy_through_host(
-        self, stream: Stream, other: Stream, size: int, *, link: str = "", shares: bool = False
-    ) -> None:
+    def peer_copy_through_host(self, stream: Stream, other: Stream, size: int) -> None:
         """Copy between devices without peer access: two legs, through the host.
 
         Nsight shows the kinds of memory of the whole copy on both legs: device. The driver sends
@@ -247,16 +242,14 @@ class Host:
             stream: of the first leg.
             other: of the second leg.
             size: in bytes.
-            link: of both legs.
-            shares: whether legs of several copies share an engine; else one waits for the other.
         """
         legs = [
             CopyWork(
                 kind=kind,
                 bytes=size,
                 work_ns=_copy_ns(size, self.rates.pinned),
-                engine=None if shares else f"{side.device}:{engine}",
-                link=link or f"{side.device}:{engine}",
+                engine=f"{side.device}:{engine}",
+                link=f"{side.device}:{engine}",
                 source_kind=schema.MEM_DEVICE,
                 destination_kind=schema.MEM_DEVICE,
             )
@@ -284,12 +277,12 @@ class Host:
         """Make a stream wait for all work so far in another one."""
         self.wait(stream, self.record(other))
 
-    def synchronize(self, until: Stream | Event, *, device_wide: bool = False) -> None:
-        """Make the host wait for a stream, an event or the whole device."""
+    def synchronize(self, until: Stream | Event) -> None:
+        """Make the host wait for a stream or an event."""
         api = "cudaEventSynchronize_v3020"
         if isinstance(until, Stream):
-            api = "cudaDeviceSynchronize_v3020" if device_wide else "cudaStreamSynchronize_v3020"
-        self.actions.append(Call(api, 2_500, until=until, device_wide=device_wide))
+            api = "cudaStreamSynchronize_v3020"
+        self.actions.append(Call(api, 2_500, until=until))
 
     def collective(
         self,
