@@ -1,13 +1,18 @@
-"""What `traceprof analyze` costs, with all findings, against what else reads exports.
+"""What traceprof's commands cost, against each other and against what else reads recordings.
 
     python benchmarks/analyze.py [--runs 3] [--medium M.sqlite] [--large L.sqlite | --skip-large]
-                                 [--other OTHER.sqlite]
+                                 [--other OTHER.sqlite] [--hta PYTHON]
 
 Without exports it simulates them in a temporary folder: 2 million kernels (M, 290 MB) and
 10 million (L, 1.4 GB). Whole processes are measured. The commands take turns on M, and on an export
 of another make that is as large; targets are those of the worse of the two. On L it is traceprof
-alone. What is not installed (`nsys`, `sqlite3`, connectorx with pyarrow) is left out.
+alone. A trace of torch.profiler of one rank (200 MB) is measured against `orjson.loads`, and
+against HolisticTraceAnalysis' loading with its temporal breakdown, which needs an environment of
+its own:
 
+    python -m venv hta && hta/bin/pip install HolisticTraceAnalysis 'pandas<3'
+
+What is not installed (`nsys`, `sqlite3`, `orjson`) is left out.
 Ratios are of CPU time, which other programs on the machine change less than wall time.
 """
 
@@ -36,11 +41,22 @@ GPUS, KERNELS_PER_STEP = 8, 1000
 STEPS = {"M": 250, "L": 1250}
 REPORTS = "cuda_gpu_kern_sum,cuda_api_sum,cuda_gpu_mem_time_sum,nvtx_sum"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-OURS, NSYS, LIBRARY, SCAN = "traceprof", "nsys stats, 4 reports", "on connectorx", "sqlite3 scan"
+OURS, NSYS, SCAN = "traceprof", "nsys stats, 4 reports", "sqlite3 scan"
+WITHOUT_SAVINGS, WHATIF = "traceprof, no savings", "traceprof whatif"
+INFO, PERFETTO = "traceprof info", "traceprof export perfetto"
+SMALL = "traceprof analyze, a small report"
 OTHER = ", other make"
 LARGE = f"{OURS}, L"
-INFO, SMALL = "traceprof info", "traceprof analyze, a small report"
+PROFILER, ORJSON, HTA = "traceprof, torch.profiler", "orjson.loads", "HolisticTraceAnalysis"
 _SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp.sqlite"
+_PROFILER_STEPS = 195  # about 200 MB of one rank
+_LOADS = "import sys, orjson; orjson.loads(open(sys.argv[1], 'rb').read())"
+_BREAKDOWN = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
+print(analysis.get_temporal_breakdown(visualize=False))
+"""
 
 
 @dataclass(frozen=True)
@@ -68,25 +84,44 @@ def measure(command: list[str]) -> Cost:
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6)
 
 
-def commands(export: Path) -> dict[str, list[str]]:
+def ours(*arguments: str | Path) -> list[str]:
+    """Return a command of traceprof."""
+    return [sys.executable, "-m", "traceprof", *map(str, arguments)]
+
+
+def commands(export: Path, folder: Path) -> dict[str, list[str]]:
     """Return the commands to compare, as far as they are installed."""
     installed = {
-        OURS: [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(export)],
-        INFO: [sys.executable, "-m", "traceprof", "info", str(export)],
+        OURS: ours("analyze", "--format", "json", export),
+        WITHOUT_SAVINGS: ours("analyze", "--no-savings", "--format", "json", export),
+        WHATIF: ours("whatif", "--format", "json", export),
+        PERFETTO: ours("export", "perfetto", export, "-o", folder / "run.pftrace"),
+        INFO: ours("info", export),
     }
     if shutil.which("nsys"):
         installed[NSYS] = [
             *("nsys", "stats", "--force-export=false", "--report", REPORTS),
             *("--format", "csv", str(export)),
         ]
-    if find_spec("connectorx") and find_spec("pyarrow"):
-        script = Path(__file__).with_name("on_connectorx.py")
-        installed[LIBRARY] = [sys.executable, str(script), str(export)]
     if shutil.which("sqlite3"):
         tables = (schema.KERNEL.name, schema.API_CALL.name, schema.NVTX.name)
         scan = "".join(f"SELECT sum(start), count(*) FROM {table};" for table in tables)  # noqa: S608
         installed[SCAN] = ["sqlite3", "-readonly", str(export), scan]
     return installed
+
+
+def of_profiler(folder: Path, hta: str | None) -> dict[str, list[str]]:
+    """Return the commands to compare on a trace of torch.profiler, which this writes."""
+    simulate = [sys.executable, "-m", "sample_traces.simulator", "ddp", "--gpus", "2"]
+    options = ("--steps", str(_PROFILER_STEPS), "--kernels-per-step", str(KERNELS_PER_STEP))
+    # In a process of its own: the peak of one counts for those that it starts.
+    subprocess.run([*simulate, *options, "-o", str(folder / "trace.json")], check=True)
+    trace = str(folder / "trace-rank0.json")
+    return {
+        PROFILER: ours("analyze", "--format", "json", trace),
+        **({ORJSON: [sys.executable, "-c", _LOADS, trace]} if find_spec("orjson") else {}),
+        **({HTA: [hta, "-c", _BREAKDOWN, trace]} if hta else {}),
+    }
 
 
 @click.command()
@@ -95,22 +130,29 @@ def commands(export: Path) -> dict[str, list[str]]:
 @click.option("--large", type=click.Path(exists=True, path_type=Path), help="L, if it is there.")
 @click.option("--skip-large", is_flag=True, help="Measure M only.")
 @click.option("--other", type=click.Path(exists=True, path_type=Path), help="M of another make.")
+@click.option("--hta", default=None, help="Python of an environment with HolisticTraceAnalysis.")
 def main(
-    runs: int, medium: Path | None, large: Path | None, skip_large: bool, other: Path | None
+    runs: int,
+    medium: Path | None,
+    large: Path | None,
+    skip_large: bool,
+    other: Path | None,
+    hta: str | None,
 ) -> None:
     """Print what each command costs, and how traceprof keeps its targets."""
     with ExitStack() as stack:
-        on_m = commands(medium or simulated("M", stack))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        on_m = commands(medium or simulated("M", stack), folder)
         if other is not None:
-            on_m |= {f"{name}{OTHER}": command for name, command in commands(other).items()}
-        costs = in_turn(on_m, runs)
+            on_m |= {f"{name}{OTHER}": one for name, one in commands(other, folder).items()}
+        costs = in_turn(on_m | of_profiler(folder, hta), runs)
         if not skip_large:
             l_export = large or simulated("L", stack)
-            costs |= in_turn({LARGE: commands(l_export)[OURS]}, runs)
+            costs |= in_turn({LARGE: commands(l_export, folder)[OURS]}, runs)
     small = {
         "import traceprof": [sys.executable, "-c", "import traceprof"],
-        "traceprof --help": [sys.executable, "-m", "traceprof", "--help"],
-        SMALL: [sys.executable, "-m", "traceprof", "analyze", str(_SAMPLE), "-o", os.devnull],
+        "traceprof --help": ours("--help"),
+        SMALL: ours("analyze", _SAMPLE, "-o", os.devnull),
     }
     costs |= in_turn(small, runs)
     show(costs)
@@ -125,13 +167,9 @@ def simulated(name: str, stack: ExitStack) -> Path:
     seed = 1 + list(STEPS).index(name)
     simulate_ddp(export, gpus=GPUS, steps=STEPS[name], kernels_per_step=KERNELS_PER_STEP, seed=seed)
     size, took = export.stat().st_size / 1e6, time.perf_counter() - began
-    print(f"{name}: {millions(name):g} million kernels, {size:.0f} MB, written in {took:.1f} s")
+    millions = GPUS * STEPS[name] * KERNELS_PER_STEP / 1e6
+    print(f"{name}: {millions:g} million kernels, {size:.0f} MB, written in {took:.1f} s")
     return export
-
-
-def millions(name: str) -> float:
-    """Return how many million kernels an export has."""
-    return GPUS * STEPS[name] * KERNELS_PER_STEP / 1e6
 
 
 def in_turn(compared: dict[str, list[str]], runs: int) -> dict[str, list[Cost]]:
@@ -162,11 +200,11 @@ def show(costs: dict[str, list[Cost]]) -> None:
 def targets(costs: dict[str, list[Cost]]) -> None:
     """Print each target and what was measured, of the worse make: ratios of runs in turn."""
 
-    def ratios(name: str, to: str) -> float | None:
+    def ratios(name: str, to: str, field: str = "cpu_s") -> float | None:
         """Return the ratio of CPU times; None where one of the two was not measured."""
         of_makes = [
             statistics.median(
-                one.cpu_s / two.cpu_s
+                getattr(one, field) / getattr(two, field)
                 for one, two in zip(costs[f"{name}{make}"], costs[f"{to}{make}"], strict=True)
             )
             for make in ("", OTHER)
@@ -182,16 +220,18 @@ def targets(costs: dict[str, list[Cost]]) -> None:
         return statistics.median(run.cpu_s for run in costs[name])
 
     wanted = {
-        f"CPU / {NSYS}": (ratios(OURS, NSYS), 0.15),
-        f"CPU / the same {LIBRARY}": (ratios(OURS, LIBRARY), 0.5),
-        f"CPU / {SCAN}": (ratios(OURS, SCAN), 6.0),
-        "peak MB on M": (peak(OURS), 150.0),
-        "peak MB on L": (peak(LARGE), 450.0),
-        "CPU of traceprof info / of analyze, M": (ratios(INFO, OURS), 0.1),
-        "CPU of L / of M": (cpu(LARGE) / cpu(OURS) if LARGE in costs else None, 4.5),
-        "import traceprof, CPU s": (cpu("import traceprof"), 0.15),
+        f"CPU / {NSYS}": (ratios(OURS, NSYS), 0.48),
+        "CPU of whatif / of analyze without savings": (ratios(WHATIF, WITHOUT_SAVINGS), 2.0),
+        "the same of memory": (ratios(WHATIF, WITHOUT_SAVINGS, "peak_mb"), 1.4),
+        "CPU of export perfetto / of analyze": (ratios(PERFETTO, OURS), 2.0),
+        "peak MB of export perfetto": (peak(PERFETTO), 250.0),
+        "CPU of info / of analyze": (ratios(INFO, OURS), 0.2),
+        f"CPU of a trace of torch.profiler / {ORJSON}": (ratios(PROFILER, ORJSON), 1.1),
+        f"the same / {HTA}": (ratios(PROFILER, HTA), 0.15),
+        "peak MB on L": (peak(LARGE), 605.0),
+        "CPU of L / of M": (cpu(LARGE) / cpu(OURS) if LARGE in costs else None, 5.0),
         "traceprof --help, CPU s": (cpu("traceprof --help"), 0.08),
-        f"{SMALL}, CPU s": (cpu(SMALL), 0.30),
+        f"{SMALL}, CPU s": (cpu(SMALL), 0.39),
     }
     table = Table("target", "at most", "measured", "")
     for name, (measured, most) in wanted.items():

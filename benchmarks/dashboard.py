@@ -1,13 +1,15 @@
-"""Time and size of the timeline's replies on ten million kernels, over a script of views.
+"""Time, size and memory of the dashboard on ten million kernels, in a browser and over HTTP.
 
-    python benchmarks/dashboard.py [--export FILE] [--views 300] [--columns 2400]
+    python benchmarks/dashboard.py [--export FILE] [--views 300] [--columns 2400] [--visits 5]
 
 Simulates `ddp --gpus 8 --steps 1250 --kernels-per-step 1000 --seed 2` where no export is given
-(1.5 GB, about a minute, kept in the temporary folder for the next time), analyses it, serves its
-timeline on the loopback address, and asks for views of rank after rank: the whole run, zooms at
+(1.5 GB, about a minute, kept in the temporary folder for the next time), analyses it, serves it on
+the loopback address, and asks for views of rank after rank: the whole run, zooms at
 random places down to some nanoseconds, and movements to the side, of all the rows of a rank, as a
 browser does (the columns are those of a screen 1600 pixels wide and its margins). Then it searches,
-and asks for single events.
+and asks for single events; moves one rank's timeline while another user opens the others; and
+visits the pages of steps and links in Chromium, by a click in the menu, until their charts are
+drawn.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import logging
 import random
 import resource
+import shutil
 import statistics
 import tempfile
 import threading
@@ -28,22 +31,25 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import click
-from flask import Flask
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 from werkzeug.serving import make_server
 
-from dashboards.timeline import server as timeline_server
+from dashboards.server.app import create_app
 from sample_traces.simulator.ddp import simulate_ddp
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from playwright.sync_api import Page
+
     from traceprof.analysis import Analysis
 
 GPU_KINDS = ("compute", "communication", "copy")
 MAX_MS, MAX_BYTES = 150, 300_000
+CHARTS = {"Steps": "#steps-bars canvas", "Links": "#link-rates canvas"}
 
 
 @dataclass
@@ -54,7 +60,7 @@ class Replies:
     size: list[int] = field(default_factory=list)
 
 
-class Browser:
+class Client:
     """Asks a server, and notes what it took by kind of question."""
 
     def __init__(self, address: str) -> None:
@@ -75,11 +81,9 @@ class Browser:
 
 @contextmanager
 def serving(analysis: Analysis) -> Iterator[str]:
-    """Serve the timeline of an analysis; yields the address."""
+    """Serve the dashboard of an analysis; yields the address."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
-    app = Flask("benchmark")
-    timeline_server.register(app, analysis)
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+    server = make_server("127.0.0.1", 0, create_app(analysis).server, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -89,7 +93,65 @@ def serving(analysis: Analysis) -> Iterator[str]:
         thread.join()
 
 
-def look_at(browser: Browser, rank: int, views: int, columns: int, rng: random.Random) -> None:
+def visit(page: Page, title: str) -> tuple[float, int]:
+    """Go to a page by the menu; return the seconds until its chart is drawn, and what was sent."""
+    page.get_by_role("link", name="Overview").click()
+    page.locator("table.breakdown").wait_for()
+    sizes: list[int] = []
+
+    def note(request: Any) -> None:  # noqa: ANN401  (playwright's types have no stubs)
+        if request.resource_type != "script":  # which the browser keeps
+            sizes.append(request.sizes()["responseBodySize"])
+
+    page.on("requestfinished", note)
+    began = time.perf_counter()
+    page.get_by_role("link", name=title, exact=True).click()
+    page.locator(CHARTS[title]).first.wait_for()
+    # Until the browser has painted what it drew.
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    took = time.perf_counter() - began
+    page.wait_for_load_state("networkidle")
+    return took, max(sizes, default=0)
+
+
+def first_timeline(page: Page, address: str) -> float:
+    """Return the seconds from asking for the timeline until the GPU's rows are drawn."""
+    began = time.perf_counter()
+    page.goto(f"{address}/timeline?rank=0")
+    page.wait_for_function(
+        """() => {
+            const t = document.getElementById("timeline")?.timeline;
+            return t?.view && t.rows.some(({ track }) => track?.source === "op"
+                && t.data.tiles.get(track.row));
+        }"""
+    )
+    return time.perf_counter() - began
+
+
+def pan_while_others_open(browser: Client, ranks: list[int], num: int = 60) -> None:
+    """Move the first rank's timeline while the others are opened."""
+    reply = browser.ask("rows of a rank", "rank", rank=ranks[0], part="host")
+    rows = ",".join(row["row"] for row in reply["rows"])
+    start, end = int(reply["start"]), int(reply["end"])
+
+    def open_others() -> None:
+        for rank in ranks[1:]:
+            browser.ask("rows of a rank", "rank", rank=rank, part="gpu")
+            browser.ask("rows of a rank", "rank", rank=rank, part="host")
+
+    other = threading.Thread(target=open_others)
+    other.start()
+    moved = 0
+    while other.is_alive() or moved < num:
+        span = (end - start) // 1000
+        first = start + (moved % 900) * span
+        at = {"start": first, "end": first + span, "columns": 1800}
+        browser.ask("a movement while others open ranks", "tiles", rows=rows, **at)
+        moved += 1
+    other.join()
+
+
+def look_at(browser: Client, rank: int, views: int, columns: int, rng: random.Random) -> None:
     """Ask for so many views of a rank, for matches and for events."""
     reply = browser.ask("rows of a rank, first time", "rank", rank=rank)
     rows = ",".join(lane["row"] for lane in reply["rows"])
@@ -123,8 +185,9 @@ def look_at(browser: Browser, rank: int, views: int, columns: int, rng: random.R
 )
 @click.option("--views", default=300, show_default=True, help="Zooms over all ranks.")
 @click.option("--columns", default=2400, show_default=True)
-def main(export: Path | None, views: int, columns: int) -> None:
-    """Measure the timeline's replies."""
+@click.option("--visits", default=5, show_default=True, help="Of each page, in Chromium.")
+def main(export: Path | None, views: int, columns: int, visits: int) -> None:
+    """Measure what the dashboard takes."""
     if export is None:
         export = Path(tempfile.gettempdir()) / "traceprof-ddp-10m.sqlite"
         if not export.exists():
@@ -135,17 +198,41 @@ def main(export: Path | None, views: int, columns: int) -> None:
         print(f"analysed in {time.perf_counter() - began:.1f} s, peak {analysed_mb:.0f} MB")
         rng = random.Random(1)  # noqa: S311  (the same views each time)
         with serving(analysis) as address:
-            browser = Browser(address)
+            browser = Client(address)
             ranks = [one.rank for one in analysis.run.ranks]
             for rank in ranks:
                 look_at(browser, rank, -(-views // len(ranks)), columns, rng)
+            pan_while_others_open(browser, ranks)
+            if visits:
+                visit_pages(address, visits)
     show(browser.replies)
-    print(f"peak with the timelines of {len(ranks)} ranks: {peak_mb():.0f} MB")
+    print(
+        f"peak with the timelines of {len(ranks)} ranks: {peak_mb():.0f} MB,"
+        f" {peak_mb() / analysed_mb:.2f} times that of the analysis"
+    )
 
 
 def peak_mb() -> float:
     """Return the most memory that this process has held, MB (1e6 bytes)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def visit_pages(address: str, visits: int) -> None:
+    """Visit pages in Chromium, and print what that took."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1600, "height": 900})
+        print(f"first timeline, the page included: {first_timeline(page, address):.2f} s")
+        page.goto(address)
+        for title in CHARTS:
+            seconds, sizes = zip(*(visit(page, title) for _ in range(visits)), strict=True)
+            print(
+                f"a visit to {title}: {statistics.median(seconds):.2f} s, at most"
+                f" {max(seconds):.2f}, largest reply {max(sizes)} bytes"
+            )
+        browser.close()
 
 
 def show(replies: dict[str, Replies]) -> None:
