@@ -40,9 +40,8 @@ _LIFTED = (
     " cpu.stat counts nr_throttled"
 )
 _PAGES = (
-    "Page faults and the allocator also hold up one thread: reuse pinned"
-    " buffers, and let malloc keep its"
-    " memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
+    "Page faults and the allocator also hold up one thread: reuse pinned buffers, and let malloc"
+    " keep its memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
 )
 
 _BY_REASON: dict[str, tuple[str, ...]] = {

@@ -358,9 +358,8 @@ _STREAM_ORDER = (
     " and streams wait for each other by cudaEventRecord and cudaStreamWaitEvent"
 )
 _MPI = (
-    "MPI with GPU buffers only needs the work that made the data to be"
-    " finished: wait for that stream or event, not for the device, and"
-    " launch independent work before"
+    "MPI with GPU buffers only needs the work that made the data to be finished: wait for that"
+    " stream or event, not for the device, and launch independent work before"
 )
 
 PAGE = {

@@ -52,10 +52,9 @@ class LateAllreduceMetrics(f.Metrics):
     ]
     waiting_ns: Annotated[
         f.Ns | None,
-        "the part of `exposed_ns` before the last rank had arrived, which no"
-        " bucket size shortens: the impact is the rest. Null where ranks are"
-        " missing or clocks are too coarse: then the impact is all of"
-        " `exposed_ns`",
+        "the part of `exposed_ns` before the last rank had arrived, which no bucket size shortens:"
+        " the impact is the rest. Null where ranks are missing or clocks are too coarse: then the"
+        " impact is all of `exposed_ns`",
     ]
     num_late_steps: Annotated[
         f.Count, "the number of late steps. More than half of the judged ones must be late"

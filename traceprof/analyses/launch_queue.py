@@ -67,10 +67,9 @@ class LaunchQueueStallMetrics(f.Metrics):
     usual_launch_ns: Annotated[f.Ns | None, "the duration of a usual launch"]
     num_late_launches: Annotated[
         f.Count,
-        "the number of operations that were launched late. An operation is late"
-        " if it started within 50 µs of its launch, on a stream that was idle"
-        " while the thread was blocked; time that a thread lost before it"
-        " waited for the GPU anyway does not count",
+        "the number of operations that were launched late. An operation is late if it started"
+        " within 50 µs of its launch, on a stream that was idle while the thread was blocked; time"
+        " that a thread lost before it waited for the GPU anyway does not count",
     ]
     late_launch_ns: Annotated[f.Ns, "the sum of their delays"]
     holder: Annotated[str | None, "the operation that ran longest while launches were blocked"]

@@ -71,9 +71,8 @@ class PipelineBubbleMetrics(f.Metrics):
     ]
     ideal_fraction: Annotated[
         f.Number | None,
-        "the bubble of equal stages without transfer, as a share of their"
-        " compute time: (stages - 1) / (micro-batches x chunks); null if"
-        " unknown, and for zero-bubble",
+        "the bubble of equal stages without transfer, as a share of their compute time: (stages -"
+        " 1) / (micro-batches x chunks); null if unknown, and for zero-bubble",
     ]
     forward_ns: Annotated[f.Ns | None, "the median forward pass of the stage; null if unknown"]
     backward_ns: Annotated[f.Ns | None, "its median backward pass; null if unknown"]
@@ -123,11 +122,9 @@ _MORE_MICRO_BATCHES = (
     " 1) / micro-batches of the compute time"
 )
 _MORE_CHUNKS = (
-    "Give each stage several parts of the model:"
-    " --num-layers-per-virtual-pipeline-stage in Megatron-LM,"
-    " torch.distributed.pipelining.ScheduleInterleaved1F1B (PyTorch 2.5 and"
-    " later). With n parts, fill and drain shrink to one n-th, and n times"
-    " as much is sent"
+    "Give each stage several parts of the model: --num-layers-per-virtual-pipeline-stage in"
+    " Megatron-LM, torch.distributed.pipelining.ScheduleInterleaved1F1B (PyTorch 2.5 and later)."
+    " With n parts, fill and drain shrink to one n-th, and n times as much is sent"
 )
 _EQUAL_STAGES = (
     "Move layers from the stages that compute longest to those that wait most. Embedding and loss"

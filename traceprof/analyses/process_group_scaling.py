@@ -122,9 +122,8 @@ class ProcessGroupScalingMetrics(f.Metrics):
     us_per_operation: Annotated[f.Number, "the median duration with that many groups, in µs"]
     growth: Annotated[
         f.Number,
-        "how many times as long operations take with the most groups as with"
-        " the fewest: a ratio of sums of medians, one for each kind of"
-        " operation, weighted by the number of operations",
+        "how many times as long operations take with the most groups as with the fewest: a ratio of"
+        " sums of medians, one for each kind of operation, weighted by the number of operations",
     ]
     least_groups: Annotated[f.Count, "the smallest number of groups at once"]
     us_per_operation_at_least: Annotated[

@@ -198,12 +198,11 @@ class StragglerMetrics(f.Metrics):
     ]
     cause: Annotated[
         str,
-        "what took the time since the ranks' last common operation: the late"
-        " rank's compute, communication, copies and idle time by cause, each"
-        " beyond the median of the others. The cause is what makes up half of"
-        " the lateness. Without a GPU: data loading, slower compute (forward,"
-        " backward, optimizer), communication, or time outside the ranges,"
-        " about which the trace shows nothing more",
+        "what took the time since the ranks' last common operation: the late rank's compute,"
+        " communication, copies and idle time by cause, each beyond the median of the others. The"
+        " cause is what makes up half of the lateness. Without a GPU: data loading, slower compute"
+        " (forward, backward, optimizer), communication, or time outside the ranges, about which"
+        " the trace shows nothing more",
     ]
     num_operations: Annotated[f.Count, "the number of operations that it shared with others"]
     host: Annotated[str, "the name of its machine"]

@@ -100,9 +100,8 @@ class UnevenKernelsMetrics(f.Metrics):
     ]
     is_constant: Annotated[
         bool | None,
-        "true if it is always the same rank (because of its GPU, or of how the"
-        " work is divided), false if it changes (because of the data); null"
-        " where too few steps show it",
+        "true if it is always the same rank (because of its GPU, or of how the work is divided),"
+        " false if it changes (because of the data); null where too few steps show it",
     ]
     category: Annotated[
         str,
@@ -144,10 +143,9 @@ class UnevenKernelsMetrics(f.Metrics):
     ]
     work: Annotated[
         f.Positive | None,
-        "the number of thread blocks of the slowest rank's kernels (of kernels,"
-        " where grids are unknown), as a multiple of its peers' mean: 1 where"
-        " all do the same work; null where another rank is the slowest each"
-        " time, and of one kernel",
+        "the number of thread blocks of the slowest rank's kernels (of kernels, where grids are"
+        " unknown), as a multiple of its peers' mean: 1 where all do the same work; null where"
+        " another rank is the slowest each time, and of one kernel",
     ]
     coverage: Annotated[f.Fraction, "1: all kernels of the compared steps are counted"]
 

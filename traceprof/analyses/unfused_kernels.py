@@ -354,16 +354,14 @@ OPTIMIZER = (
 )
 _COMPILE = "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton kernels"
 LAYOUT = (
-    "Changes of layout around convolutions:"
-    " model.to(memory_format=torch.channels_last) and the same for the"
-    " input (channels_last_3d for volumes, PyTorch 1.5) avoid them"
+    "Changes of layout around convolutions: model.to(memory_format=torch.channels_last) and the"
+    " same for the input (channels_last_3d for volumes, PyTorch 1.5) avoid them"
 )
 ATTENTION = (
     "Attention in one kernel, which never writes its scores to memory:"
-    " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in"
-    " Transformers attn_implementation='sdpa'), which uses FlashAttention"
-    " for FP16 and BF16; jax.nn.dot_product_attention(...,"
-    " implementation='cudnn')"
+    " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in Transformers"
+    " attn_implementation='sdpa'), which uses FlashAttention for FP16 and BF16;"
+    " jax.nn.dot_product_attention(..., implementation='cudnn')"
 )
 ALL_ADVICE = (ATTENTION, OPTIMIZER, _COMPILE, GRAPHS, LAYOUT)
 
@@ -431,9 +429,8 @@ class UnfusedKernelsMetrics(f.Metrics):
     longest_chain: Annotated[f.Count, "the number of kernels in the longest chain"]
     attention_ns: Annotated[
         f.Ns,
-        "the time of attention that is not one kernel: a softmax, the matrix"
-        " multiplications before and after it, and everything in between; some"
-        " of it is also in `kernel_ns`",
+        "the time of attention that is not one kernel: a softmax, the matrix multiplications before"
+        " and after it, and everything in between; some of it is also in `kernel_ns`",
     ]
     layout_ns: Annotated[f.Ns, "the part of `kernel_ns` in kernels that only change layouts"]
     idle_ns: Annotated[

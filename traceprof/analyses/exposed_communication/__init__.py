@@ -65,9 +65,8 @@ class ExposedCommunicationMetrics(f.Metrics):
     ]
     waiting_ns: Annotated[
         f.Ns | None,
-        "the part of `exposed_ns` before the last rank joined the operation;"
-        " null where ranks are missing or clocks are too coarse, and then the"
-        " other parts include it",
+        "the part of `exposed_ns` before the last rank joined the operation; null where ranks are"
+        " missing or clocks are too coarse, and then the other parts include it",
     ]
     late_launch_ns: Annotated[
         f.Ns | None,
@@ -96,9 +95,8 @@ class ExposedCommunicationMetrics(f.Metrics):
     ]
     unknown_ns: Annotated[
         f.Ns,
-        "the part that nothing explains. Where the clocks of GPU and host"
-        " disagree, and on ranks without a GPU, everything but `waiting_ns` is"
-        " unknown, and the parts in between are null",
+        "the part that nothing explains. Where the clocks of GPU and host disagree, and on ranks"
+        " without a GPU, everything but `waiting_ns` is unknown, and the parts in between are null",
     ]
     busbw_gb_per_s: Annotated[
         f.Number | None,

@@ -372,9 +372,8 @@ class ExposedCopyMetrics(f.Metrics):
     ]
     hideable_ns: Annotated[
         f.Ns,
-        "the most that overlap could hide: the time in which compute or"
-        " communication runs without a copy, or all exposed time if that is"
-        " less",
+        "the most that overlap could hide: the time in which compute or communication runs without"
+        " a copy, or all exposed time if that is less",
     ]
     bytes: Annotated[f.Count, "bytes of all copies that are exposed at least in part"]
     num_copies: Annotated[f.Count, "the number of copies and memory sets that are exposed"]

@@ -108,9 +108,8 @@ class GpuIdleMetrics(f.Metrics):
     ]
     data_loading_ns: Annotated[
         f.Ns,
-        "the thread was in a range that names data loading; or it slept, and"
-        " the gap ends with a copy from the host at a step's boundary or by a"
-        " thread that only copies",
+        "the thread was in a range that names data loading; or it slept, and the gap ends with a"
+        " copy from the host at a step's boundary or by a thread that only copies",
     ]
     mpi_ns: Annotated[f.Ns, "the thread was in MPI, Gloo or UCX calls"]
     setup_ns: Annotated[

@@ -44,9 +44,8 @@ class LinkMetrics(f.Metrics, kw_only=True):
     ]
     is_peak_assumed: Annotated[
         bool,
-        "true if the peak was assumed by the name of the GPU's board: an export"
-        " shows neither PCIe generation and width nor bridges. A rate that the"
-        " user gives takes its place",
+        "true if the peak was assumed by the name of the GPU's board: an export shows neither PCIe"
+        " generation and width nor bridges. A rate that the user gives takes its place",
     ]
     exposed_ns: Annotated[
         f.Ns, "how long the copies or the communication had the GPU to themselves: the impact"
@@ -181,10 +180,9 @@ def _rate(metrics: LinkMetrics) -> str:
 
 
 ASSUMED_ADVICE = (
-    "The peak is assumed from the name of the board, with x16 and all its"
-    " NVLinks: check `nvidia-smi -q -d PCIE` (generation and width under"
-    " load), `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and"
-    " give the real rate if it differs"
+    "The peak is assumed from the name of the board, with x16 and all its NVLinks: check"
+    " `nvidia-smi -q -d PCIE` (generation and width under load), `nvidia-smi nvlink --status` and"
+    " `nvidia-smi topo -m`, and give the real rate if it differs"
 )
 SATURATED_ADVICE = {
     "pcie": (
