@@ -242,9 +242,6 @@ def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
     return []
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[Measures]:
     """Measure the windows [start_ns, end_ns] of a rank at once.
 

@@ -282,9 +282,6 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- rows -----------------------------------------------------------------------------------------
-
-
 def _rows(sent: Messages) -> Int64:
     group = np.where(sent.group >= 0, len(sent.communicators) + sent.group, UNKNOWN)
     communicator = np.where(sent.communicator >= 0, sent.communicator, group)
@@ -329,9 +326,6 @@ def rates(
     """
     total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
     return rate(total_bytes, durations), rate(bus_bytes, durations)
-
-
-# -- words ----------------------------------------------------------------------------------------
 
 
 def _sizes_unknown(result: CollectivesResult) -> f.NotApplicable:

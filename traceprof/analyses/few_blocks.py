@@ -141,9 +141,6 @@ def findings(result: FewBlocksResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 class _Few(Record, frozen=True):
     """The n kernels of a rank with few blocks that compute in a window."""
 
@@ -224,9 +221,6 @@ def _evidence(
         others = "" if len(rows) == 1 else f", {len(rows)} times: {duration(int(length.sum()))}"
         texts[int(few.kernel[longest])] = grid + others
     return kernel_evidence(rank, window, texts)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 _CUDA = (

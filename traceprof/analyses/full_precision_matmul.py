@@ -315,9 +315,6 @@ def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplica
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _capability(rank: Rank, names: list[str]) -> Capability | None:
     of_gpu = rank.trace.compute_capability(rank.key) or capability_of_board(rank.gpu)
     return of_gpu or capability_of_code(names)
@@ -365,9 +362,6 @@ def _evidence(
         text = f"{function_name(names[name])}, {times(len(of_name))}: {duration(int(spent[name]))}"
         evidence.append(f.Evidence(start, end, text))
     return tuple(evidence)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _categories(result: FullPrecisionMatmulResult) -> tuple[Category, ...]:

@@ -317,9 +317,6 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
     return judged
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _held_up_by(of_rank: RankStalls, num_ranks: int) -> str:
     """Return the reason for most of a rank's stalls, surest first."""
     whole = sum(of_rank.reason_ns)
@@ -352,9 +349,6 @@ def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetric
         held_up_by=rank.held_up_by,
         coverage=of_rank.coverage,
     )
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _title(rank: StalledRank) -> str:

@@ -177,9 +177,6 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _allocates(rank: Rank, calls: ApiCalls) -> Mask:
     """Return which calls allocate or free memory: what these cost is a cause of its own."""
     names = rank.trace.api_names.items()
@@ -307,9 +304,6 @@ def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[f.Evidence,
         cost_text = duration(int(costs.idle_ns[place]))
         evidence.append(f.Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
     return tuple(evidence)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are for no result

@@ -239,9 +239,6 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
     evidence = []
@@ -251,9 +248,6 @@ def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidenc
         what = rank.name_at(end - 1) or "idle time"
         evidence.append(f.Evidence(start, end, f"{what} of step {number}"))
     return tuple(evidence)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _missing(result: LateAllReduceResult) -> f.NotApplicable | None:

@@ -192,9 +192,6 @@ def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
     return [_stall(result, cost)]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
     rows: list[list[int]] = np.stack([column[: f.MAX_EVIDENCE] for column in columns], 1).tolist()
@@ -225,9 +222,6 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[f.Evidence, 
         behind = f" while {held_by} ran" if held_by else ""
         evidence.append(f.Evidence(start, end, f"{name or 'a launch'} blocked{behind}"))
     return tuple(evidence)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _stall(result: LaunchQueueResult, cost: f.Severity | None) -> f.Finding:

@@ -186,9 +186,6 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- judgement ------------------------------------------------------------------------------------
-
-
 def _severity(result: SerializationResult) -> f.Severity | None:
     """Return the severity: by the time lost by independent operations, at most `info` otherwise.
 

@@ -450,9 +450,6 @@ def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int)
     )
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _last_parts(
     rank: Rank, compared: ComparedSignatures, chosen: Int64, window: Window
 ) -> Intervals:
@@ -504,9 +501,6 @@ def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
     signatures = rank.operations.kernels.packed_signature.at(chosen)
     grid: Int64 = np.sort(rank.trace.signatures.shape[signatures, 0])
     return grid[grid > 0]
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _missing(result: OverlapSlowdownResult) -> f.NotApplicable | None:

@@ -164,9 +164,6 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _is_known(memory: Int64) -> Mask:
     known: Mask = (memory != NULL) & (memory != MemoryKind.UNKNOWN)
     return known
@@ -211,9 +208,6 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[f.Evidence, ...]:
         )
         for index in chosen[intervals.largest(length, f.MAX_EVIDENCE)].tolist()
     )
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 _ADVICE = (

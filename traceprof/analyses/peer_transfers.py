@@ -285,9 +285,6 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
 _NULL = int(np.iinfo(np.int64).min)
 
 
-# -- through the host -----------------------------------------------------------------------------
-
-
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
@@ -360,9 +357,6 @@ def _compute(rank: Rank, key: RankKey) -> Intervals:
         np.concatenate((kernels.start_ns[computes], graphs.start_ns)),
         np.concatenate((kernels.end_ns[computes], graphs.end_ns)),
     )
-
-
-# -- NCCL against copy engines --------------------------------------------------------------------
 
 
 class _Sized(Record, frozen=True):

@@ -215,9 +215,6 @@ def findings(result: tuple[HostScaling, ...]) -> list[f.Finding | f.NotApplicabl
     return [claim for claim in judged if claim is not None]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
     operations = on_one_clock(results)
     at_once = groups_at_once(operations)
@@ -321,9 +318,6 @@ def _exposed_ns(
         operations.start_ns[chosen] - start, operations.end_ns[chosen] - start
     )
     return intervals.intersect(covered, result.exposed).measure_ns
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _name(operations: MachineOperations, index: int, at_once: int) -> str:

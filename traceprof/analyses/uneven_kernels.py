@@ -296,9 +296,6 @@ def because(metrics: UnevenKernelsMetrics) -> str:
     return "too few steps show whether it is always this rank"
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _others_wait_ns(measured: MeasuredRun, rank: int, *, is_one: bool) -> int | None:
     """Return how long others waited for a rank, or for any, at their median, unhidden."""
     ranks = measured.ranks
@@ -335,9 +332,6 @@ def _evidence(measured: MeasuredRun, member: int, by_step_ns: Float64) -> tuple[
         for step, ns in zip(worst.tolist(), beyond.tolist(), strict=True)
         if ns < 0
     )
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _title(rank: UnevenRank) -> str:

@@ -163,9 +163,6 @@ def _first_known(first: Int64, second: Int64) -> Int64:
     return np.where(first >= 0, first, second)
 
 
-# -- kernels and calls ----------------------------------------------------------------------------
-
-
 class _Facts(Record, frozen=True):
     """Facts about n kernels from one source, int64[n] each; -1 if unknown.
 

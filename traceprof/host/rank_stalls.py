@@ -147,9 +147,6 @@ def _evidence(stalls: HostStalls, rows: list[int]) -> Iterator[Evidence]:
         yield Evidence(start, end, f"{stalls.names[row]}: {usual} as a rule")
 
 
-# -- reasons --------------------------------------------------------------------------------------
-
-
 def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], str]:
     start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
     half = (end - start) / 2

@@ -263,9 +263,6 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
     ]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _reasons(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
     """Return the metric of each reason; None if it cannot be known."""
     if operations is None:
@@ -291,9 +288,6 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
     kinds = distinct_values(operations.kind[window.holds_start(operations.start_ns)]).tolist()
     calls = (rank.work.calls[kind] for kind in kinds)
     return frozenset(call.operation for call in calls if call is not None)
-
-
-# -- words ----------------------------------------------------------------------------------------
 
 
 def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:

@@ -485,9 +485,6 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-# -- judgement ------------------------------------------------------------------------------------
-
-
 def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:
     longest = max(parts, key=lambda part: part.exposed_ns)
     rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""

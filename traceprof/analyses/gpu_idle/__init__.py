@@ -329,9 +329,6 @@ def _beside_others(metrics: GpuIdleMetrics) -> f.Saving | None:
     return f.Saving.of_step(metrics.idle_ns - metrics.others_ns, share_per_step)
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
     """Return how long the GPU worked for other ranks of the report; None if it has none."""
     if rank.gpu_id is None:
@@ -400,9 +397,6 @@ def _evidence(
 def _between(rank: Rank, start: int, end: int) -> str:
     names = ("after", rank.name_ending_at(start)), ("before", rank.name_at(end))
     return " ".join(f"{where} {one_line(readable(of), _MAX_NAME)}" for where, of in names if of)
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def _title(result: GpuIdleResult) -> str:

@@ -234,9 +234,6 @@ def _beside(result: LinkCountersResult) -> list[str]:
     ][:1]
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def _is_first(rank: Rank) -> bool:
     """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
     trace = rank.trace
@@ -304,9 +301,6 @@ def _load(
         share_per_step(rank, window, waited),
         only_step(rank, window, waited),
     )
-
-
-# -- what is missing ------------------------------------------------------------------------------
 
 
 def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
