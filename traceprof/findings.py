@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from math import ceil
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
@@ -307,6 +307,18 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.saving is None else self.saving.high_ns
 
 
+class OfWindow(Protocol):
+    """Anything about a window of a rank."""
+
+    @property
+    def rank(self) -> int:
+        """The rank's number."""
+
+    @property
+    def window_ns(self) -> int:
+        """The length of the window."""
+
+
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     """A finding that could be neither made nor ruled out, or a part of the analysis that failed."""
 
@@ -314,6 +326,40 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[Text, "What is missing."]
     how_to_collect: Annotated[Text, "The flag or step that would supply it."]
     rank: Annotated[Count | None, "Rank; null for the whole run."] = None
+
+
+def costly(
+    id_: str,
+    of: OfWindow,
+    title: str,
+    impact_ns: int,
+    metrics: Metrics,
+    evidence: tuple[Evidence, ...],
+    advice: tuple[str, ...],
+    saving: Saving | None = None,
+    place: str | None = None,
+) -> list[Finding | NotApplicable]:
+    """Return a finding, judged by its cost as a share of the window; none if that is negligible."""
+    fraction = share(impact_ns, of.window_ns)
+    severity = severity_of_cost(fraction)
+    if severity is None:
+        return []
+    numbers, at = metrics.by_name(), of.rank
+    return [
+        Finding(
+            id_,
+            severity,
+            at,
+            title,
+            impact_ns,
+            fraction,
+            numbers,
+            evidence,
+            advice,
+            saving,
+            place=place,
+        )
+    ]
 
 
 class Sight(Enum):

@@ -10,12 +10,13 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import ranks_of
-from traceprof.analyses.gpu_idle.advice import advice
+from traceprof.analyses.gpu_idle.advice import HostFacts, advice
 from traceprof.host.host_code import nested
 from traceprof.host.idle_causes import IdleCause, details, idle_causes
 from traceprof.host.thread_evidence import CallCounts, call_counts
 from traceprof.run.program import Program
 from traceprof.run.rank import Rank, Window
+from traceprof.trace.model.parts import HowToCollect, Part
 
 MAIN = PID, 1
 
@@ -210,15 +211,15 @@ def test_a_profilers_own_time_is_named(is_of_profiler: bool) -> None:
 def advised(
     cause: IdleCause, calls: CallCounts, *, is_pytorch: bool = True, is_of_profiler: bool = False
 ) -> list[str]:
-    return advice(
-        [cause],
-        setup="",
+    facts = HostFacts(
         program=Program(is_pytorch, uses_mpi=False),
         is_of_profiler=is_of_profiler,
         has_pageable=False,
-        held=(),
-        how_to_collect=lambda _: "",
+        held=frozenset(),
+        how_to_collect=HowToCollect("", dict.fromkeys(Part, "")),
         calls=calls,
         reads_pages=False,
-        longest={},
+        launches_graphs=False,
+        once={},
     )
+    return advice([cause], facts, {})

@@ -17,7 +17,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.remedies import MERGE
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.communication.messages import (
     DISTINCT_SIZES,
     LARGE_BYTES,
@@ -163,11 +163,10 @@ class OperationUse(Struct, frozen=True):
         return self.busbw_gb_per_s / self.peak_gb_per_s
 
 
-class CollectivesResult(RankResult, frozen=True):
+class CollectivesResult(CostResult, frozen=True):
     """The communication kernels of one rank, the longest-running operation first."""
 
     uses: tuple[OperationUse, ...]  # by operation and communicator
-    window_ns: int  # the length of the window
     num_operations: int  # communication kernels that start in it
     num_with_call: int  # those whose call on the host was found
     num_sized: int  # those of known size
@@ -254,9 +253,7 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
     if not result.num_sized:
         return [_sizes_unknown(result)]
     small = result.small
-    fraction = small.avoidable_ns / result.window_ns if result.window_ns else 0.0
-    severity = f.severity_of_cost(fraction)
-    if severity is None or small.num_operations < MIN_OPERATIONS:
+    if small.num_operations < MIN_OPERATIONS:
         return []
     metrics = SmallCollectivesMetrics(
         num_operations=small.num_operations,
@@ -264,22 +261,15 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
         latency_share=small.latency_share or 0.0,
         coverage=result.num_sized / result.num_operations,
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            f"{counted(small.num_operations, 'small communication operation')} (median"
-            f" {size_text(small.median_bytes)}) lost {duration(small.avoidable_ns)} to latency"
-            " that is not hidden",
-            small.avoidable_ns,
-            fraction,
-            metrics.by_name(),
-            small.stretches,
-            _ADVICE,
-            f.Saving.at_most(small.most_ns),
-        )
-    ]
+    title = (
+        f"{counted(small.num_operations, 'small communication operation')} (median"
+        f" {size_text(small.median_bytes)}) lost {duration(small.avoidable_ns)} to latency that is"
+        " not hidden"
+    )
+    saving = f.Saving.at_most(small.most_ns)
+    return f.costly(
+        ID, result, title, small.avoidable_ns, metrics, small.stretches, _ADVICE, saving
+    )
 
 
 def _rows(sent: Messages) -> Int64:

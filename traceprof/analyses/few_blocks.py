@@ -10,7 +10,7 @@ from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.analyses.unified_memory import page_moves, waits_for_pages
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
@@ -56,17 +56,11 @@ FINDINGS = {
 }
 
 
-class FewBlocksResult(RankResult, frozen=True):
+class FewBlocksResult(CostResult, frozen=True):
     """The kernels of one rank with few blocks, in a window."""
 
-    window_ns: int  # the window's length
     metrics: FewBlocksMetrics  # the numbers of the finding
     unused_ns: int  # that time, each nanosecond by the share of the SMs without a block
-    # the share of `kernel_ns` that the mean steady step holds; None without steps
-    share_per_step: float | None
-    advice: tuple[str, ...]  # what to do, for the kind of program
-    # the longest kernel of each signature that costs most, costliest first
-    evidence: tuple[f.Evidence, ...]
 
 
 def run(rank: Rank, window: Window) -> FewBlocksResult:
@@ -99,7 +93,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
         unused_ns=unused_ns,
         share_per_step=share_per_step(rank, window, used),
         only_step=only_step(rank, window, used),
-        advice=_advice(rank),
+        is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, window, few, costliest.tolist()),
     )
 
@@ -107,9 +101,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
 def findings(result: FewBlocksResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time of SMs without a block."""
     metrics = result.metrics
-    fraction = f.share(result.unused_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
+    if f.severity_of_cost(f.share(result.unused_ns, result.window_ns)) is None:
         return []
     if metrics.num_sms is None:
         reason = "the number of multiprocessors of the GPU is not known"
@@ -124,21 +116,10 @@ def findings(result: FewBlocksResult) -> list[f.Finding | f.NotApplicable]:
         f" {duration(metrics.kernel_ns)}, {percent(metrics.fraction)} of the compute time: {unused}"
         " of the multiprocessors had nothing to do"
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            title,
-            result.unused_ns,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            result.advice,
-            f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
-            or f.Saving.at_most(metrics.kernel_ns),
-        )
-    ]
+    saving = f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
+    saving = saving or f.Saving.at_most(metrics.kernel_ns)
+    advice = _PYTORCH if result.is_pytorch else _CUDA
+    return f.costly(ID, result, title, result.unused_ns, metrics, result.evidence, advice, saving)
 
 
 class _Few(Record, frozen=True):
@@ -246,7 +227,3 @@ PAGE = {
     "advice": f.bullets(_CUDA),
     "pytorch": f.bullets(_PYTORCH),
 }
-
-
-def _advice(rank: Rank) -> tuple[str, ...]:
-    return _PYTORCH if rank.program.is_pytorch else _CUDA

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import named_signatures
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
@@ -147,24 +147,19 @@ FINDINGS = {
 }
 
 
-class FullPrecisionMatmulResult(RankResult, frozen=True):
+class FullPrecisionMatmulResult(CostResult, frozen=True):
     """The matrix multiplications of FP32 numbers of one rank."""
 
-    window_ns: int  # the window's length
     kernel_ns: int  # the measure of the union of such kernels, inside the window
     convolution_ns: int  # the same of convolutions alone
     attention_ns: int  # the same of attention alone
     plain_ns: int  # the same of those that are not known to multiply in TF32
     compute_ns: int  # the measure of all compute
-    # the share of `kernel_ns` in the mean steady step; None without steps
-    share_per_step: float | None
     num_kernels: int  # how many of them start in the window
     matrix_ns: int  # durations of all kernels for matrix multiplication, attention or convolution
     known_ns: int  # durations of those of them whose names say whether they are such kernels
     capability: Capability | None  # the GPU's compute capability; None if that is unknown
     gpu: str | None  # its name; None if that is unknown
-    is_pytorch: bool  # whether the program is known to use PyTorch
-    evidence: tuple[f.Evidence, ...]  # the longest kernel of each name that takes most time
 
     @property
     def coverage(self) -> float:
@@ -276,10 +271,6 @@ def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplica
     impact_ns = int(
         result.plain_ns * (1 - 1 / cores.half) + rounded_ns * (1 - (cores.tf32 or 1) / cores.half)
     )
-    impact = f.share(impact_ns, result.window_ns)
-    severity = f.severity_of_cost(impact)
-    if severity is None:
-        return []
     fraction = f.share(result.kernel_ns, result.compute_ns)
     metrics = FullPrecisionMatmulMetrics(
         kernel_ns=result.kernel_ns,
@@ -292,27 +283,19 @@ def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplica
         compute_capability="{}.{}".format(*result.capability) if result.capability else None,
         coverage=result.coverage,
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            f"{percent(fraction)} of the compute time goes to {_what(result)} on FP32 numbers:"
-            f" {duration(result.kernel_ns)} in {counted(result.num_kernels, 'kernel')}"
-            f"{_rounded(result)}",
-            impact_ns,
-            impact,
-            metrics.by_name(),
-            result.evidence,
-            advice(
-                cores,
-                is_pytorch=result.is_pytorch,
-                plain=f.share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
-                categories=_categories(result),
-            ),
-            saving=f.Saving.of_step(impact_ns, result.share_per_step),
-        )
-    ]
+    title = (
+        f"{percent(fraction)} of the compute time goes to {_what(result)} on FP32 numbers:"
+        f" {duration(result.kernel_ns)} in {counted(result.num_kernels, 'kernel')}"
+        f"{_rounded(result)}"
+    )
+    lines = advice(
+        cores,
+        is_pytorch=result.is_pytorch,
+        plain=f.share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
+        categories=_categories(result),
+    )
+    saving = f.Saving.of_step(impact_ns, result.share_per_step)
+    return f.costly(ID, result, title, impact_ns, metrics, result.evidence, lines, saving)
 
 
 def _capability(rank: Rank, names: list[str]) -> Capability | None:

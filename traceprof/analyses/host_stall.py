@@ -293,23 +293,16 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
     judged: list[f.Finding | f.NotApplicable] = []
     for rank in chosen:
         lost_ns = min(result.lost_ns, rank.stalls.window_ns)
-        fraction = f.share(lost_ns, rank.stalls.window_ns)
-        severity = f.severity_of_cost(fraction)
-        if severity is not None:
-            judged.append(
-                f.Finding(
-                    ID,
-                    severity,
-                    rank.stalls.rank,
-                    _title(rank),
-                    lost_ns,
-                    fraction,
-                    _metrics(rank, lost_ns, len(chosen)).by_name(),
-                    rank.stalls.evidence,
-                    _advice(rank),
-                    None if result.per_step_ns is None else f.Saving.at_most(result.per_step_ns),
-                )
-            )
+        judged += f.costly(
+            ID,
+            rank.stalls,
+            _title(rank),
+            lost_ns,
+            _metrics(rank, lost_ns, len(chosen)),
+            rank.stalls.evidence,
+            _advice(rank),
+            None if result.per_step_ns is None else f.Saving.at_most(result.per_step_ns),
+        )
     for of_rank in result.unknown:
         assert of_rank.unknown is not None  # noqa: S101  (they are those for which it is not)
         why = of_rank.unknown

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import DIRECTIVES, PIN, READ_LATE, TAKE_OUT
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.host.host_waits import (
     by_thread,
     may_copy_from_pageable,
@@ -38,6 +38,7 @@ from traceprof.units import duration, times
 if TYPE_CHECKING:
     from traceprof.host.host_waits import ThreadCalls
     from traceprof.intervals import Int64, Mask
+    from traceprof.run.program import Program
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
@@ -77,19 +78,15 @@ class HostSyncMetrics(f.Metrics):
 FINDINGS = {ID: f.FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="gpu-idle")}
 
 
-class HostSyncResult(RankResult, frozen=True):
+class HostSyncResult(CostResult, frozen=True):
     """The synchronizations of one rank's process in a window."""
 
-    window_ns: int  # the window's length
     metrics: HostSyncMetrics  # the numbers of its finding
     idle_ns: int  # GPU idle time that would not be there without these calls
-    evidence: tuple[f.Evidence, ...]  # the calls that cost most, costliest first
+    program: Program
     costliest_api: str | None = None  # the call that the GPU idles for most, None if it never does
     most_ns: int = 0  # what the mean steady step would gain at most, or all without steps
-    is_pytorch: bool = False  # whether the program is known to use PyTorch
     has_pageable: bool = True  # whether data may be copied to the GPU from pageable memory
-    uses_mpi: bool = False  # whether it is known to use MPI
-    uses_directives: bool = False  # whether it is known to use OpenACC or OpenMP
     num_reads: int = 0  # number of copies to the host in the window
     num_scaler_reads: int = 0  # number of reads of them that are a GradScaler's own
     place: str | None = None  # the range around most of the idle time's calls
@@ -102,7 +99,9 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     in_steps = int(rank.step_ranges is not None)
     if calls is None or unknown is not None:
         nothing = HostSyncMetrics(0, 0, None, 0, None, in_steps, 0.0)
-        return HostSyncResult(rank.rank, window.length_ns, nothing, 0, (), unknown=unknown)
+        return HostSyncResult(
+            rank.rank, nothing, 0, rank.program, window_ns=window.length_ns, unknown=unknown
+        )
     waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~_allocates(rank, calls))
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
@@ -131,10 +130,8 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         evidence=_evidence(rank, calls, idle),
         costliest_api=next(iter(by_api(rank, calls, idle.call, idle.idle_ns)), None),
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
-        is_pytorch=rank.program.is_pytorch,
+        program=rank.program,
         has_pageable=may_copy_from_pageable(rank, window),
-        uses_mpi=rank.program.uses_mpi,
-        uses_directives=rank.program.uses_directives,
         num_reads=_num_reads(rank, window),
         only_step=only_step(rank, window, idle_causes(rank).of(IdleCause.SYNC)),
         num_scaler_reads=_num_scaler_reads(rank, calls, window),
@@ -147,10 +144,6 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
     if result.unknown is not None:
         unknown = result.unknown
         return [f.NotApplicable(ID, unknown.reason, unknown.how_to_collect, result.rank)]
-    fraction = f.share(result.idle_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
-        return []
     metrics = result.metrics
     where = " in training steps" if metrics.in_steps else ""
     idle = f"the GPU was idle for {duration(result.idle_ns)} because of it"
@@ -160,21 +153,17 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
         title = f"The host had waited in {result.costliest_api}{where}: {idle}"
     elif result.costliest_api not in {None, metrics.api}:
         title += f", mostly after {result.costliest_api}"
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            title,
-            result.idle_ns,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            _advice(result),
-            f.Saving.at_most(result.most_ns),
-            place=result.place,
-        )
-    ]
+    return f.costly(
+        ID,
+        result,
+        title,
+        result.idle_ns,
+        metrics,
+        result.evidence,
+        _advice(result),
+        f.Saving.at_most(result.most_ns),
+        result.place,
+    )
 
 
 def _allocates(rank: Rank, calls: ApiCalls) -> Mask:
@@ -310,7 +299,7 @@ _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are f
 
 
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
-    if result.is_pytorch:
+    if result.program.is_pytorch:
         lines = [TAKE_OUT, _SUM, READ_LATE, *([PIN] if result.has_pageable else [])]
         lines.insert(0 if _EXPLICIT.search(result.metrics.api or "") else len(lines), _TIME)
         if result.num_scaler_reads:
@@ -324,8 +313,8 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
     lines = [_READ_LATER, _STREAM_ORDER]
     if waits_for_all or reads_nothing:
         lines.reverse()
-    of_program = (DIRECTIVES,) if result.uses_directives else ()
-    return (*of_program, *lines, *((_MPI,) if result.uses_mpi else ()))
+    of_program = (DIRECTIVES,) if result.program.uses_directives else ()
+    return (*of_program, *lines, *((_MPI,) if result.program.uses_mpi else ()))
 
 
 _MIN_SCALER = 0.9  # of the waits

@@ -23,7 +23,7 @@ from traceprof.analyses.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.remedies import HALF_THE_BYTES
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.grouping import is_in, median_of
@@ -82,10 +82,9 @@ _LITTLE = 0.1  # of what moved: so much waiting is not worth words
 _LIMITED_BY = "what the backward can hide"
 
 
-class LateAllReduceResult(RankResult, frozen=True):
+class LateAllReduceResult(CostResult, frozen=True):
     """The reduction of gradients in the steps of one rank."""
 
-    window_ns: int  # length of the window
     # the numbers of its finding; of no late step, `hideable_fraction` is 0
     metrics: LateAllreduceMetrics
     num_unknown: int  # communication kernels that start in the window whose operation is unknown
@@ -96,8 +95,6 @@ class LateAllReduceResult(RankResult, frozen=True):
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
     has_steps: bool  # whether any training step is known
     steps: StepTails  # the steps judged
-    # the longest stretches of the late steps' tails without compute, longest first
-    worst: tuple[f.Evidence, ...]
     exposed: Intervals  # when AllReduce kernels ran in these tails, but for waiting for other ranks
     place: Int64  # int64[n], the AllReduce kernels that did, among the rank's communication kernels
     start_ns: Int64  # int64[n], of these
@@ -160,7 +157,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         num_reduce_scatters=int((of_operation(rank, "ReduceScatter") & inside).sum()),
         has_steps=bool((step >= 0).any()),
         steps=steps,
-        worst=_evidence(rank, steps, tails),
+        evidence=_evidence(rank, steps, tails),
         exposed=exposed,
         place=place,
         start_ns=kernels.start_ns[sent.kernel[place]],
@@ -211,32 +208,22 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
     metrics = result.metrics
     waiting_ns = metrics.waiting_ns or 0
     impact_ns = metrics.exposed_ns - waiting_ns
-    fraction = f.share(impact_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
     num_steps, num_late = metrics.num_steps, metrics.num_late_steps
     # The median step decides how the run reduces gradients.
-    if severity is None or 2 * num_late <= num_steps:
+    if 2 * num_late <= num_steps:
         return []
     spent_ns, most_ns = result.per_step_ns
     is_one = result.steps.num_buckets[result.steps.is_late] == 1
     beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
     beside = beside if waiting_ns > _LITTLE * impact_ns else ""
     how = "in one bucket" if 2 * is_one.sum() > len(is_one) else "when the backward is almost over"
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            f"{num_late} of {num_steps} steps reduce their gradients {how}:"
-            f" {duration(impact_ns)} of it is not hidden by compute{beside}",
-            impact_ns,
-            fraction,
-            metrics.by_name(),
-            result.worst,
-            ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
-            f.Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None),
-        )
-    ]
+    title = (
+        f"{num_late} of {num_steps} steps reduce their gradients {how}: {duration(impact_ns)} of it"
+        f" is not hidden by compute{beside}"
+    )
+    advice = ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS
+    saving = f.Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None)
+    return f.costly(ID, result, title, impact_ns, metrics, result.evidence, advice, saving)
 
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidence, ...]:

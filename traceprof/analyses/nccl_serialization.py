@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import OWN_GROUPS
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.communication import readiness as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS, Independence
@@ -73,18 +73,15 @@ FINDINGS = {
 }
 
 
-class SerializationResult(RankResult, frozen=True):
+class SerializationResult(CostResult, frozen=True):
     """Waits of a rank's communication kernels for one another. Times and durations are ns."""
 
-    window_ns: int  # the length of the window
     metrics: NcclSerializationMetrics  # the numbers of its finding
     num_judged: int  # communication kernels whose launch is in the capture
     waited_ns: int  # the union of the waits of ready operations
     # the union of the waits behind an operation that is not known to be dependent, as far as no
     # compute ran
     avoidable_ns: int
-    # the share of it that the mean steady step holds; None without steps
-    share_per_step: float | None
     independent_avoidable_ns: int  # the same behind one that is known to be independent
     # chains of operations that waited for each other, costliest first, then longest
     chains: tuple[f.Evidence, ...]

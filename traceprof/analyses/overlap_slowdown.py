@@ -22,7 +22,7 @@ from traceprof.analyses.kernels.kernel_table import (
 )
 from traceprof.analyses.kernels.placed_kernels import beside_other_compute
 from traceprof.analyses.kernels.placed_kernels import places_in_steps as places
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
@@ -268,10 +268,9 @@ MIN_SURE_SLOWDOWN = 1.02
 MIN_STANDARD_ERRORS = 3
 
 
-class OverlapSlowdownResult(RankResult, frozen=True):
+class OverlapSlowdownResult(CostResult, frozen=True):
     """Durations of one rank's compute kernels beside communication, and alone."""
 
-    window_ns: int  # length of the window
     num_communication: int  # communication kernels and peer copies that start in the window
     has_peer_copies: bool  # whether there are peer copies
     how_to_collect: HowToCollect  # how to record parts that the trace may lack
@@ -290,8 +289,6 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     # wall time of its excess; that may be other work
     assumed: ExpectedTimes
     assumed_ns: int
-    # the share of these last parts that the mean steady step holds; None without steps
-    share_per_step: float | None
     hidden_ns: int  # the measure of communication ∩ compute
     # how much longer communication makes operations beside it at most, in the mean steady step:
     # all that ran beside it for what never ran alone

@@ -10,7 +10,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import exposed_copies
 from traceprof.analyses.remedies import PIN, PREFETCH
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import only_step, share_per_step
@@ -61,19 +61,14 @@ FINDINGS = {
 }
 
 
-class PageableCopyResult(RankResult, frozen=True):
+class PageableCopyResult(CostResult, frozen=True):
     """The copies between one rank's GPU and pageable host memory that start in a window."""
 
-    window_ns: int  # the window's length
     metrics: PageableCopyMetrics  # the numbers of its finding
     # time in which the GPU did nothing but these copies, or nothing at all while the host was
     # inside their calls
     cost_ns: int
-    # the share of it that the mean steady step holds; None without steps
-    share_per_step: float | None
-    is_pytorch: bool  # whether the program is known to be PyTorch
     is_unknown: bool  # whether there are large copies, but none whose kinds of memory are known
-    evidence: tuple[f.Evidence, ...]  # the copies that took longest, longest first
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
 
@@ -135,10 +130,6 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
             )
         ]
     metrics = result.metrics
-    fraction = f.share(result.cost_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None or not metrics.num_copies:
-        return []
     copies = counted(metrics.num_copies, "copy")
     end = "from" if metrics.direction == "h2d" else "to"
     rate = f" at {metrics.gb_per_s:.1f} GB/s" if metrics.gb_per_s else ""
@@ -148,20 +139,9 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
         f"{copies} {end} pageable host memory ({metrics.bytes / 1e9:.2f} GB{rate}) kept the GPU"
         f" from its work for {duration(result.cost_ns)}{too}"
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            title,
-            result.cost_ns,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            _ADVICE if result.is_pytorch else _CUDA_ADVICE,
-            f.Saving.of_step(result.cost_ns, result.share_per_step),
-        )
-    ]
+    advice = _ADVICE if result.is_pytorch else _CUDA_ADVICE
+    saving = f.Saving.of_step(result.cost_ns, result.share_per_step)
+    return f.costly(ID, result, title, result.cost_ns, metrics, result.evidence, advice, saving)
 
 
 def _is_known(memory: Int64) -> Mask:

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import is_staged, is_to_host
-from traceprof.analyses.results import RankResult, advised
+from traceprof.analyses.results import CostResult, advised
 from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
 from traceprof.run.steady_steps import only_step, share_per_step
@@ -99,10 +99,9 @@ class PeerComparison(Record, frozen=True):
     only_step: OnlyStep | None  # the step that holds it, where it is only one of several
 
 
-class PeerTransfersResult(RankResult, frozen=True):
+class PeerTransfersResult(CostResult, frozen=True):
     """Transfers of a rank to and from other devices."""
 
-    window_ns: int  # the window's length
     staged: StagedCopies | None  # copies through the host; None if there are none
     # by peer and direction, where both NCCL and copies were used
     comparisons: tuple[PeerComparison, ...]
@@ -120,7 +119,7 @@ def longest(covered: Intervals, label: str) -> tuple[f.Evidence, ...]:
 
 def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the transfers of a rank."""
-    judged: list[f.Finding | f.NotApplicable | None] = [_through_host(result)]
+    judged = _through_host(result)
     if not result.memory_is_known:
         judged.append(
             f.NotApplicable(
@@ -130,75 +129,51 @@ def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
                 result.rank,
             )
         )
-    slower = (_slower(result, comparison) for comparison in result.comparisons)
-    judged += sorted(filter(None, slower), key=lambda claim: -claim.impact_ns)[:1]
     if not result.comparisons:
-        judged.append(_not_compared(result))
-    return [claim for claim in judged if claim is not None]
+        return [*judged, *_not_compared(result)]
+    slower = [one for one in result.comparisons if one.metrics.ratio >= MIN_RATIO]
+    slowest = max(slower, key=lambda one: one.metrics.exposed_ns, default=None)
+    return judged if slowest is None else [*judged, *_slower(result, slowest)]
 
 
-def _through_host(result: PeerTransfersResult) -> f.Finding | None:
+def _through_host(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
     staged = result.staged
     if staged is None:
-        return None
+        return []
     metrics = staged.metrics
-    fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
-        return None
     title = (
         f"{counted(metrics.num_copies, 'copy')} to other GPUs went through host memory, at"
         f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
         f" {duration(metrics.exposed_ns)}"
     )
-    claim = f.Finding(
-        "peer-copy-through-host",
-        severity,
-        result.rank,
-        title,
-        metrics.exposed_ns,
-        fraction,
-        metrics.by_name(),
-        staged.evidence,
-        _HOST_ADVICE,
-        f.Saving.of_step(metrics.exposed_ns, staged.share_per_step),
-    )
-    return advised(claim, staged.only_step)
+    saving = f.Saving.of_step(metrics.exposed_ns, staged.share_per_step)
+    id_, cost = "peer-copy-through-host", metrics.exposed_ns
+    claims = f.costly(id_, result, title, cost, metrics, staged.evidence, _HOST_ADVICE, saving)
+    return [advised(claim, staged.only_step) for claim in claims]
 
 
-def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> f.Finding | None:
-    metrics = comparison.metrics
-    fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
-    severity = f.severity_of_cost(fraction)
-    if severity is None or metrics.ratio < MIN_RATIO:
-        return None
+def _slower(
+    result: PeerTransfersResult, slowest: PeerComparison
+) -> list[f.Finding | f.NotApplicable]:
+    metrics = slowest.metrics
     way = "to" if metrics.direction == "send" else "from"
     title = (
         f"NCCL moves {metrics.nccl_gb_per_s:.1f} GB/s {way} device {metrics.peer}, a copy engine"
         f" {metrics.copy_gb_per_s:.1f} GB/s; {duration(metrics.exposed_ns)} of NCCL's transfers is"
         " not hidden"
     )
-    claim = f.Finding(
-        "nccl-p2p-slower-than-copy",
-        severity,
-        result.rank,
-        title,
-        metrics.exposed_ns,
-        fraction,
-        metrics.by_name(),
-        comparison.evidence,
-        _SLOWER_ADVICE,
-        f.Saving.of_step(metrics.exposed_ns, comparison.share_per_step),
-    )
-    return advised(claim, comparison.only_step)
+    saving = f.Saving.of_step(metrics.exposed_ns, slowest.share_per_step)
+    id_, cost = "nccl-p2p-slower-than-copy", metrics.exposed_ns
+    claims = f.costly(id_, result, title, cost, metrics, slowest.evidence, _SLOWER_ADVICE, saving)
+    return [advised(claim, slowest.only_step) for claim in claims]
 
 
-def _not_compared(result: PeerTransfersResult) -> f.NotApplicable | None:
+def _not_compared(result: PeerTransfersResult) -> list[f.NotApplicable]:
     if not result.num_send_recv:
-        return None
+        return []
+    how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
     if not result.num_peer_copies:
         reason = "no copy between devices to compare NCCL's sends and receives with"
-        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
     elif not result.num_sized:
         reason = "the bytes and peers of NCCL's sends and receives are not in this export"
         how = (
@@ -207,8 +182,7 @@ def _not_compared(result: PeerTransfersResult) -> f.NotApplicable | None:
         )
     else:
         reason = "no send or receive of 1 MiB or more goes the same way as a copy of that size"
-        how = "measure the pairs of GPUs with nvbandwidth or CUDA's p2pBandwidthLatencyTest"
-    return f.NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)
+    return [f.NotApplicable("nccl-p2p-slower-than-copy", reason, how, result.rank)]
 
 
 _HOST_ADVICE = (

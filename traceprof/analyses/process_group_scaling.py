@@ -211,8 +211,7 @@ def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
 
 def findings(result: tuple[HostScaling, ...]) -> list[f.Finding | f.NotApplicable]:
     """Judge each machine."""
-    judged = [_judge(machine) for machine in result]
-    return [claim for claim in judged if claim is not None]
+    return [claim for machine in result for claim in _judge(machine)]
 
 
 def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]) -> HostScaling:
@@ -327,15 +326,13 @@ def _name(operations: MachineOperations, index: int, at_once: int) -> str:
     return f"{signature.operation}{size} on group {group}, {counted(at_once, 'group')} at once"
 
 
-def _judge(host: HostScaling) -> f.Finding | f.NotApplicable | None:
+def _judge(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
     growth = host.growth
     if growth is None:
         return _no_comparison(host)
+    if growth < MIN_GROWTH:
+        return []
     worst = host.losses[0]
-    fraction = f.share(worst.impact_ns, worst.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None or growth < MIN_GROWTH:
-        return None
     # The signature with most of the time, with the most groups.
     typical = max(
         host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
@@ -354,19 +351,13 @@ def _judge(host: HostScaling) -> f.Finding | f.NotApplicable | None:
         num_cores=host.num_cores,
         coverage=f.share(host.num_compared, host.num_operations),
     )
-    return f.Finding(
-        ID,
-        severity,
-        worst.rank,
+    title = (
         f"Small operations take {duration(most.median_ns)} each while {most.num_groups} process"
         f" groups communicate at once, {growth:.1f} times as long as with {fewest.num_groups}"
-        f"{_crowd(host, worst)}",
-        worst.impact_ns,
-        fraction,
-        metrics.by_name(),
-        worst.longest,
-        _advice(host.small_operations),
+        f"{_crowd(host, worst)}"
     )
+    advice = _advice(host.small_operations)
+    return f.costly(ID, worst, title, worst.impact_ns, metrics, worst.longest, advice)
 
 
 def _crowd(host: HostScaling, loss: Loss) -> str:
@@ -379,20 +370,20 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
     return f" ({processes}{threads} on {cores})"
 
 
-def _no_comparison(host: HostScaling) -> f.NotApplicable | None:
+def _no_comparison(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
     """Return that fewer groups are missing to compare with, if small operations cost enough."""
     several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
     worst = max(host.losses, key=lambda loss: f.share(loss.small_ns, loss.window_ns))
     if not several or f.severity_of_cost(f.share(worst.small_ns, worst.window_ns)) is None:
-        return None
+        return []
     most = max(several, key=lambda level: level.num_operations * level.median_ns)
-    return f.NotApplicable(
-        ID,
+    reason = (
         f"small operations take {duration(most.median_ns)} each while {most.num_groups} process"
         f" groups communicate at once{_crowd(host, worst)}, and too few ran with fewer groups to"
-        " compare",
-        "record the same operations with fewer groups at once, and give both reports together",
+        " compare"
     )
+    how = "record the same operations with fewer groups at once, and give both reports together"
+    return [f.NotApplicable(ID, reason, how)]
 
 
 _ADVICE = (

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from traceprof.findings import Evidence
     from traceprof.run.steady_steps import OnlyStep
 
 
@@ -30,6 +31,16 @@ class RankResult(_Occurrence, frozen=True):
     def with_rank(self, rank: int) -> Self:
         """Return the result with another number of the rank: the one that it has in the run."""
         return replace(self, rank=rank)
+
+
+class CostResult(RankResult, frozen=True, kw_only=True):
+    """A result that is judged by what it costs of a window."""
+
+    window_ns: int  # the length of the window
+    evidence: tuple[Evidence, ...] = ()  # where the cost can be seen, worst first
+    # the share of the cost that the mean steady step holds; None without steps
+    share_per_step: float | None = None
+    is_pytorch: bool = False  # whether the program is known to use PyTorch
 
 
 Claim = TypeVar("Claim", bound=Finding | NotApplicable)

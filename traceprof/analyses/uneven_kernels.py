@@ -164,6 +164,7 @@ FINDINGS = {
 class UnevenRank(Record, frozen=True):
     """What is uneven, by the rank that is named for it."""
 
+    rank: int  # its number
     metrics: UnevenKernelsMetrics
     step_ns: float  # the excess in the mean step
     window_ns: int  # the length of what is judged, on the rank
@@ -225,7 +226,7 @@ def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> Uneven
         coverage=1.0,
     )
     evidence = _evidence(measured, excess.member, excess.by_step_ns)
-    return UnevenRank(metrics, excess.excess_ns, rank.window_ns, evidence, excess.name)
+    return UnevenRank(rank.rank, metrics, excess.excess_ns, rank.window_ns, evidence, excess.name)
 
 
 def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
@@ -247,23 +248,8 @@ def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
         impact = min(metrics.excess_ns, rank.window_ns)
         if metrics.others_wait_ns is not None:
             impact = min(impact, metrics.others_wait_ns)
-        fraction = f.share(impact, rank.window_ns)
-        severity = f.severity_of_cost(fraction)
-        if severity is None:
-            continue
-        claims.append(
-            f.Finding(
-                ID,
-                severity,
-                metrics.rank,
-                _title(rank),
-                impact,
-                fraction,
-                metrics.by_name(),
-                rank.evidence,
-                advice(cause_of(metrics), result.how_to_sample if metrics.clock is None else None),
-            )
-        )
+        lines = advice(cause_of(metrics), None if metrics.clock else result.how_to_sample)
+        claims += f.costly(ID, rank, _title(rank), impact, metrics, rank.evidence, lines)
     return claims
 
 

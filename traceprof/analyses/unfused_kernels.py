@@ -12,7 +12,7 @@ from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.remedies import GRAPHS
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
@@ -445,21 +445,17 @@ FINDINGS = {ID: f.FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs
 PAGE = {"advice": f.bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
 
 
-class UnfusedKernelsResult(RankResult, frozen=True):
+class UnfusedKernelsResult(CostResult, frozen=True):
     """The chains of one rank."""
 
-    window_ns: int  # the length of the window
     metrics: UnfusedKernelsMetrics  # the numbers of the finding
     # the time of kernels that one fused kernel for each chain would do without, and all of
     # attention
     saved_ns: int
     saved_by_optimizer_ns: int  # the part of it that is an optimizer's
     most_ns: int  # what the mean steady step would gain at most, or all without steps
-    is_pytorch: bool  # whether the program is known to use PyTorch
     has_fused_optimizer: bool  # whether its optimizer is fused already
     is_launch_bound: bool  # whether launching most of the chains takes longer than running them
-    # the longest row of attention, and the longest chain of each pattern that costs most
-    evidence: tuple[f.Evidence, ...]
 
 
 def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
@@ -535,9 +531,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
 def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the most that fused kernels could save."""
     metrics = result.metrics
-    impact = f.share(result.saved_ns, result.window_ns)
-    severity = f.severity_of_cost(impact)
-    if severity is None or not (result.is_pytorch or metrics.attention_ns):
+    if not (result.is_pytorch or metrics.attention_ns):
         return []  # other programs get no advice on chains
     texts = []
     if metrics.num_chains:
@@ -552,27 +546,23 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     if metrics.attention_ns:
         text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
         texts.insert(0 if by_attention >= 0.5 else 1, text)
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            "; ".join(texts),
-            result.saved_ns,
-            impact,
-            metrics.by_name(),
-            result.evidence,
-            advice(
-                has_chains=result.is_pytorch and metrics.num_chains > 0,
-                by_attention=by_attention,
-                is_launch_bound=result.is_launch_bound,
-                by_optimizer=f.share(result.saved_by_optimizer_ns, result.saved_ns)
-                * (not result.has_fused_optimizer),
-                by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
-            ),
-            saving=f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
-        )
-    ]
+    by_optimizer = f.share(result.saved_by_optimizer_ns, result.saved_ns)
+    return f.costly(
+        ID,
+        result,
+        "; ".join(texts),
+        result.saved_ns,
+        metrics,
+        result.evidence,
+        advice(
+            has_chains=result.is_pytorch and metrics.num_chains > 0,
+            by_attention=by_attention,
+            is_launch_bound=result.is_launch_bound,
+            by_optimizer=0.0 if result.has_fused_optimizer else by_optimizer,
+            by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
+        ),
+        f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
+    )
 
 
 def _most_ns(

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.host.idle_gaps import PREFETCH
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import is_in
@@ -76,15 +76,10 @@ class UnifiedMemoryMetrics(f.Metrics):
 FINDINGS = {ID: f.FindingKind(UnifiedMemoryMetrics, changes_kernels=True)}
 
 
-class UnifiedMemoryResult(RankResult, frozen=True):
+class UnifiedMemoryResult(CostResult, frozen=True):
     """The kernels of one rank that wait for pages, in a window."""
 
-    window_ns: int  # the window's length
     metrics: UnifiedMemoryMetrics  # the numbers of the finding
-    # the share of `kernel_ns` that the mean steady step holds; None without steps
-    share_per_step: float | None
-    advice: tuple[str, ...]  # what to do, for the kind of program
-    evidence: tuple[f.Evidence, ...]  # the kernels that waited longest
 
 
 def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
@@ -114,7 +109,6 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
         ),
         share_per_step=share_per_step(rank, window, ran),
         only_step=only_step(rank, window, ran),
-        advice=_ADVICE,
         evidence=kernel_evidence(rank, window, texts),
     )
 
@@ -122,31 +116,15 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
 def findings(result: UnifiedMemoryResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time in which kernels waited for pages."""
     metrics = result.metrics
-    fraction = f.share(metrics.moving_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
-        return []
     title = (
         f"{counted(metrics.num_kernels, 'kernel')} waited for pages of unified memory, which moved"
         f" to the GPU when they were accessed: {size_text(metrics.bytes)} in"
         f" {counted(metrics.num_moves, 'move')}, which took {duration(metrics.moving_ns)} of"
         f" {duration(metrics.kernel_ns)}"
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            title,
-            metrics.moving_ns,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            result.advice,
-            f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
-            or f.Saving.at_most(metrics.kernel_ns),
-        )
-    ]
+    saving = f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
+    saving = saving or f.Saving.at_most(metrics.kernel_ns)
+    return f.costly(ID, result, title, metrics.moving_ns, metrics, result.evidence, _ADVICE, saving)
 
 
 def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:

@@ -28,7 +28,7 @@ from traceprof.analyses.exposed_communication.reasons import (
 )
 from traceprof.analyses.links.link_findings import longest
 from traceprof.analyses.links.link_usage import peaks_by_scope
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.communication.messages import num_inside
 from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step, only_step
@@ -133,10 +133,9 @@ FINDINGS = {
 }
 
 
-class ExposedCommunicationResult(RankResult, frozen=True):
+class ExposedCommunicationResult(CostResult, frozen=True):
     """The communication of a rank in a window, and its part that nothing hides; times in ns."""
 
-    window_ns: int  # the length of the window
     communication_ns: int  # when the rank communicated
     compute_ns: int  # when it computed
     metrics: ExposedCommunicationMetrics  # the numbers of its finding
@@ -146,7 +145,6 @@ class ExposedCommunicationResult(RankResult, frozen=True):
     operations: ExposedOperations | None
     # names of the operations that begin in the window, without a GPU
     host_operations: frozenset[str]
-    is_pytorch: bool  # whether the program is known to use PyTorch
     has_gpu: bool  # whether the rank has one; otherwise ranges of its CPU were measured
     is_compute_known: bool  # whether it is known when the rank computed
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
@@ -233,10 +231,6 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
     if unjudged is not None:
         return [f.NotApplicable(ID, *unjudged, result.rank)]
     exposed_ns = result.metrics.exposed_ns
-    fraction = f.share(exposed_ns, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
-        return []
     operations, has_compute = result.operations, result.compute_ns > 0
     claim = (
         f"{duration(exposed_ns)} of {duration(result.communication_ns)} of communication is"
@@ -244,23 +238,13 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
         if has_compute
         else f"{duration(exposed_ns)} of communication, and no compute that could hide it"
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            claim
-            if operations is None
-            else title(claim, operations, result.rate, has_compute=has_compute),
-            exposed_ns,
-            fraction,
-            result.metrics.by_name(),
-            result.longest if operations is None else evidence(operations),
-            cpu_advice(result.host_operations)
-            if operations is None
-            else advice(operations, result.rate, result.remedies, result.how_to_collect),
-        )
-    ]
+    metrics = result.metrics
+    if operations is None:
+        lines = cpu_advice(result.host_operations)
+        return f.costly(ID, result, claim, exposed_ns, metrics, result.longest, lines)
+    claim = title(claim, operations, result.rate, has_compute=has_compute)
+    lines = advice(operations, result.rate, result.remedies, result.how_to_collect)
+    return f.costly(ID, result, claim, exposed_ns, metrics, evidence(operations), lines)
 
 
 def _reasons(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:

@@ -16,7 +16,7 @@ from traceprof.analyses.exposed_copy.attribution import (
     gradient_copies,
     is_memory_known,
 )
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host.places import PlaceKind, places, places_of_calls
@@ -398,16 +398,14 @@ FINDINGS = {
 _MAX_PLACE = 60
 
 
-class ExposedCopyResult(RankResult, frozen=True):
+class ExposedCopyResult(CostResult, frozen=True):
     """The copies of one rank that neither compute nor communication hides."""
 
-    window_ns: int  # the window's length
     metrics: ExposedCopyMetrics  # the numbers of its finding
     copy_ns: int  # the time in which copies ran
     parts: tuple[CopyPart, ...]  # the exposed copies by kind, longest first
     # which kinds of work ran at the same time, one row for each kind
     beside: tuple[KindBeside, ...]
-    is_pytorch: bool  # whether the program is known to be PyTorch
 
 
 def run(rank: Rank, window: Window) -> ExposedCopyResult:
@@ -458,10 +456,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
 def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time in which copies kept the GPU from its work."""
     metrics = result.metrics
-    exposed = metrics.exposed_ns
-    fraction = f.share(exposed, result.window_ns)
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
+    if not metrics.exposed_ns:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     longest = max(parts, key=lambda part: part.exposed_ns)
@@ -469,20 +464,16 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         (item for part in parts for item in part.evidence),
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
     )
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            _title(result, cause, parts),
-            exposed,
-            fraction,
-            metrics.by_name(),
-            tuple(evidence[: f.MAX_EVIDENCE]),
-            advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
-            place=longest.place,
-        )
-    ]
+    return f.costly(
+        ID,
+        result,
+        _title(result, cause, parts),
+        metrics.exposed_ns,
+        metrics,
+        tuple(evidence[: f.MAX_EVIDENCE]),
+        advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
+        place=longest.place,
+    )
 
 
 def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:

@@ -8,7 +8,13 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.gpu_idle.advice import advice, because, page_advice, unknown_advice
+from traceprof.analyses.gpu_idle.advice import (
+    HostFacts,
+    advice,
+    because,
+    page_advice,
+    unknown_advice,
+)
 from traceprof.analyses.results import RankResult
 from traceprof.errors import one_line
 from traceprof.host import stalls
@@ -22,7 +28,7 @@ from traceprof.kernel_names import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import counted, duration, percent, times
 
@@ -30,10 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
-    from traceprof.host.thread_evidence import CallCounts
-    from traceprof.run.program import Program
     from traceprof.run.rank import Rank
-    from traceprof.run.steady_steps import OnlyStep
 
 
 class WithCauses(Protocol):
@@ -201,17 +204,8 @@ class GpuIdleResult(RankResult, frozen=True):
     # the longest gaps, those first that are mostly of the largest cause
     evidence: tuple[f.Evidence, ...]
     why_unknown: UnknownCause | None  # the reason why not all causes can be known, else None
-    program: Program  # known facts about what ran
-    is_of_profiler: bool  # whether torch.profiler recorded it
-    has_pageable: bool  # whether data may be copied to the GPU from pageable memory
-    held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
-    how_to_collect: HowToCollect  # the way to record a part that the trace lacks
-    calls: CallCounts  # allocations, launches and waits
-    # whether most code of the host runs before pages of unified memory that it accesses
-    reads_pages: bool
-    launches_graphs: bool  # whether most kernels belong to CUDA graphs
+    facts: HostFacts  # by which advice is chosen
     place: str | None  # the range in which the host was for most of the largest cause
-    once: Mapping[IdleCause, OnlyStep]  # causes that happened in one step only, of several
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:
@@ -255,7 +249,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
         lost_ns=intervals.clip(rank.lost, low, high).measure_ns,
         others_ns=_others_ns(rank, idle),
-        per_step_ns=_per_step_ns(rank, window),
+        per_step_ns=covered_per_step(rank, window, idle),
         step_cause=in_most.value if is_other else None,
         host_in=next(reversed(_worth(named[main], by_cause[main])), None),
         coverage=causes.coverage(window),
@@ -269,26 +263,30 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         details=named,
         evidence=_evidence(rank, idle, causes, in_all),
         why_unknown=why_unknown(rank),
-        program=rank.program,
-        is_of_profiler=rank.trace.format == KINETO_FORMAT,
-        has_pageable=may_copy_from_pageable(rank, window),
-        held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
-        how_to_collect=rank.trace.how_to_collect,
-        calls=call_counts(rank, window),
-        reads_pages=2 * causes.host_code_before_pages_ns(window) > by_cause[IdleCause.HOST_CODE],
-        launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
+        facts=HostFacts(
+            program=rank.program,
+            is_of_profiler=rank.trace.format == KINETO_FORMAT,
+            has_pageable=may_copy_from_pageable(rank, window),
+            held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
+            how_to_collect=rank.trace.how_to_collect,
+            calls=call_counts(rank, window),
+            reads_pages=2 * causes.host_code_before_pages_ns(window)
+            > by_cause[IdleCause.HOST_CODE],
+            launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
+            once={
+                cause: step
+                for cause in {*matter, in_most} - _NOT_RECURRING
+                if (step := only_step(rank, window, causes.of(cause))) is not None
+            },
+        ),
         place=_place(rank, window, in_all),
-        once={
-            cause: step
-            for cause in {*matter, in_most} - _NOT_RECURRING
-            if (step := only_step(rank, window, causes.of(cause))) is not None
-        },
     )
 
 
 def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the idle time by its share of the window, and advise on its largest causes."""
-    window_ns, idle_ns = result.window.length_ns, result.metrics.idle_ns
+    metrics = result.metrics
+    window_ns, idle_ns = result.window.length_ns, metrics.idle_ns
     fraction = f.share(idle_ns, window_ns)
     if f.severity_of_cost(fraction) is None:
         return []
@@ -302,8 +300,12 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
             )
         ]
     # On the host nothing can be done about the GPU's own time, nor about that of other ranks.
-    gone_ns = result.metrics.turnaround_ns + (result.metrics.others_ns or 0)
+    gone_ns = metrics.turnaround_ns + (metrics.others_ns or 0)
     curable = f.share(max(idle_ns - gone_ns, 0), window_ns)
+    saving = None
+    if metrics.others_ns is not None and metrics.per_step_ns is not None:
+        share_per_step = metrics.per_step_ns / idle_ns
+        saving = f.Saving.of_step(idle_ns - metrics.others_ns, share_per_step)
     return [
         f.Finding(
             ID,
@@ -312,21 +314,13 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
             _title(result),
             idle_ns,
             fraction,
-            result.metrics.by_name(),
+            metrics.by_name(),
             result.evidence,
             tuple(_advice(result)),
-            _beside_others(result.metrics),
+            saving,
             place=result.place,
         )
     ]
-
-
-def _beside_others(metrics: GpuIdleMetrics) -> f.Saving | None:
-    """Return the bound where other ranks run on the GPU: what it works for them is not lost."""
-    if metrics.others_ns is None:
-        return None
-    share_per_step = None if metrics.per_step_ns is None else metrics.per_step_ns / metrics.idle_ns
-    return f.Saving.of_step(metrics.idle_ns - metrics.others_ns, share_per_step)
 
 
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
@@ -352,11 +346,6 @@ def _place(rank: Rank, window: Window, cause: IdleCause) -> str | None:
     idle = intervals.clip(causes.of(cause), window.start_ns, window.end_ns)
     threads = distinct_values(np.append(causes.threads.thread, causes.threads.stand_in)).tolist()
     return over_half(places(rank).within(threads, idle), idle.measure_ns)
-
-
-def _per_step_ns(rank: Rank, window: Window) -> int | None:
-    idle = intervals.complement(rank.not_idle, window.start_ns, window.end_ns)
-    return covered_per_step(rank, window, idle)
 
 
 def _that_matter(
@@ -401,9 +390,10 @@ def _between(rank: Rank, start: int, end: int) -> str:
 
 def _title(result: GpuIdleResult) -> str:
     idle, whole = duration(result.metrics.idle_ns), duration(result.window.length_ns)
+    reads_pages = result.facts.reads_pages
     reasons = [
         f"{duration(result.by_cause[cause])} because"
-        f" {because(cause, reads_pages=result.reads_pages)}{_inside(result, cause)}"
+        f" {because(cause, reads_pages=reads_pages)}{_inside(result, cause)}"
         for cause in result.main_causes
     ]
     other = result.other_in_step
@@ -411,7 +401,7 @@ def _title(result: GpuIdleResult) -> str:
         of_step = duration(sum(result.in_step.values()))
         reasons.append(
             f"but {duration(result.in_step[other])} of {of_step} in the mean step because"
-            f" {because(other, reads_pages=result.reads_pages)}{_inside(result, other)}"
+            f" {because(other, reads_pages=reads_pages)}{_inside(result, other)}"
         )
     others_ns = result.metrics.others_ns
     if others_ns:
@@ -421,7 +411,7 @@ def _title(result: GpuIdleResult) -> str:
 
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     rows = result.details.get(cause, ())
-    calls = result.calls
+    calls = result.facts.calls
     if cause is IdleCause.ALLOCATION and calls.is_uncached:
         num, launches = calls.num_allocations, calls.num_launches
         return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
@@ -437,35 +427,15 @@ def _advice(result: GpuIdleResult) -> list[str]:
     main = result.main_causes
     if result.other_in_step is not None:  # then what happened in other steps comes last
         main = sorted({result.other_in_step, *main}, key=lambda cause: -result.in_step[cause])
-    setup = result.details.get(IdleCause.SETUP, ())
     unknown: list[str] = []
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
-        unknown = unknown_advice(
-            *result.unknown_ns,
-            result.held,
-            result.how_to_collect,
-            is_of_profiler=result.is_of_profiler,
-            once=_once(result, IdleCause.UNKNOWN),
-        )
+        once = _once(result, IdleCause.UNKNOWN)
+        unknown = unknown_advice(*result.unknown_ns, result.facts, once)
     longest = {cause: rows[0].name for cause, rows in result.details.items() if rows}
     # The class of the iterator may stand on any of the ranges around each other.
     loading = result.details.get(IdleCause.DATA_LOADING, ())
     longest[IdleCause.DATA_LOADING] = " ".join(row.name for row in loading)
-    known = advice(
-        main,
-        setup=setup[0].name if setup else "",
-        program=result.program,
-        is_of_profiler=result.is_of_profiler,
-        has_pageable=result.has_pageable,
-        held=result.held,
-        how_to_collect=result.how_to_collect,
-        calls=result.calls,
-        reads_pages=result.reads_pages,
-        longest=longest,
-        once=_once(result, IdleCause.WAITING),
-        launches_graphs=result.launches_graphs,
-        in_one_step=result.once,
-    )
+    known = advice(main, result.facts, longest, _once(result, IdleCause.WAITING))
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
     return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.remedies import (
@@ -24,10 +23,11 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
 from traceprof.host.places import PlaceKind, kind_of
 from traceprof.patterns import lazy
-from traceprof.trace.model.parts import Part
+from traceprof.structs import Record
+from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.host.thread_evidence import CallCounts
     from traceprof.run.program import Program
@@ -260,45 +260,39 @@ def because(cause: IdleCause, *, reads_pages: bool) -> str:
     return _OF_PAGES if cause is IdleCause.HOST_CODE and reads_pages else _BECAUSE[cause]
 
 
+class HostFacts(Record, frozen=True):
+    """The facts about a program, its host and its report by which advice is chosen."""
+
+    program: Program
+    is_of_profiler: bool  # whether torch.profiler recorded it
+    has_pageable: bool  # whether data may be copied to the GPU from pageable memory
+    held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
+    how_to_collect: HowToCollect  # how to record a part that the report lacks
+    calls: CallCounts  # allocations, launches and waits
+    # whether most code of the host runs before pages of unified memory that it accesses
+    reads_pages: bool
+    launches_graphs: bool  # whether most kernels belong to CUDA graphs
+    once: Mapping[IdleCause, OnlyStep]  # causes that happened in one step only, of several
+
+
 def advice(
-    causes: Sequence[IdleCause],
-    *,
-    setup: str,
-    program: Program,
-    is_of_profiler: bool,
-    has_pageable: bool,
-    held: Collection[Part],
-    how_to_collect: Callable[[Part], str],
-    calls: CallCounts,
-    reads_pages: bool,
-    longest: Mapping[IdleCause, str],
-    once: str = "",
-    launches_graphs: bool = False,
-    in_one_step: Mapping[IdleCause, OnlyStep] = MappingProxyType({}),
+    causes: Sequence[IdleCause], facts: HostFacts, longest: Mapping[IdleCause, str], once: str = ""
 ) -> list[str]:
     """Return what to do about idle time.
 
     Args:
         causes: those that matter, largest first; `IdleCause.UNKNOWN` has advice of its own.
-        setup: what was set up longest, by name; empty if that is unknown.
-        program: known facts about what ran.
-        is_of_profiler: whether torch.profiler recorded it.
-        has_pageable: whether data may be copied from pageable memory.
-        held: the parts that the report holds, of those that show what the host did.
-        how_to_collect: how the others are collected.
-        calls: how often the process allocated, launched and waited.
-        reads_pages: whether most code of the host runs before pages that it accesses.
+        facts: about the program.
         longest: where the host was longest, by cause: a range, an operator, a call.
-        once: where and for how long the host slept or was silent at once, for most of that time.
-        launches_graphs: whether most kernels belong to CUDA graphs.
-        in_one_step: causes that happened in one step of several: no remedy is for them.
+        once: where and for how long the host slept at once, for most of that time.
     """
+    program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
     is_pytorch = program.is_pytorch
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     is_rare = kind_of(longest.get(IdleCause.HOST_CODE, "")) in BY_PLACE
-    once_only = {*in_one_step} - ({IdleCause.HOST_CODE} if is_rare else set())
+    once_only = {*facts.once} - ({IdleCause.HOST_CODE} if is_rare else set())
     looks = [
-        look_at(in_one_step[cause], because(cause, reads_pages=reads_pages))
+        look_at(facts.once[cause], because(cause, reads_pages=facts.reads_pages))
         for cause in causes
         if cause in once_only
     ]
@@ -314,7 +308,7 @@ def advice(
             else (_ONCE.format(once),)
             if cause is IdleCause.WAITING and once
             else _PAGES
-            if cause is IdleCause.HOST_CODE and reads_pages
+            if cause is IdleCause.HOST_CODE and facts.reads_pages
             else _DALI
             if cause is IdleCause.DATA_LOADING and program.uses_dali
             else _of_directives(cause, calls)
@@ -322,14 +316,14 @@ def advice(
             else (_QUEUED.format(longest.get(cause, "each operation after a gap")),)
             if cause is IdleCause.QUEUED
             else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
-            if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
+            if cause is IdleCause.LAUNCH_BOUND and facts.is_of_profiler
             else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
         )
-        if has_pageable or line != PIN
-        if not launches_graphs or line not in {GRAPHS, CUDA_GRAPH}
+        if facts.has_pageable or line != PIN
+        if not facts.launches_graphs or line not in {GRAPHS, CUDA_GRAPH}
     ]
-    if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in held:
-        lines.append(_EVENTS.format(how_to_collect(Part.EVENT_RECORDS)))
+    if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in facts.held:
+        lines.append(_EVENTS.format(facts.how_to_collect(Part.EVENT_RECORDS)))
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
     elif IdleCause.SETUP in causes and _LOADS.search(setup):
@@ -337,44 +331,34 @@ def advice(
     asleep = {IdleCause.DATA_LOADING, IdleCause.WAITING}.intersection(causes)
     if IdleCause.SYNC in causes and asleep:
         lines.append(_BOTH_NEEDED)
-    if IdleCause.WAITING in causes and Part.SYSTEM_CALLS not in held:
-        how = how_to_collect(Part.SYSTEM_CALLS)
+    if IdleCause.WAITING in causes and Part.SYSTEM_CALLS not in facts.held:
+        how = facts.how_to_collect(Part.SYSTEM_CALLS)
         lines.append(f"In which system call it slept is not in the report: {how}")
     if (
         IdleCause.HOST_CODE in causes
-        and Part.SAMPLES not in held
+        and Part.SAMPLES not in facts.held
         and IdleCause.HOST_CODE not in longest
     ):
-        lines.append(f"What it ran is not in the report: {how_to_collect(Part.SAMPLES)}")
+        lines.append(f"What it ran is not in the report: {facts.how_to_collect(Part.SAMPLES)}")
     return [*dict.fromkeys(lines)]
 
 
-def unknown_advice(
-    unlaunched_ns: int,
-    silent_ns: int,
-    held: Collection[Part],
-    how_to_collect: Callable[[Part], str],
-    *,
-    is_of_profiler: bool,
-    once: str,
-) -> list[str]:
+def unknown_advice(unlaunched_ns: int, silent_ns: int, facts: HostFacts, once: str) -> list[str]:
     """Return what to do to know more about the largest part of unknown idle time.
 
     Args:
         unlaunched_ns: how much of it ends with an operation without a launch.
         silent_ns: how much of it the host did something unknown.
-        held: the parts that the report holds, of those that show what the host did.
-        how_to_collect: how the others are collected.
-        is_of_profiler: whether torch.profiler recorded it, without Python's functions.
+        facts: about the program.
         once: where and for how long the host was silent at once, for most of that time.
     """
     if silent_ns < unlaunched_ns:
         return [_UNLAUNCHED]
     lines = [_ONCE.format(once)] if once else []
-    if Part.THREAD_SWITCHES in held:
+    if Part.THREAD_SWITCHES in facts.held:
         return [*lines, "For the unknown time the report shows nothing about the launching thread"]
-    stacks = [_STACKS] if is_of_profiler else []
-    return [*lines, *stacks, _SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
+    stacks = [_STACKS] if facts.is_of_profiler else []
+    return [*lines, *stacks, _SILENT.format(facts.how_to_collect(Part.THREAD_SWITCHES))]
 
 
 def page_advice() -> str:
@@ -385,9 +369,8 @@ def page_advice() -> str:
             continue
         of_torch = _PYTORCH.get(cause, ())
         if cause is IdleCause.ALLOCATION:
-            of_torch = (
-                *_of_cache(is_off=True, is_hip=False),
-                *_of_cache(is_off=False, is_hip=False),
+            of_torch = tuple(
+                line for is_off in (True, False) for line in _of_cache(is_off=is_off, is_hip=False)
             )
         if cause is IdleCause.DATA_LOADING:
             of_torch = (*of_torch, *BY_LOADER[MULTI])

@@ -18,7 +18,7 @@ from traceprof.analyses.links.link_usage import (
     link_of,
     peak_of,
 )
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
@@ -122,13 +122,12 @@ class CounterUse(Record, frozen=True):
     num_idle_spikes: int  # samples left out: idle NVLinks may read as if they were full
 
 
-class LinkCountersResult(RankResult, frozen=True):
+class LinkCountersResult(CostResult, frozen=True):
     """The sampled links of one rank's GPU; those of the machine's NICs for its first rank."""
 
     counters: tuple[CounterUse, ...]  # the statistics of each link and direction
     uses: tuple[LinkUse, ...]  # the same as rows beside those of copies, where the bytes are known
     loads: tuple[Load, ...]  # the rate of each link while copies or communication were exposed
-    window_ns: int  # the window's length
     exposed_communication_ns: int  # how long communication had the GPU to itself
     has_gpu_samples: bool  # whether the report has GPU metrics
     is_gpu_known: bool  # whether it is known which of the sampled GPUs is this rank's

@@ -11,7 +11,7 @@ from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind
@@ -120,7 +120,7 @@ class LinkUse(Struct, frozen=True):
         return self.gb_per_s / self.peak_gb_per_s
 
 
-class LinkUsageResult(RankResult, frozen=True):
+class LinkUsageResult(CostResult, frozen=True):
     """The copies of one rank, by direction and peer."""
 
     uses: tuple[LinkUse, ...]  # the traffic of each direction and peer
@@ -128,7 +128,6 @@ class LinkUsageResult(RankResult, frozen=True):
     loads: tuple[Load, ...] = ()
     # the large ones from and to pinned memory, if the peak is known
     big_loads: tuple[Load, ...] = ()
-    window_ns: int = 0  # the window's length
     unknown_peak_ns: int = 0  # exposed copies over a link whose peak is not known
     gpu: str | None = None  # the GPU's name
 
