@@ -28,10 +28,11 @@ from traceprof.host.idle_causes import (
     why_unknown,
 )
 from traceprof.host.places import places, places_of_calls
+from traceprof.host.thread_evidence import calls_named, calls_of_kind
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, only_step, steady_steps
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, times
 
@@ -102,7 +103,9 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         return HostSyncResult(
             rank.rank, nothing, 0, rank.program, window_ns=window.length_ns, unknown=unknown
         )
-    waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~_allocates(rank, calls))
+    # What calls that allocate or free cost is a cause of its own.
+    allocates = calls_of_kind(rank, calls, ApiCallKind.ALLOCATE)
+    waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~allocates)
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
     rows = np.flatnonzero(chosen)
@@ -112,7 +115,8 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     # is Async by name.
     with_cost = _in_steps(rank, calls, may_idle_after(rank, calls))
     idle = wait_idle(rank, window, with_cost).by_outermost(calls, np.flatnonzero(with_cost))
-    all_waits = chosen | with_cost
+    all_waits, copies = chosen | with_cost, rank.operations.copies
+    reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
     metrics = HostSyncMetrics(
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
         blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
@@ -132,7 +136,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         program=rank.program,
         has_pageable=may_copy_from_pageable(rank, window),
-        num_reads=_num_reads(rank, window),
+        num_reads=int((reads & window.holds_start(copies.start_ns)).sum()),
         only_step=only_step(rank, window, idle_causes(rank).of(IdleCause.SYNC)),
         num_scaler_reads=_num_scaler_reads(rank, calls, window),
         place=places(rank).most_of(places_of_calls(rank, idle.call), idle.idle_ns),
@@ -163,14 +167,6 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
         _advice(result),
         f.Saving.at_most(result.most_ns),
         result.place,
-    )
-
-
-def _allocates(rank: Rank, calls: ApiCalls) -> Mask:
-    """Return which calls allocate or free memory: what these cost is a cause of its own."""
-    names = rank.trace.api_names.items()
-    return calls.packed_name.isin(
-        [key for key, name in names if api_call_kind(name) is ApiCallKind.ALLOCATE]
     )
 
 
@@ -211,12 +207,6 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
     return chosen
 
 
-def _num_reads(rank: Rank, window: Window) -> int:
-    copies = rank.operations.copies
-    reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
-    return int((reads & window.holds_start(copies.start_ns)).sum())
-
-
 _SCALER_KERNEL = lazy(r"(?i)non_?finite|amp_(?:foreach|update|unscale)")
 _MAX_SCALER_BYTES = 8
 
@@ -246,16 +236,11 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
 
     Calls that lie within the copy's, of the driver, are no next call.
     """
-    names = rank.trace.api_names
-    of_copies = [key for key, name in names.items() if "emcpy" in name]
-    of_waits = [
-        key for key, name in names.items() if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
-    ]
+    copies = calls_named(rank, calls, lambda name: "emcpy" in name)
+    waits = calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE)
     number = 0
     for thread, of_thread in threads.items():
-        name = calls.packed_name.at(of_thread.call)
-        pairs = is_in(name[:-1], np.array(of_copies, np.int64))
-        pairs &= is_in(name[1:], np.array(of_waits, np.int64))
+        pairs = copies[of_thread.call[:-1]] & waits[of_thread.call[1:]]
         if pairs.any():
             of_calls = np.flatnonzero(calls.thread == thread)
             of_calls = of_calls[np.argsort(rank.host_order[of_calls], kind="stable")]

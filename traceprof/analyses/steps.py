@@ -12,6 +12,7 @@ from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
+from traceprof.host.thread_evidence import calls_of_kind
 from traceprof.intervals import Intervals
 from traceprof.kernel_names import function_name
 from traceprof.patterns import lazy
@@ -20,7 +21,7 @@ from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
-from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -351,7 +352,6 @@ _CAUSE_OF_KIND = {
 }
 RAN = ("checkpoint", "evaluation", "collection", "compile", "file", "range", "operator")
 """Causes that are something that ran in the step and nowhere else."""
-_SYNCHRONIZE = ApiCallKind.SYNCHRONIZE
 _PARTS = ("compute", "exposed_communication", "exposed_copy")
 LATE_RETURN = "late_return"
 SLOW_CAUSES = (*RAN, *_PARTS, LATE_RETURN, *(cause.value for cause in IdleCause))
@@ -527,13 +527,11 @@ class _Steps:
 
     def _held_in_waits(self, step: Window) -> int:
         """Return how long the host stayed in synchronize calls while the GPU was idle."""
-        calls, names = self.rank.calls, self.rank.trace.api_names
+        calls = self.rank.calls
         if calls is None:
             return 0
         rows = wait_idle(self.rank, step).call
-        keys = calls.packed_name.at(rows)
-        waits = [key for key, name in names.items() if api_call_kind(name) is _SYNCHRONIZE]
-        rows = rows[is_in(keys, np.asarray(waits, np.int64))]
+        rows = rows[calls_of_kind(self.rank, calls, ApiCallKind.SYNCHRONIZE)[rows]]
         within = intervals.union(calls.start_ns[rows], calls.ends(rows))
         idle = intervals.clip(self.idle, step.start_ns, step.end_ns)
         return intervals.intersect(idle, within).measure_ns

@@ -11,8 +11,8 @@ from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.results import CostResult
 from traceprof.host.idle_gaps import PREFETCH
+from traceprof.host.thread_evidence import calls_named
 from traceprof.run.steady_steps import only_step, share_per_step
-from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, size_text
@@ -39,8 +39,7 @@ def page_moves(rank: Rank) -> tuple[Int64, Int64]:
     calls = rank.calls
     if not len(moves) or calls is None:
         return moves, moves
-    names = [key for key, name in rank.trace.api_names.items() if PREFETCH.match(name)]
-    prefetching = calls.start_ns[np.flatnonzero(is_in(calls.packed_name.values, np.array(names)))]
+    prefetching = calls.start_ns[calls_named(rank, calls, PREFETCH.match)]
     if not len(prefetching):
         return moves, moves
     return moves[copies.start_ns[moves] < prefetching.min()], moves

@@ -29,20 +29,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.thread_evidence import calls_named
+from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import copies_to_pageable
-from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.kinds import (
-    ApiCallKind,
-    CopyKind,
-    MemoryKind,
-    api_call_kind,
-    waits_for_gpu,
-)
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -80,8 +73,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     Calls are known by name, except for asynchronous copies to pageable host memory: those return
     when the copy is over, such as the read of four bytes in `loss.item()`.
     """
-    ids = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
-    synchronizes = calls.packed_name.isin(ids)
+    synchronizes = calls_named(rank, calls, waits_for_gpu)
     reads = rank.launched_by[1][copies_to_pageable(rank)]
     synchronizes[reads[reads >= 0]] = True
     return synchronizes
@@ -100,6 +92,13 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
         thread: ThreadCalls(calls.start_ns[part], calls.ends(part), part)
         for thread, part in zip(threads.tolist(), np.split(index, first[1:]), strict=True)
     }
+
+
+def is_pageable(copies: Copies) -> Mask:
+    """Return which copies are from or to pageable memory, bool[copies]."""
+    mask: Mask = copies.source_memory == MemoryKind.PAGEABLE
+    mask |= copies.destination_memory == MemoryKind.PAGEABLE
+    return mask
 
 
 def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
@@ -140,19 +139,14 @@ def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
     """Return the costs of all waits of a process for one of its devices."""
     if not len(calls):
         return NO_SYNC_COSTS
-    ids = [
-        key
-        for key, name in rank.trace.api_names.items()
-        if api_call_kind(name) is ApiCallKind.SYNCHRONIZE
-    ]
-    waits = np.flatnonzero(calls.packed_name.isin(ids))
+    waits = np.flatnonzero(calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE))
     groups = [(waits, calls.packed_length.at(waits))]
-    is_copy, is_async = calls_named(rank, calls, _COPY), calls_named(rank, calls, _ASYNC_COPY)
+    is_copy, is_async = (
+        calls_named(rank, calls, pattern.match) for pattern in (_COPY, _ASYNC_COPY)
+    )
     for key, operations in rank.operations_of_process:
-        if len(operations.copies):
-            is_here = key == rank.key
-            copies = operations.copies
-            call = rank.launched_by[1] if is_here else launching_calls(copies, calls)
+        if len(copies := operations.copies):
+            call, is_here = launches_of(rank, key, calls, copies), key == rank.key
             groups.append(_of_copies(copies, call, calls, is_copy, is_async, is_here=is_here))
     call, cost = (np.concatenate(column) for column in zip(*groups, strict=True))
     # Of several copies of one call the one that it waited for longest counts.
@@ -169,11 +163,8 @@ def _of_copies(
     copies: Copies, call: Int64, calls: ApiCalls, is_copy: Mask, is_async: Mask, *, is_here: bool
 ) -> tuple[Int64, Int64]:
     """Calls of blocking copies, and the ns before each copy began; int64[n] each."""
-    pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
-        copies.destination_memory == MemoryKind.PAGEABLE
-    )
     length = calls.packed_length.at(call)
-    blocks = ~is_async[call] | (pageable & (length > MIN_BLOCKING_NS))
+    blocks = ~is_async[call] | (is_pageable(copies) & (length > MIN_BLOCKING_NS))
     rows = np.flatnonzero((call >= 0) & is_copy[call] & blocks & (copies.kind != NULL))
     call, length = call[rows], length[rows]
     if not is_here:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import Intervals
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import clocks_disagree
@@ -243,8 +244,7 @@ def _accesses(
     place = np.searchsorted(start, times[gap]) - 1
     gap, place = gap[place >= 0], place[place >= 0]
     call = place if order is None else order[place]
-    prefetch = [key for key, name in rank.trace.api_names.items() if PREFETCH.match(name)]
-    is_accessed = ~is_in(calls.packed_name.at(call), prefetch)
+    is_accessed = ~calls_named(rank, calls, PREFETCH.match)[call]
     return gap[is_accessed], call[is_accessed]
 
 
@@ -324,7 +324,7 @@ def are_batches(
     uploads = np.flatnonzero(gaps.is_upload)
     if not len(uploads):
         return is_batch
-    busiest = _busiest_stream(rank)
+    busiest = busiest_stream(rank)
     computing = [thread for thread, streams in streams_of.items() if busiest in streams]
     only_loads = ~is_in(threads.thread[uploads], np.array(computing, np.int64))
     if busiest is None:
@@ -335,7 +335,8 @@ def are_batches(
     return is_batch
 
 
-def _busiest_stream(rank: Rank) -> int | None:
+def busiest_stream(rank: Rank) -> int | None:
+    """Return the stream with most time of compute; of equal ones the lowest. None without any."""
     spent: dict[int, int] = {}
     kernels, _, _, graphs = rank.operations.groups
     for group, chosen in ((kernels, ~rank.is_communication_kernel), (graphs, slice(None))):

@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from msgspec import field
+from msgspec.structs import replace
 
 from traceprof import intervals
+from traceprof.host.host_waits import is_pageable
+from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, num_before
 from traceprof.run.cache import Cache, derived
-from traceprof.run.launching_calls import calls_with, launching_calls
+from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
-from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.operations import Copies
 from traceprof.trace.model.special_values import NULL
 
@@ -56,14 +59,7 @@ class Launches(NamedTuple):
     def at(self, chosen: Mask | Int64) -> Launches:
         """Return the chosen launches."""
         rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        return Launches(
-            self.call.take(rows),
-            self.start_ns.take(rows),
-            self.end_ns.take(rows),
-            self.stream.take(rows),
-            self.takes_place.take(rows),
-            self.is_pageable.take(rows),
-        )
+        return Launches._make(column.take(rows) for column in self)
 
 
 class LaunchQueue(Record, frozen=True, eq=False):
@@ -172,9 +168,9 @@ class LaunchQueue(Record, frozen=True, eq=False):
     @property
     def depth(self) -> Int64:
         """The number of the process's pending launches when each launch was called, int64[n]."""
-        return self.times.get(_depth, self)
+        return self.times.get(LaunchQueue.depth_within, self)
 
-    def depth_within(self, chosen: Int64 | slice) -> Int64:
+    def depth_within(self, chosen: Int64 | slice = slice(None)) -> Int64:
         """Return how many of m chosen launches were pending when each was called, int64[m]."""
         # All times are nearly in order: stable sorts are quick.
         called, entered = self.called_ns[chosen], self.enter_ns[chosen]
@@ -196,10 +192,6 @@ class LaunchQueue(Record, frozen=True, eq=False):
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         device: Int64 = devices[self.launches.stream]
         return device
-
-
-def _depth(queue: LaunchQueue) -> Int64:
-    return queue.depth_within(slice(None))
 
 
 def _called(queue: LaunchQueue) -> Int64:
@@ -239,7 +231,7 @@ def _build(rank: Rank) -> LaunchQueue:
     if calls is None:
         raise ValueError(f"rank {rank.rank} has no API calls, and so no launch queue")
     rows, streams, operations = _rows(rank, calls)
-    launches = _by_call(rows, _without_call(rows, operations), len(calls))
+    launches = _by_call(rows, operations, len(calls))
     unrecorded = _unrecorded(launches, calls)
     if len(unrecorded.call):
         launches = _joined([launches, unrecorded])
@@ -255,11 +247,7 @@ def _rows(
     operations: list[Operations] = []
     for key, of_device in rank.operations_of_process:
         groups = of_device.groups
-        launched_by = (
-            rank.launched_by
-            if key == rank.key
-            else [launching_calls(group, calls) for group in groups]
-        )
+        launched_by = [launches_of(rank, key, calls, group) for group in groups]
         numbers = distinct_values(
             np.concatenate([group.packed_stream.distinct for group in groups])
         )
@@ -280,47 +268,32 @@ def _joined(parts: list[Launches]) -> Launches:
 
 
 def _launches_of(group: Operations, call: Int64, stream: Int32) -> Launches:
-    every = np.ones(len(group), np.bool_)
-    takes_place, is_pageable = every, ~every
+    takes_place = np.ones(len(group), np.bool_)
+    pageable = ~takes_place
     if isinstance(group, Copies):
         # Memory sets have no kind, and count.
         takes_place = is_in(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
-        is_pageable = group.source_memory == MemoryKind.PAGEABLE
-        is_pageable |= group.destination_memory == MemoryKind.PAGEABLE
-    return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
+        pageable = is_pageable(group)
+    return Launches(call, group.start_ns, group.end_ns, stream, takes_place, pageable)
 
 
-class _WithoutCall(Record, frozen=True):
-    """Operations without a call, int64[n] each."""
-
-    row: Int64  # index into the process's operations
-    correlation: Int64  # the operation's id
-
-
-def _without_call(rows: Launches, operations: Sequence[Operations]) -> _WithoutCall:
-    row = np.flatnonzero(rows.call < 0)
-    if len(row) == 0:
-        return _WithoutCall(row, row)
-    correlation = np.concatenate([operation.correlation for operation in operations])
-    return _WithoutCall(row, correlation[row])
-
-
-def _by_call(rows: Launches, orphans: _WithoutCall, num_calls: int) -> Launches:
+def _by_call(rows: Launches, operations: Sequence[Operations], num_calls: int) -> Launches:
     """One launch for each call: from its first operation's start to its last one's end.
 
     An operation without a call is left out, unless it was queued when the capture began: then it
     has a correlation id, and starts no later than the first operation on its stream with a call.
     """
-    key = rows.call
-    if len(orphans.row):
+    key, orphans = rows.call, np.flatnonzero(rows.call < 0)
+    if len(orphans):
         has_call = rows.call >= 0
+        ids = np.concatenate([operation.correlation for operation in operations])[orphans]
         first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
         np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
-        was_queued = ~is_in(orphans.correlation, _NO_CORRELATION)
-        was_queued &= rows.start_ns[orphans.row] <= first[rows.stream[orphans.row]]
+        was_queued = ~is_in(ids, _NO_CORRELATION)
+        was_queued &= rows.start_ns[orphans] <= first[rows.stream[orphans]]
         kept = has_call
-        kept[orphans.row] = was_queued
-        _, by_id = np.unique(orphans.correlation[was_queued], return_inverse=True)
+        kept[orphans] = was_queued
+        _, by_id = np.unique(ids[was_queued], return_inverse=True)
         rows = rows.at(kept)
         key = rows.call.copy()
         key[key < 0] = num_calls + by_id.reshape(-1)
@@ -391,17 +364,8 @@ class Stalls(Record, frozen=True):
 
     def chosen(self, mask: Mask) -> Stalls:
         """Return the stalls where the mask, bool[n], is true."""
-        return Stalls(
-            self.source,
-            self.start_ns[mask],
-            self.end_ns[mask],
-            self.thread[mask],
-            self.call[mask],
-            self.device[mask],
-            self.cap,
-            self.cap_scope,
-            self.usual_ns,
-        )
+        columns = ("start_ns", "end_ns", "thread", "call", "device")
+        return replace(self, **{name: getattr(self, name)[mask] for name in columns})
 
 
 def find_stalls(rank: Rank) -> Stalls:
@@ -664,12 +628,7 @@ def _waits(rank: Rank, calls: ApiCalls) -> Mask:
 
     A synchronization that finds everything done takes a few µs and hides no stall.
     """
-    names = [
-        name
-        for name, text in rank.trace.api_names.items()
-        if api_call_kind(text) is ApiCallKind.SYNCHRONIZE
-    ]
-    waits: Mask = is_in(calls.name, np.array(names, np.int64))
+    waits = calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE)
     queue = launch_queue(rank)
     began_inside = queue.launches.start_ns < queue.returned_ns
     waits[queue.launches.call[began_inside & (queue.launches.call >= 0)]] = True

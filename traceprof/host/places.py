@@ -227,6 +227,11 @@ class PlaceRanges(Record, frozen=True):
     name: Int32  # int32[n], indices into `names`
     names: Sequence[str]
 
+    def chosen(self, rows: Int64) -> PlaceRanges:
+        """Return some of them."""
+        start, end, thread = (column[rows] for column in (self.start_ns, self.end_ns, self.thread))
+        return PlaceRanges(start, end, thread, self.name[rows], self.names)
+
     def intervals_of(self, chosen: Int64) -> Intervals:
         """Return when any of some ranges was open; `chosen` has their rows."""
         return intervals.union(self.start_ns[chosen], self.end_ns[chosen])
@@ -400,14 +405,8 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
         }
         rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
         named = [numbers.setdefault(ranges.names[row], len(numbers)) for row in rows]
-        parts.append(
-            (
-                ranges.start_ns[rows],
-                ranges.end_ns[rows],
-                ranges.end_thread[rows],
-                np.array(named, np.int64),
-            )
-        )
+        own = ranges.start_ns[rows], ranges.end_ns[rows], ranges.end_thread[rows]
+        parts.append((*own, np.array(named, np.int64)))
     functions = trace.python_functions(process)
     if functions is not None:
         chosen = {
@@ -416,16 +415,10 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
             if _FUNCTIONS.search(functions.names[key])
         }
         rows_of = np.flatnonzero(functions.packed_name.isin(list(chosen)))
-        keys = functions.packed_name.at(rows_of)
-        number_of = [chosen[key] for key in keys.tolist()]
-        parts.append(
-            (
-                functions.start_ns[rows_of],
-                functions.ends(rows_of),
-                functions.packed_thread.at(rows_of),
-                np.array(number_of, np.int64),
-            )
-        )
+        number_of = [chosen[key] for key in functions.packed_name.at(rows_of).tolist()]
+        spans = functions.start_ns[rows_of], functions.ends(rows_of)
+        thread = functions.packed_thread.at(rows_of)
+        parts.append((*spans, thread, np.array(number_of, np.int64)))
     if not parts:
         return _NO_RANGES
     start, end, thread, name = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -457,14 +450,7 @@ def _telling(rank: Rank) -> PlaceRanges:
         first = np.searchsorted(steps.start_ns, ranges.start_ns, side="left")
         last = np.minimum(first, len(steps.end_ns) - 1)
         is_around = (first == last) & (steps.end_ns[last] <= ranges.end_ns)
-    kept = np.flatnonzero(~is_around)
-    return PlaceRanges(
-        ranges.start_ns[kept],
-        ranges.end_ns[kept],
-        ranges.thread[kept],
-        ranges.name[kept],
-        ranges.names,
-    )
+    return ranges.chosen(np.flatnonzero(~is_around))
 
 
 def silence_of(rank: Rank, thread: int) -> Intervals:

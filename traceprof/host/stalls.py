@@ -27,11 +27,12 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.host_code import nested
-from traceprof.host.thread_evidence import host_evidence
+from traceprof.host.host_waits import is_pageable
+from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
-from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
+from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,10 +102,8 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     from its absence. More than half a million events are sampled: evenly spread blocks, and all
     events that begin within one of `min_ns` or longer that is not a wait by its name.
     """
-    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     start, length = calls.start_ns, calls.length_ns
-    is_long = length >= min_ns
-    is_long[is_long] = ~is_in(calls.packed_name.at(is_long), waits)
+    is_long = (length >= min_ns) & ~calls_named(rank, calls, waits_for_gpu)
     operators = rank.trace.operators(rank.process)
     if operators is not None:
         start = np.append(start, operators.start_ns)
@@ -186,7 +185,7 @@ def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
         others = intervals.merge(*busy[:number], *busy[number + 1 :])
         covered = intervals.covered_within(others, begin, np.maximum(begin, stop))
         counts = (stop > begin) & (covered <= _MAX_BUSY * (stop - begin))
-        counts &= _num_before(step_starts, begin) == _num_before(step_starts, stop)
+        counts &= np.searchsorted(step_starts, begin) == np.searchsorted(step_starts, stop)
         rows = np.flatnonzero(counts)
         # Pairs of names as numbers that no event has.
         pair = -1 - (name[:-1][rows] * (1 << 31) + name[1:][rows])
@@ -195,10 +194,6 @@ def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
         np.concatenate([part[place] for part in columns]) for place in range(4)
     )
     return HostEvents(begin, stop, stop - begin, threads, pairs, np.full(len(begin), SILENCE))
-
-
-def _num_before(times: Int64, limits: Int64) -> Int64:
-    return np.searchsorted(times, limits, side="left")
 
 
 MIN_FACTOR = 20
@@ -235,18 +230,8 @@ class HostStalls(Record, frozen=True):
         return intervals.union(self.begin_ns[chosen], self.stop_ns[chosen])
 
 
-_NOTHING = np.empty(0, np.int64)
-NO_STALLS = HostStalls(
-    start_ns=_NOTHING,
-    end_ns=_NOTHING,
-    thread=_NOTHING,
-    excess_ns=_NOTHING,
-    usual_ns=_NOTHING,
-    names=(),
-    piece=_NOTHING,
-    begin_ns=_NOTHING,
-    stop_ns=_NOTHING,
-)
+_N = np.empty(0, np.int64)
+NO_STALLS = HostStalls(_N, _N, _N, _N, _N, (), _N, _N, _N)
 
 
 def host_stalls(rank: Rank) -> HostStalls:
@@ -307,8 +292,7 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
     evidence = host_evidence(rank)
     assert evidence is not None  # noqa: S101  (there are calls)
     call = events.call[rows]
-    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
-    excluded = (call >= 0) & calls.packed_name.isin(waits)[call]
+    excluded = (call >= 0) & calls_named(rank, calls, waits_for_gpu)[call]
     for thread in distinct_values(events.thread[rows]).tolist():
         known = evidence.thread(thread)
         spans = intervals.merge(known.setup, known.allocation, known.loading, known.mpi)
@@ -324,7 +308,7 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
 def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
     excluded = np.zeros(len(rows), np.bool_)
     for copies, call in _copies(rank, calls):
-        waits = _is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)
+        waits = is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)
         waits |= calls.ends(call) >= copies.end_ns
         excluded |= is_in(events.call[rows], call[waits & (call >= 0)])
     return excluded
@@ -336,23 +320,12 @@ def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
             yield operations.copies, launching_calls(operations.copies, calls)
 
 
-def _is_pageable(copies: Copies) -> Mask:
-    mask: Mask = (copies.source_memory == MemoryKind.PAGEABLE) | (
-        copies.destination_memory == MemoryKind.PAGEABLE
-    )
-    return mask
-
-
 def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
     start, end = events.start_ns[rows], events.end_ns[rows]
     excluded = np.zeros(len(rows), np.bool_)
-    launches, ends, firsts = [_NOTHING], [_NOTHING], [_NOTHING]
+    launches, ends, firsts = [_N], [_N], [_N]
     for key, operations in rank.operations_of_process:
-        launched_by = (
-            rank.launched_by
-            if key == rank.key
-            else [launching_calls(group, calls) for group in operations.groups]
-        )
+        launched_by = [launches_of(rank, key, calls, group) for group in operations.groups]
         kernels, call = operations.kernels, launched_by[0]
         order = np.flatnonzero(call >= 0)
         order = order[
@@ -398,11 +371,9 @@ def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
 
 def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
     start, end = events.start_ns[rows], events.end_ns[rows]
-    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
-    is_blocking = calls.packed_name.isin(waits)
+    is_blocking = calls_named(rank, calls, waits_for_gpu)
     for copies, call in _copies(rank, calls):
-        pageable = _is_pageable(copies)
-        is_blocking[call[pageable & (call >= 0)]] = True
+        is_blocking[call[is_pageable(copies) & (call >= 0)]] = True
     blocking = np.flatnonzero(is_blocking)
     excluded = np.zeros(len(rows), np.bool_)
     for thread in distinct_values(events.thread[rows]).tolist():
@@ -422,7 +393,7 @@ def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) ->
 def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
     excluded = np.zeros(len(rows), np.bool_)
     steps = rank.step_ranges
-    starts = _NOTHING if steps is None else np.sort(steps.start_ns)
+    starts = _N if steps is None else np.sort(steps.start_ns)
     of_row = events.name[rows]
     for name in distinct_values(of_row).tolist():
         here = np.flatnonzero(of_row == name)

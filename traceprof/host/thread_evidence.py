@@ -35,11 +35,13 @@ from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
     from traceprof.host.host_code import HostRanges, Runs
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans
+    from traceprof.trace.model.operations import Operations, RankKey
 
 MIN_FIRST_LAUNCH_NS = 1_000_000
 """A function's first launch loads the function if it takes longer than this."""
@@ -70,12 +72,12 @@ class HostEvidence:
         """Look through the names of all calls of a rank's process."""
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
-        self.is_setup = calls_named(rank, calls, names.SETUP_CALL)
+        self.is_setup = calls_named(rank, calls, names.SETUP_CALL.match)
         self.is_setup[_long_first_launches(rank, calls)] = True
-        self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL)
+        self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL.match)
         self._rank, self._trace, self._process = rank, rank.trace, rank.process
         self._captured = [
-            np.flatnonzero(calls_named(rank, calls, pattern))
+            np.flatnonzero(calls_named(rank, calls, pattern.match))
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         ]
         self._ranges: HostRanges = host_ranges(rank.trace)
@@ -92,18 +94,16 @@ class HostEvidence:
 
     def runs(self, threads: tuple[int, ...]) -> Runs:
         """Return the runs of the markers of several threads together."""
-        runs = [self._runs_of(thread) for thread in threads]
+        for thread in threads:
+            if thread not in self._runs:
+                self._runs[thread] = runs_of_thread(self._ranges, self.calls, thread)
+        runs = [self._runs[thread] for thread in threads]
         if len(runs) == 1:
             return runs[0]
         return runs_of(
             np.concatenate([run.start_ns for run in runs]),
             np.concatenate([run.end_ns for run in runs]),
         )
-
-    def _runs_of(self, thread: int) -> Runs:
-        if thread not in self._runs:
-            self._runs[thread] = runs_of_thread(self._ranges, self.calls, thread)
-        return self._runs[thread]
 
     def _read(self, thread: int) -> ThreadEvidence:
         activity, code = self.activity, code_evidence(self._trace, self._process, thread)
@@ -159,10 +159,23 @@ def host_evidence(rank: Rank) -> HostEvidence | None:
     return rank.process_cache.get(_evidence, rank)
 
 
-def calls_named(rank: Rank, calls: ApiCalls, matching: re.Pattern[str]) -> Mask:
-    """Return which calls have a name whose beginning matches, bool[calls]."""
-    ids = [key for key, name in rank.trace.api_names.items() if matching.match(name)]
-    return calls.packed_name.isin(ids)
+def launches_of(rank: Rank, key: RankKey, calls: ApiCalls, group: Operations) -> Int64:
+    """Return the calls of a process that launched operations on one of its devices, int64[n]."""
+    if key == rank.key:
+        own = zip(rank.operations.groups, rank.launched_by, strict=True)
+        return next(launched_by for operations, launched_by in own if operations is group)
+    return launching_calls(group, calls)
+
+
+def calls_named(rank: Rank, calls: ApiCalls, is_wanted: Callable[[str], object]) -> Mask:
+    """Return which calls have a wanted name, bool[calls]."""
+    names = rank.trace.api_names.items()
+    return calls.packed_name.isin([key for key, name in names if is_wanted(name)])
+
+
+def calls_of_kind(rank: Rank, calls: ApiCalls, kind: ApiCallKind) -> Mask:
+    """Return which calls are of a kind, bool[calls]."""
+    return calls_named(rank, calls, lambda name: api_call_kind(name) is kind)
 
 
 def _evidence(rank: Rank) -> HostEvidence | None:
@@ -186,7 +199,7 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
     groups = []
     for key, operations in rank.operations_of_process:
         kernels = operations.kernels
-        launched_by = rank.launched_by[0] if key == rank.key else launching_calls(kernels, calls)
+        launched_by = launches_of(rank, key, calls, kernels)
         long = np.flatnonzero((launched_by >= 0) & is_long.take(launched_by))
         name = {*kernels.name[long].tolist()} - {NULL}
         others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
@@ -240,14 +253,12 @@ def call_counts(rank: Rank, window: Window) -> CallCounts:
     if calls is None:
         return CallCounts(0, 0, 0, is_hip=False)
     inside = window.holds_start(calls.start_ns)
-
-    def number(kind: ApiCallKind) -> int:
-        of_kind = [key for key, name in names.items() if api_call_kind(name) is kind]
-        return int(np.count_nonzero(inside & calls.packed_name.isin(of_kind)))
-
+    launches, waits = (
+        calls_of_kind(rank, calls, kind) for kind in (ApiCallKind.LAUNCH, ApiCallKind.SYNCHRONIZE)
+    )
     return CallCounts(
-        int(np.count_nonzero(inside & calls_named(rank, calls, _MALLOC))),
-        number(ApiCallKind.LAUNCH),
-        number(ApiCallKind.SYNCHRONIZE),
+        int(np.count_nonzero(inside & calls_named(rank, calls, _MALLOC.match))),
+        int(np.count_nonzero(inside & launches)),
+        int(np.count_nonzero(inside & waits)),
         is_hip=any(names[key].startswith("hip") for key in calls.packed_name.distinct.tolist()),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.gradient_buckets import of_operation
 from traceprof.communication.exposure import compute_after
+from traceprof.host.idle_gaps import busiest_stream
 from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
@@ -171,30 +172,11 @@ def gradient_copies(rank: Rank) -> Int64:
     least = MIN_COPIES * MIN_STEPS
     if calls is None or ranges is None or not len(reduces) or within_device.sum() < least:
         return _NOTHING
-    stream = compute_stream(rank)
+    stream = busiest_stream(rank)
     if stream is None or (copies.stream[within_device] == stream).sum() < least:
         return _NOTHING
     between = _Between(rank, reduces, stream)
     return between.gradient_copies(within_device)
-
-
-def compute_stream(rank: Rank) -> int | None:
-    """Return the stream with the most time of compute; of equal ones the lowest. None without."""
-    kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    time_of: dict[int, int] = {}
-    chosen = ~rank.is_communication_kernel
-    for group, mask in ((kernels, chosen), (graphs, np.ones(len(graphs), np.bool_))):
-        streams = group.packed_stream.distinct
-        place = group.packed_stream.places_in(streams)[mask]
-        # Sums of nanoseconds stay exact below 2**53, which is a hundred days.
-        spent = np.bincount(place, group.packed_length.at(mask), len(streams)).astype(np.int64)
-        count = np.bincount(place, minlength=len(streams))
-        for stream, spent_ns, num in zip(
-            streams.tolist(), spent.tolist(), count.tolist(), strict=True
-        ):
-            if num:
-                time_of[stream] = time_of.get(stream, 0) + spent_ns
-    return min(time_of, key=lambda stream: (-time_of[stream], stream), default=None)
 
 
 class _Between:
