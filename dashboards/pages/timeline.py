@@ -64,10 +64,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
     late_ns, habitual = _late_ns(analysis)
     in_order = sorted(shown, key=lambda number: (-habitual.get(number, 0), number))
     numbers = sorted_worst_first(in_order, lambda number: late_ns.get(number, 0))
-    # All ranks are offered; of none chosen in particular the first is open, and of those that are
-    # late as many as there is room for.
+    # All ranks are offered; where none is chosen, the first is open, and as many of the next as
+    # there is room for.
     opened = [*address.rank] or numbers[:1]
-    late = [] if address.rank else [number for number in numbers if number in habitual]
+    more = [] if address.rank else numbers[1:]
     labels = {number: _label(view, shown[number]) for number in numbers}
     clock = view.clock
     of_all = len(analysis.run.traces) > 1
@@ -77,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),
         "data-opened": json.dumps(opened),
-        "data-late": json.dumps(late),
+        "data-more": json.dumps(more),
         "data-colors": json.dumps(COLORS),
         "data-base": str(clock.base_ns),
         "data-run": _run_span(analysis, clock),

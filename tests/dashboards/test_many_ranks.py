@@ -74,6 +74,22 @@ def test_the_row_of_all_ranks_leads_to_the_late_one_of_many(page: Page, url: str
     assert late in on_top
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("height", "num_opened"), [(HEIGHT, 1), (1080, 3)])
+def test_the_timeline_opens_as_many_of_the_worst_ranks_as_fit(
+    page: Page, url: str, height: int, num_opened: int
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": height})
+    timeline = Timeline(page, f"{url}{TIMELINE}")
+    timeline.wait_for(f"t.opened.size === {num_opened} && !t.place.numRestoring")
+    opened = timeline.ask("[...t.opened]")
+    assert opened == timeline.ask("t.numbers")[:num_opened]
+    threads = timeline.ask(
+        "t.rows.filter(({label}) => label.startsWith('thread')).map((r) => r.number)"
+    )
+    assert {*threads} == {opened[0]}  # of the others, what the GPUs did
+
+
 def test_the_timeline_opens_the_late_rank_and_draws_it_first(
     straggling: tuple[Analysis, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,10 +101,11 @@ def test_the_timeline_opens_the_late_rank_and_draws_it_first(
     in_order = [*range(8)]
     assert late != 0
     assert json.loads(few["ranks"]) == [late, *(rank for rank in in_order if rank != late)]
-    assert json.loads(few["opened"]) == json.loads(few["late"]) == [late]
+    assert json.loads(few["opened"]) == [late]
+    assert json.loads(few["more"]) == json.loads(few["ranks"])[1:]
     ranks = json.loads(many["ranks"])
     assert ranks[0] == late
     assert sorted(ranks) == in_order
     assert json.loads(many["opened"]) == [late]
     assert json.loads(chosen["opened"]) == [3]
-    assert json.loads(chosen["late"]) == []
+    assert json.loads(chosen["more"]) == []

@@ -28,8 +28,8 @@ export class TimelineLayout {
     this.numbers = clocks.panels.length > 1 ? clocks.panels.flatMap(({ ranks }) => ranks) : numbers;
     this.labels = labels;
     this.compares = compares;
-    /** @type {number[]} */
-    this.late = []; // late ranks, which may be opened
+    /** @type {Set<number>} */
+    this.gpuOnly = new Set(); // ranks of which only GPU rows are shown at first
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
     /** @type {Spread[]} */
@@ -42,26 +42,39 @@ export class TimelineLayout {
     this.rows = [];
   }
 
-  /** @param {number[]} late ranks: as many are opened as there is room for */
-  expect(late) {
-    this.late = late;
-    this.compares ||= late.length > 1;
+  /**
+   * Open ranks as long as the rows of their GPUs fit into the window, and the names of all ranks below
+   * them, unless these alone would take half of it.
+   * @param {Timeline} timeline
+   * @param {number[]} numbers the worst first
+   */
+  async openMore(timeline, numbers) {
+    const { data, panel } = timeline;
+    if (!numbers.length) return;
+    await Promise.all([timeline.spreadsRead, ...[...timeline.opened].map((number) => data.loadHost(number))]);
+    const room = panel.scroller.clientHeight - AXIS;
+    const withNames = HEIGHTS.rank * this.numbers.length < room / 2;
+    for (const number of numbers) {
+      await data.loadRank(number);
+      this.gpuOnly.add(number);
+      const opened = new Set([...timeline.opened, number]);
+      const bottom = this.place(opened, data.ranks);
+      const last = this.rows.findLast((row) => row.number === number) ?? { y: bottom, height: 0 };
+      if ((withNames ? bottom : last.y + last.height) > room) {
+        this.gpuOnly.delete(number);
+        break;
+      }
+      timeline.opened = opened;
+    }
+    timeline.refresh();
   }
 
   /**
-   * Open late ranks as long as the rows of their GPUs fit into the window.
-   * @param {Timeline} timeline
+   * Whether only GPU rows of a rank are shown at first.
+   * @param {number} number
    */
-  async openLate(timeline) {
-    const { data, panel } = timeline;
-    for (const number of this.late.splice(0)) {
-      await data.loadRank(number);
-      const opened = new Set([...timeline.opened, number]);
-      if (this.place(opened, data.ranks) > panel.scroller.clientHeight - AXIS) break;
-      timeline.opened = opened;
-    }
-    this.compares &&= timeline.opened.size > 1;
-    timeline.refresh();
+  #hidesHost(number) {
+    return this.compares || this.gpuOnly.has(number);
   }
 
   /**
@@ -161,7 +174,7 @@ export class TimelineLayout {
    */
   #placeHost(number, add) {
     const key = `${number} host`;
-    const folded = this.folds.get(key) ?? this.compares;
+    const folded = this.folds.get(key) ?? this.#hidesHost(number);
     add("group", HEIGHTS.group, { label: "host threads", key, folded, foldable: true, number });
     if (!folded) {
       add("message", HEIGHTS.message, { label: "Reading what the host did …", number });
@@ -178,7 +191,7 @@ export class TimelineLayout {
     for (const track of this.arrangement.ordered(tracks)) {
       const key = `${number} ${track.group}`;
       const isGpu = HIGH.has(track.source);
-      const closed = track.folded || (this.compares && !isGpu);
+      const closed = track.folded || (this.#hidesHost(number) && !isGpu);
       const folded = track.group !== "" && (this.folds.get(key) ?? closed);
       if (track.group !== group && track.group !== "") {
         const hides = tracks.filter((other) => other.group === track.group);

@@ -40,7 +40,6 @@ export class PageAddress {
     panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...timeline.opened].map((number) => data.loadRank(number)));
     panel.showNothing();
-    if (timeline.layout.late.length > 1) await timeline.layout.openLate(timeline);
     const [start, end] = [shown("start"), shown("end")]
       .map((time) => (time === null ? null : data.toOffset(time)));
     if (start === null && end === null) timeline.showWhole();
@@ -61,6 +60,7 @@ export class PageAddress {
     timeline.path.restore(shown("path"));
     if (panel.query.value) timeline.search.count();
     if (shown("list")) timeline.search.list(shown("list") ?? undefined);
+    await layout.openMore(timeline, timeline.more.splice(0));
   }
 
   /**

@@ -47,7 +47,8 @@ export class Timeline {
     this.opened = new Set(given("opened"));
     this.layout = new TimelineLayout(this.numbers, given("labels"),
       this.opened.size > 1 || linked !== null, given("clocks") ?? undefined);
-    this.layout.expect(given("late") ?? []);
+    /** @type {number[]} */
+    this.more = given("more") ?? []; // to be opened if there is room for them
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
@@ -82,7 +83,7 @@ export class Timeline {
     this.forgetSelection();
     this.#listen();
     linked?.add(this);
-    if (this.numbers.length > 1 && !linked) this.data.loadSpreads(this.layout);
+    this.spreadsRead = this.numbers.length > 1 && !linked ? this.data.loadSpreads(this.layout) : null;
     this.start();
   }
 

@@ -72,19 +72,6 @@ def test_a_kernel_has_the_colour_of_its_category(timeline: Timeline, analysis: A
     expect(legend.get_by_text("optimizer")).to_be_hidden()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("height", "opened"), [(800, [1, 0]), (460, [1])])
-def test_as_many_late_ranks_are_open_as_fit(
-    page: Page, sample_url: str, height: int, opened: list[int]
-) -> None:
-    page.set_viewport_size({"width": 1280, "height": height})
-    timeline = Timeline(page, f"{sample_url}/timeline?rank=1,0")
-    timeline.ask("(t.opened = new Set([1]), t.layout.late = [1, 0], t.layout.openLate(t))")
-    timeline.wait()
-    assert timeline.ask("[...t.opened]") == opened
-    assert timeline.ask("t.layout.compares") is (len(opened) > 1)
-
-
 # -- zoom and pan ---------------------------------------------------------------------------------
 
 
