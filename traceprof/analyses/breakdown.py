@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
-    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.periods import Period
     from traceprof.run.rank import Rank, Spans
     from traceprof.run.windows import Training
@@ -248,39 +248,40 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
     `closed`: bool[m], whether an operation without length at the very end counts as inside.
     """
 
-    def within(covered: Intervals) -> Int64:
-        return intervals.covered_within(covered, start_ns, end_ns)
-
-    compute, communication, copy = (
-        within(rank.compute),
-        within(rank.communication),
-        within(rank.copy),
-    )
-    overlapped, busy, lost = within(rank.overlapped), within(rank.busy), within(rank.lost)
-    either = compute + communication - overlapped
-    counts = _counts(rank, start_ns, end_ns, closed)
-    columns = (
-        start_ns,
-        end_ns - start_ns,
-        compute,
-        communication,
-        overlapped,
-        communication - overlapped,
-        copy,
-        busy - either,
-        end_ns - start_ns - busy - lost,
-        *counts,
-        lost,
-    )
-    return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _counts(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> tuple[Int64, Int64, Int64]:
-    """Return how many compute kernels, communications and copies are in each window."""
-
     def inside(spans: Spans) -> Int64:
         counts = [intervals.num_inside(*span, start_ns, end_ns, closed) for span in spans]
         return sum(counts, np.zeros(len(start_ns), np.int64))
 
-    kernels, communication, copies = rank.counted
-    return inside(kernels), inside(communication), inside(copies)
+    kernels, communication, copies = map(inside, rank.counted)
+    columns = {
+        "window_start_ns": start_ns,
+        **times_within(rank, start_ns, end_ns),
+        "num_kernels": kernels,
+        "num_communication": communication,
+        "num_copies": copies,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [Measures(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def times_within(rank: Rank, start_ns: Int64, end_ns: Int64) -> dict[str, Int64]:
+    """Return where the time of a rank went in n spans, int64[n] by the fields of `Measures`."""
+    compute, communication, overlapped, copy, busy, lost = (
+        intervals.covered_within(covered, start_ns, end_ns)
+        for covered in (
+            *(rank.compute, rank.communication, rank.overlapped),
+            *(rank.copy, rank.busy, rank.lost),
+        )
+    )
+    exposed, length = communication - overlapped, end_ns - start_ns
+    return {
+        "window_ns": length,
+        "compute_ns": compute,
+        "communication_ns": communication,
+        "overlapped_communication_ns": overlapped,
+        "exposed_communication_ns": exposed,
+        "copy_ns": copy,
+        "exposed_copy_ns": busy - compute - exposed,
+        "idle_ns": length - busy - lost,
+        "lost_ns": lost,
+    }

@@ -251,7 +251,9 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
     if not result.num_operations:
         return []
     if not result.num_sized:
-        return [_sizes_unknown(result)]
+        part = Part.MESSAGE_SIZES if result.num_with_call else Part.COMMUNICATION_CALLS
+        why = _NO_SIZES if result.num_with_call else _NO_CALLS
+        return [f.NotApplicable(ID, why, result.how_to_collect(part), result.rank)]
     small = result.small
     if small.num_operations < MIN_OPERATIONS:
         return []
@@ -318,23 +320,11 @@ def rates(
     return rate(total_bytes, durations), rate(bus_bytes, durations)
 
 
-def _sizes_unknown(result: CollectivesResult) -> f.NotApplicable:
-    if result.num_with_call:
-        return f.NotApplicable(
-            ID,
-            "the export has NCCL's calls, but not their sizes",
-            result.how_to_collect(Part.MESSAGE_SIZES),
-            result.rank,
-        )
-    return f.NotApplicable(
-        ID,
-        "the export does not show how much each communication kernel carried: it has no NCCL"
-        " call that launched one",
-        result.how_to_collect(Part.COMMUNICATION_CALLS),
-        result.rank,
-    )
-
-
+_NO_SIZES = "the export has NCCL's calls, but not their sizes"
+_NO_CALLS = (
+    "the export does not show how much each communication kernel carried: it has no NCCL call that"
+    " launched one"
+)
 _ADVICE = (
     MERGE,
     (

@@ -15,6 +15,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LAUNCH_FIRST
 from traceprof.analyses.results import RankResult
+from traceprof.errors import one_line
 from traceprof.host.launch_stalls import (
     LONG_NS,
     MIN_CAP,
@@ -187,9 +188,35 @@ def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
     metrics, length = result.metrics, result.window.length_ns
     cost = f.severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or metrics.blocked_ns < _MIN_SHARE * length):
-        is_uncertain = result.has_unexported and metrics.queue_cap is None
-        return [_unexported(result)] if is_uncertain and metrics.max_queue_depth >= MIN_CAP else []
-    return [_stall(result, cost)]
+        if not result.has_unexported or metrics.queue_cap is not None:
+            return []
+        how = result.how_to_collect(Part.STALL_RECORDS)
+        gap = f.NotApplicable(ID, _UNEXPORTED, how, result.rank)
+        return [gap] if metrics.max_queue_depth >= MIN_CAP else []
+    late = [
+        f.Evidence(
+            max(launch.idle_since_ns, result.window.start_ns),
+            launch.start_ns,
+            f"stream {launch.stream} idle until {launch.name} was launched,"
+            f" {duration(launch.late_ns)} late",
+        )
+        for launch in result.late[: 0 if cost is None else _MAX_LATE]
+    ]
+    impact = result.costly.measure_ns
+    return [
+        f.Finding(
+            ID,
+            f.Severity.INFO if cost is None else cost,
+            result.rank,
+            _title(result, impact, cost),
+            impact,
+            impact / length,
+            metrics.by_name(),
+            (*late, *result.longest)[: f.MAX_EVIDENCE],
+            _advice(result, cost),
+            f.Saving.of_step(impact, result.share_per_step),
+        )
+    ]
 
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
@@ -224,36 +251,6 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[f.Evidence, 
     return tuple(evidence)
 
 
-def _stall(result: LaunchQueueResult, cost: f.Severity | None) -> f.Finding:
-    impact = result.costly.measure_ns
-    return f.Finding(
-        ID,
-        f.Severity.INFO if cost is None else cost,
-        result.rank,
-        _title(result, impact, cost),
-        impact,
-        impact / result.window.length_ns,
-        result.metrics.by_name(),
-        (*_late_evidence(result), *result.longest)[: f.MAX_EVIDENCE]
-        if cost is not None
-        else result.longest,
-        _advice(result, cost),
-        f.Saving.of_step(impact, result.share_per_step),
-    )
-
-
-def _late_evidence(result: LaunchQueueResult) -> tuple[f.Evidence, ...]:
-    return tuple(
-        f.Evidence(
-            max(launch.idle_since_ns, result.window.start_ns),
-            launch.start_ns,
-            f"stream {launch.stream} idle until {launch.name} was launched,"
-            f" {duration(launch.late_ns)} late",
-        )
-        for launch in result.late[:_MAX_LATE]
-    )
-
-
 def _title(result: LaunchQueueResult, impact: int, cost: f.Severity | None) -> str:
     metrics = result.metrics
     late = result.late[0].name if result.late else ""
@@ -265,7 +262,7 @@ def _title(result: LaunchQueueResult, impact: int, cost: f.Severity | None) -> s
     holder = ""
     if metrics.holder is not None and metrics.holder_ns is not None:
         others = "" if 2 * metrics.holder_ns >= metrics.blocked_ns else " and others"
-        holder = f" behind {_shortened(metrics.holder)}{others}"
+        holder = f" behind {one_line(metrics.holder, _MAX_NAME)}{others}"
     blocked = (
         f"The launch queue was full: {counted(metrics.num_stalls, 'launch')} blocked for"
         f" {duration(metrics.stall_ns)}"
@@ -276,10 +273,6 @@ def _title(result: LaunchQueueResult, impact: int, cost: f.Severity | None) -> s
     return f"{blocked}{holder}; {waited} for them"
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-
-
 def _advice(result: LaunchQueueResult, cost: f.Severity | None) -> tuple[str, ...]:
     graphs = GRAPHS if result.is_pytorch else CUDA_GRAPH
     advice = [*(_HEALTHY_ADVICE if cost is None else (LAUNCH_FIRST, graphs, _SHORTEN, _LIMIT))]
@@ -288,16 +281,10 @@ def _advice(result: LaunchQueueResult, cost: f.Severity | None) -> tuple[str, ..
     return tuple(advice)
 
 
-def _unexported(result: LaunchQueueResult) -> f.NotApplicable:
-    return f.NotApplicable(
-        ID,
-        "records of a full command buffer were captured but not exported, and no stall of more"
-        " than 50 µs can be inferred from the launches",
-        result.how_to_collect(Part.STALL_RECORDS),
-        result.rank,
-    )
-
-
+_UNEXPORTED = (
+    "records of a full command buffer were captured but not exported, and no stall of more than"
+    " 50 µs can be inferred from the launches"
+)
 _REEXPORT = "These stalls are inferred: CUPTI's own records were captured but not exported"
 _SHORTEN = (
     "Shorten what holds the queue: if it is communication that waits for a peer, start the"

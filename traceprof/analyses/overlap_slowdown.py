@@ -350,7 +350,8 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     by_name = _by_name(rank, beside, chosen)
     assumed = slowdowns(rank, by_name, chosen)[0]
     assumed_ns = _last_parts(rank, by_name, chosen, window).measure_ns
-    sms = _sms_taken(rank, communicates)
+    sms = np.sort(rank.trace.signatures.shape[kernels.packed_signature.at(communicates), 0])
+    sms = sms[sms > 0]  # grids are NCCL's channels; unknown ones are negative
     known = board(rank.gpu)
     return OverlapSlowdownResult(
         rank=rank.rank,
@@ -491,13 +492,6 @@ def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
         lost.append(intervals.covered_within(rank.communication, start_ns, end_ns))
     end = np.concatenate(ends)
     return intervals.union(end - np.concatenate(lost), end)
-
-
-def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
-    """Return the grids (x) of these communication kernels, ascending, except for unknown ones."""
-    signatures = rank.operations.kernels.packed_signature.at(chosen)
-    grid: Int64 = np.sort(rank.trace.signatures.shape[signatures, 0])
-    return grid[grid > 0]
 
 
 def _missing(result: OverlapSlowdownResult) -> f.NotApplicable | None:

@@ -145,8 +145,7 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _is_known(memory: Int64) -> Mask:
-    known: Mask = (memory != NULL) & (memory != MemoryKind.UNKNOWN)
-    return known
+    return (memory != NULL) & (memory != MemoryKind.UNKNOWN)
 
 
 def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:

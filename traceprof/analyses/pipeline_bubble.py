@@ -242,7 +242,12 @@ def longest_stages(pipelines: Sequence[Sequence[StageGaps]]) -> dict[int, int]:
     """
     took: dict[int, list[list[int]]] = {}
     for stages in pipelines:
-        took.setdefault(len(stages), []).append([_taken_ns(stage) for stage in stages])
+        of_stages = took.setdefault(len(stages), [])
+        of_stages.append([])
+        for stage in stages:  # without names of forwards and backwards, all passes count
+            is_named = (stage.kind == FORWARD) | (stage.kind == BACKWARD)
+            chosen = is_named if is_named.any() else ~is_named
+            of_stages[-1].append(int((stage.end_ns - stage.start_ns)[chosen].sum()))
     longest = {}
     for num, of_each in took.items():
         usual = median_of(np.array(of_each), axis=0)
@@ -250,13 +255,6 @@ def longest_stages(pipelines: Sequence[Sequence[StageGaps]]) -> dict[int, int]:
         if usual[place] > (1 + _MIN_LONGER) * float(median_of(np.delete(usual, place))):
             longest[num] = place
     return longest
-
-
-def _taken_ns(stage: StageGaps) -> int:
-    """Return what the forwards and backwards of a stage take; without these, all passes."""
-    named = (stage.kind == FORWARD) | (stage.kind == BACKWARD)
-    chosen = named if named.any() else np.ones(len(named), np.bool_)
-    return int((stage.end_ns - stage.start_ns)[chosen].sum())
 
 
 def findings(result: PipelineBubbleResult) -> list[f.Finding | f.NotApplicable]:
@@ -302,7 +300,10 @@ def _title(metrics: PipelineBubbleMetrics, stages: Sequence[PipelineBubbleMetric
         for name, value in parts_of(metrics).items()
         if value >= 0.01 * metrics.bubble_ns
     ]
-    ideal, recorded = "", f"of {metrics.num_stages}"
+    ideal, both, recorded = "", "", f"of {metrics.num_stages}"
+    if _part_of(metrics) is None:
+        communicating = percent(f.share(metrics.communicating_ns, metrics.bubble_ns))
+        both = f"; {communicating} of it is exposed-communication, too, the rest gpu-idle"
     if metrics.coverage < 1:
         missing = round(metrics.num_stages / metrics.coverage) - metrics.num_stages
         recorded = f"of the {metrics.num_stages} recorded ones (at least {missing} more)"
@@ -313,8 +314,7 @@ def _title(metrics: PipelineBubbleMetrics, stages: Sequence[PipelineBubbleMetric
         )
     return (
         f"{_longest_first(stages)}Stage {metrics.stage} {recorded} waits"
-        f" {duration(metrics.bubble_ns)} for other stages: {', '.join(parts)}{ideal}"
-        f"{_in_both(metrics)}"
+        f" {duration(metrics.bubble_ns)} for other stages: {', '.join(parts)}{ideal}{both}"
     )
 
 
@@ -335,14 +335,6 @@ def _longest_first(stages: Sequence[PipelineBubbleMetrics]) -> str:
     which = ends.get(longest, f"Stage {longest}")
     known = f" ({'; '.join(times)})" if times else ""
     return f"{which} (rank {stages[0].longest_rank}) computes longest{known}, the others wait. "
-
-
-def _in_both(metrics: PipelineBubbleMetrics) -> str:
-    """Say how much of a bubble stands in which other finding, where it is in two."""
-    if _part_of(metrics) is not None:
-        return ""
-    communicating = percent(f.share(metrics.communicating_ns, metrics.bubble_ns))
-    return f"; {communicating} of it is exposed-communication, too, the rest gpu-idle"
 
 
 def _advice(metrics: PipelineBubbleMetrics) -> tuple[str, ...]:

@@ -99,12 +99,10 @@ def groups_at_once(operations: MachineOperations) -> Int64:
 
     def area_before(times: Int64) -> Int64:
         at = np.maximum(np.searchsorted(time, times, side="right") - 1, 0)
-        before: Int64 = area[at] + num_busy[at] * np.maximum(times - time[at], 0)
-        return before
+        return area[at] + num_busy[at] * np.maximum(times - time[at], 0)
 
     average = (area_before(end) - area_before(start)) / np.maximum(end - start, 1)
-    rounded: Int64 = np.maximum(np.rint(average).astype(np.int64), 1)
-    return rounded
+    return np.maximum(np.rint(average).astype(np.int64), 1)
 
 
 ID = "process-group-scaling"
@@ -305,8 +303,7 @@ def _beside(operations: MachineOperations, index: int) -> list[int]:
         return [index]
     first, last = operations.start_ns[of_rank].min(), operations.end_ns[of_rank].max()
     overlaps = (operations.start_ns <= last) & (operations.end_ns >= first)
-    ranks: list[int] = distinct_values(operations.rank[overlaps]).tolist()
-    return ranks
+    return distinct_values(operations.rank[overlaps]).tolist()
 
 
 def _exposed_ns(

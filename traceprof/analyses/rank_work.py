@@ -265,13 +265,14 @@ def work_of(
     for index, rank in enumerate(placed):
         compared = known.get(index)
         mean = tables.total_ns[index][tables.has_step[index]]
+        of_own_steps = float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
         rows.append(
             RankWork(
                 rank=rank.rank,
                 stage=stages[index],
                 peers=None if compared is None else compared[0],
                 num_steps=len(mean),
-                compute_ns=round(float(mean.mean()) if len(mean) else _mean_of_own_steps(rank)),
+                compute_ns=round(float(mean.mean()) if len(mean) else of_own_steps),
                 forward_ns=passes[index][0],
                 backward_ns=passes[index][1],
                 excess_ns=None if compared is None else compared[1].excess_ns,
@@ -299,10 +300,6 @@ def work_of(
         tuple(sorted(excesses, key=lambda excess: -excess.excess_ns)),
         tuple(like.get(index, len(placed) + index) for index in range(len(placed))),
     )
-
-
-def _mean_of_own_steps(rank: PlacedKernels) -> float:
-    return float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
 
 
 class _Spread(NamedTuple):
@@ -350,8 +347,7 @@ def _outliers(spread: _Spread, length_ns: Float64, step_ns: float) -> Mask:
     beyond = spread.usual_ns
     if len(length_ns) > 1 and not spread.knows_noise:
         beyond = spread.beyond_ns.min(axis=0)
-    outliers: Mask = (beyond > limit) & (beyond > MIN_COST * step_ns)
-    return outliers
+    return (beyond > limit) & (beyond > MIN_COST * step_ns)
 
 
 class _Table(Record, frozen=True):
@@ -624,13 +620,17 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
     by_step = np.zeros(own.num_shared)
     by_step[own.steps] = np.where(is_far & (longest == column), cost, 0.0).sum(axis=1)
     share_longest = float((longest[is_far] == column).mean())
+    by_category: dict[str, float] = defaultdict(float)
+    for index, (_, category) in enumerate(own.names):
+        of_name = own.names_ns[:, index]
+        by_category[category] += float((of_name.max(axis=1) - of_name.mean(axis=1)).mean())
     return replace(
         base,
         is_constant=False if share_longest < _ALWAYS else None,
         excess_ns=excess_ns,
         share_longest=share_longest,
         by_step_ns=by_step,
-        by_category_ns=_changing_categories(own),
+        by_category_ns=by_category,
     )
 
 
@@ -651,14 +651,6 @@ def _held_out_ns(folds_ns: Float64, known: Mask) -> float:
     is_known = excess > MIN_STANDARD_ERRORS * error
     compute = float(folds.sum()) / (num_steps * num_ranks)
     return excess if is_known and excess >= MIN_CHANGING * compute else 0.0
-
-
-def _changing_categories(own: _Table) -> Mapping[str, float]:
-    by_category: dict[str, float] = defaultdict(float)
-    for index, (_, category) in enumerate(own.names):
-        of_name = own.names_ns[:, index]
-        by_category[category] += float((of_name.max(axis=1) - of_name.mean(axis=1)).mean())
-    return by_category
 
 
 def _of_kernels(number: int, members: Sequence[int], own: _Table) -> Iterator[Excess]:

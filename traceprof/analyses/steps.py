@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
+from traceprof.analyses.breakdown import times_within
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
@@ -117,32 +118,21 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
 def step_totals(rank: Rank, window: Window) -> StepTotals:
     """Add up the steady steps of a rank in a window."""
     steps = steady_steps(rank, window)
-
-    def within(covered: intervals.Intervals) -> int:
-        covered_ns = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
-        return intervals.total(covered_ns)
-
-    length = intervals.total(steps.end_ns - steps.start_ns)
-    compute, communication = within(rank.compute), within(rank.communication)
-    exposed = communication - within(rank.overlapped)
-    busy, lost = within(rank.busy), within(rank.lost)
-    idle = length - busy - lost
+    times = times_within(rank, steps.start_ns, steps.end_ns)
+    totals = {name: intervals.total(times[name]) for name in (*COLUMNS, "lost_ns")}
     by_cause = dict.fromkeys(IdleCause, 0)
     if rank.device is not None:
-        causes = idle_causes(rank)
-        by_cause = {cause: within(causes.of(cause)) for cause in IdleCause}
+        for cause in IdleCause:
+            idle = idle_causes(rank).of(cause)
+            of_steps = intervals.covered_within(idle, steps.start_ns, steps.end_ns)
+            by_cause[cause] = intervals.total(of_steps)
     # Before its first operation and after its last one nothing is known of a rank.
-    by_cause[IdleCause.UNKNOWN] += idle - sum(by_cause.values())
+    by_cause[IdleCause.UNKNOWN] += totals["idle_ns"] - sum(by_cause.values())
     return StepTotals(
         rank=rank.rank,
         num_steps=len(steps.step),
         steps=tuple((steps.step - first_shown(rank, window)).tolist()),
-        window_ns=length,
-        compute_ns=compute,
-        exposed_communication_ns=exposed,
-        exposed_copy_ns=busy - compute - exposed,
-        idle_ns=idle,
-        lost_ns=lost,
+        **totals,
         **{f"{cause.value}_ns": ns for cause, ns in by_cause.items()},
     )
 
@@ -303,16 +293,14 @@ def slowest_rank(results: Sequence[BreakdownResult]) -> BreakdownResult:
 
 def step_ns(result: BreakdownResult) -> int:
     """Return what a step of a rank takes; without steps all that is judged is one."""
-    lengths = [step.measures.window_ns for step in counted_steps(result)]
-    return _mean(np.array(lengths, np.int64)) if lengths else result.judged.window_ns
+    return round(mean_ns(result, "window_ns"))
 
 
-def compute_ns(result: BreakdownResult) -> float:
-    """Return what compute covers in a step of a rank, the mean; see `step_ns`."""
-    steps = counted_steps(result)
-    if not steps:
-        return result.judged.compute_ns
-    return sum(step.measures.compute_ns for step in steps) / len(steps)
+def mean_ns(result: BreakdownResult, measure: str) -> float:
+    """Return a field of `Measures` in the mean step of a rank; see `step_ns`."""
+    steps = [step.measures for step in counted_steps(result)] or [result.judged]
+    total: int = sum(getattr(step, measure) for step in steps)
+    return total / len(steps)
 
 
 def _mean(lengths_ns: Int64) -> int:
@@ -485,8 +473,7 @@ class _Steps:
         idle += np.bincount(
             self._step_of[inside], self._length[inside], minlength=len(self.start_ns)
         ).astype(np.int64)
-        spent: Int64 = np.minimum(idle, self.end_ns - self.start_ns)
-        return spent
+        return np.minimum(idle, self.end_ns - self.start_ns)
 
     def ran_only_in(self, step: int, extra_ns: int, candidates: list[_Candidate]) -> _Why | None:
         best: _Why | None = None
@@ -496,12 +483,9 @@ class _Steps:
             if ns < _MIN_EXPLAINED * extra_ns or elsewhere > _MAX_ELSEWHERE:
                 continue
             if best is None or ns > best.ns:
-                best = _Why(cause, label, ns, self._began(when, step))
+                place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
+                best = _Why(cause, label, ns, int(when.start_ns[min(place, len(when) - 1)]))
         return best
-
-    def _began(self, when: Intervals, step: int) -> int:
-        place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
-        return int(when.start_ns[min(place, len(when) - 1)])
 
     def grew(self, step: int, *, is_named: bool) -> _Why:
         """Return the part of a step that grew most over the usual step."""
@@ -523,7 +507,9 @@ class _Steps:
             held_ns = self._held_in_waits(Window(low, high))
             if 2 * held_ns > grown:
                 part, grown = LATE_RETURN, min(held_ns, grown)
-        return _Why(part, label, grown, self._longest_gap_end(low, high))
+        gaps = intervals.clip(self.idle, low, high)
+        at_ns = int(gaps.end_ns[int(np.argmax(gaps.length_ns))]) if len(gaps) else low
+        return _Why(part, label, grown, at_ns)
 
     def _held_in_waits(self, step: Window) -> int:
         """Return how long the host stayed in synchronize calls while the GPU was idle."""
@@ -539,21 +525,12 @@ class _Steps:
     def parts(self) -> dict[str, Int64]:
         """Return the parts of each step, and its idle time by cause, in ns."""
         if self._parts is None:
-            rank, causes = self.rank, idle_causes(self.rank)
-
-            def within(covered: Intervals) -> Int64:
-                return intervals.covered_within(covered, self.start_ns, self.end_ns)
-
-            compute, busy, both = (
-                within(rank.compute),
-                within(rank.busy),
-                within(rank.communication),
-            )
-            exposed = both - within(rank.overlapped)
-            copies = busy - compute - exposed
-            self._parts = dict(zip(_PARTS, (compute, exposed, copies), strict=True)) | {
-                cause.value: within(causes.of(cause)) for cause in IdleCause
-            }
+            times = times_within(self.rank, self.start_ns, self.end_ns)
+            self._parts = {part: times[f"{part}_ns"] for part in _PARTS}
+            for cause in IdleCause:
+                idle = idle_causes(self.rank).of(cause)
+                within = intervals.covered_within(idle, self.start_ns, self.end_ns)
+                self._parts[cause.value] = within
         return self._parts
 
     def _kernel(self, step: int) -> str | None:
@@ -570,10 +547,6 @@ class _Steps:
         )
         most = int(np.argmax(here - elsewhere / max(len(self.usual), 1)))
         return function_name(names[int(ids[most])])
-
-    def _longest_gap_end(self, low: int, high: int) -> int:
-        gaps = intervals.clip(self.idle, low, high)
-        return low if not len(gaps) else int(gaps.end_ns[int(np.argmax(gaps.length_ns))])
 
     def host_number(self, at_ns: int) -> int | None:
         """Return the number of the host's step at a time, else of the last one before it."""

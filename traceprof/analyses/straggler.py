@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.lateness import Lateness
-    from traceprof.ranks.waits import GroupWaits
 
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
@@ -277,7 +276,8 @@ def _stragglers(
     for late in sorted(ranks.lateness, key=lambda late: -late.total_ns):
         if not late.num_last:
             continue
-        num_ranks = _num_others(late, ranks.waits) + 1
+        groups = distinct_values(late.operations[:, 0]).tolist()
+        num_ranks = max(len(ranks.waits[group].group.members) for group in groups)
         if not is_habit(late.num_last, late.num_operations, num_ranks) and not is_habit(
             int(held.num[late.member]), held.num_steps, num_ranks
         ):
@@ -296,12 +296,6 @@ def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | N
     at = np.searchsorted(steps.start_ns, late.start_ns, side="right") - 1
     is_inside = (at >= 0) & (late.start_ns < steps.end_ns[at])
     return int(late.cost_ns[is_inside].sum()) / late.total_ns / len(steps)
-
-
-def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
-    """Return the number of other ranks in the operations to which the rank was last."""
-    numbers = distinct_values(late.operations[:, 0]).tolist()
-    return max(len(waits[number].group.members) for number in numbers) - 1
 
 
 def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | None:

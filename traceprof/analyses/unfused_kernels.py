@@ -343,8 +343,7 @@ def _is_attention(
     steps = np.zeros(len(role) + 1, np.int64)
     np.add.at(steps, low, 1)
     np.subtract.at(steps, high + 1, 1)
-    is_attention: npt.NDArray[np.bool_] = np.cumsum(steps)[:-1] > 0
-    return is_attention
+    return np.cumsum(steps)[:-1] > 0
 
 
 OPTIMIZER = (

@@ -142,8 +142,7 @@ def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
     call = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
     launched = np.sort(rank.host_order[call[call >= 0]], kind="stable")
     after = np.searchsorted(launched, place, side="right")
-    is_none: Mask = np.searchsorted(launched, until, side="left") <= after
-    return is_none
+    return np.searchsorted(launched, until, side="left") <= after
 
 
 def _none_outstanding(
@@ -437,5 +436,4 @@ def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
     end[1:] = np.where(stream[1:] == stream[:-1], on_streams.end_ns[order][:-1], UNKNOWN)
     by_index = np.argsort(index)
     place = np.searchsorted(index, ready.index[operations], sorter=by_index)
-    before: Int64 = end[by_index[place]] if len(order) else np.empty(0, np.int64)
-    return before
+    return end[by_index[place]] if len(order) else np.empty(0, np.int64)

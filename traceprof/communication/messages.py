@@ -202,7 +202,10 @@ def _facts(calls: CommunicationCalls, operation: Int64, launch: Int64, num_devic
     has_fitting = np.bincount(kernel[fits], minlength=num) > 0
     keep = fits | ~has_fitting[kernel]
     kernel, call = kernel[keep], call[keep]
-    is_alone = _num_alike(launch, kind) == 1
+    _, alike, num_alike = np.unique(
+        launch * (len(OPERATIONS) + 1) + kind, return_inverse=True, return_counts=True
+    )
+    is_alone = num_alike[alike.reshape(-1)] == 1
     pairs = _Pairs(kernel, call, num)
     is_exchange = kind == _EXCHANGE
     receives = calls.operation == OPERATIONS.index("Recv")
@@ -258,13 +261,6 @@ class _Pairs:
         return result
 
 
-def _num_alike(launch: Int64, kind: Int64) -> Int64:
-    keys = launch * (len(OPERATIONS) + 1) + kind
-    _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
-    alike: Int64 = count[inverse.reshape(-1)]
-    return alike
-
-
 def _has_unnamed_calls(
     calls: CommunicationCalls, launch: Int64, kind: Int64, call_kind: Int64
 ) -> Mask:
@@ -277,8 +273,7 @@ def _has_unnamed_calls(
     np.bitwise_or.at(
         of_calls, within, np.where(call_kind == _ANY, 0, 1 << call_kind)[calls.members]
     )
-    strangers: Mask = ((of_calls & ~of_kernels) != 0)[launch]
-    return strangers
+    return ((of_calls & ~of_kernels) != 0)[launch]
 
 
 def _kinds(operation: Int64) -> Int64:

@@ -183,8 +183,7 @@ def _is_of(rank: Rank, device: Int64) -> Mask:
     """Return which rows are of the rank's device; all if its process has no other."""
     if rank.num_devices <= 1:
         return np.ones(len(device), np.bool_)
-    is_of: Mask = device == rank.key.device
-    return is_of
+    return device == rank.key.device
 
 
 def _calls_of(rank: Rank, correlation: Int64) -> Int64:
@@ -511,8 +510,7 @@ def compute_streams(rank: Rank) -> Int64:
     communicating, others = packed.counted(rank.is_communication_kernel)
     count_of = dict(zip(communicating.tolist(), others.tolist(), strict=True))
     computing = count - np.array([count_of.get(stream, 0) for stream in streams.tolist()], np.int64)
-    chosen: Int64 = streams[computing > COMPUTE_SHARE * count]
-    return chosen
+    return streams[computing > COMPUTE_SHARE * count]
 
 
 def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tuple[Evidence, ...]:

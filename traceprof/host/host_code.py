@@ -285,12 +285,15 @@ _RANGES: WeakKeyDictionary[Trace, HostRanges] = WeakKeyDictionary()
 def host_ranges(trace: Trace) -> HostRanges:
     """Return the ranges of the threads of a report's processes with GPU work."""
     if trace not in _RANGES:
-        processes = sorted({key.process for key in trace.operations})
-        ends = {
-            thread: run
-            for process in processes
-            for thread, run in _ends_in_process(trace, process).items()
-        }
+        ends: dict[int, Runs] = {}
+        for process in sorted({key.process for key in trace.operations}):
+            calls = trace.api_calls(process)
+            if calls is None or not len(calls):
+                continue
+            time, by = trace.range_ends(process)
+            for thread in calls.packed_thread.distinct.tolist():
+                if len(ended := time[by == thread]):
+                    ends[thread] = runs_of(ended, ended)
         _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), ends)
     return _RANGES[trace]
 
@@ -314,15 +317,6 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
     if ends is None:
         return runs
     return runs_of(np.append(runs.start_ns, ends.start_ns), np.append(runs.end_ns, ends.end_ns))
-
-
-def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:
-    calls = trace.api_calls(process)
-    if calls is None or not len(calls):
-        return {}
-    time, by = trace.range_ends(process)
-    ended = {thread: time[by == thread] for thread in calls.packed_thread.distinct.tolist()}
-    return {thread: runs_of(ends, ends) for thread, ends in ended.items() if len(ends)}
 
 
 _ADDRESS = lazy(r" at 0x[0-9a-fA-F]+")

@@ -249,7 +249,10 @@ def _explain(rank: Rank) -> IdleCauses:
         pieces = known.split(group, launching, is_batch[rows])
         for cause, piece in pieces.items():
             parts[cause].append(piece)
-        spans += _attributable(pieces)
+        stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
+        short = stretches.length_ns <= MAX_STRETCH_NS
+        spans.append(pieces[IdleCause.LAUNCH_BOUND])
+        spans.append(Intervals(stretches.start_ns[short], stretches.end_ns[short]))
         is_held = until[rows] < late.end_ns[rows]
         queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
         for cause, piece in known.split_queued(queued).items():
@@ -302,13 +305,6 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
         SyncIdle(nothing, nothing, nothing),
         AttributableIdle(intervals.empty(), nothing, NO_SYNC_COSTS, {}),
     )
-
-
-def _attributable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
-    stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
-    is_short = stretches.length_ns <= MAX_STRETCH_NS
-    short = Intervals(stretches.start_ns[is_short], stretches.end_ns[is_short])
-    return [pieces[IdleCause.LAUNCH_BOUND], short]
 
 
 class _ThreadPair:

@@ -363,5 +363,4 @@ def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
     before = launches[np.searchsorted(launches, time_ns) - 1]
     after = launches[np.searchsorted(launches, time_ns, side="right")]
     num_before = np.searchsorted(limits, before, side="right")
-    is_between: Mask = np.searchsorted(limits, after, side="right") > num_before
-    return is_between
+    return np.searchsorted(limits, after, side="right") > num_before

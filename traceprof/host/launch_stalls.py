@@ -190,8 +190,7 @@ class LaunchQueue(Record, frozen=True, eq=False):
     def device(self) -> Int64:
         """The device that each launch was for, -1 if it was not recorded, int64[n]."""
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
-        device: Int64 = devices[self.launches.stream]
-        return device
+        return devices[self.launches.stream]
 
 
 def _called(queue: LaunchQueue) -> Int64:
@@ -454,8 +453,7 @@ def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
     before = ends[np.maximum(stop - 1, 0)]
     after = ends[np.minimum(stop, len(ends) - 1)]
     away = np.minimum(np.abs(returned - before), np.abs(after - returned))
-    close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MAX_ENDING)
-    return close
+    return (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MAX_ENDING)
 
 
 def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None, Mask]:

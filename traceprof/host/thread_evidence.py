@@ -209,8 +209,7 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
         if key != rank.key:
             operations.release()
     first: Int64 = np.concatenate([np.empty(0, np.int64), *groups])
-    long_calls: Int64 = first[is_long[first]]
-    return long_calls
+    return first[is_long[first]]
 
 
 def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
-from traceprof.analyses.steps import compute_ns, counted_steps, slowest_rank, step_ns
+from traceprof.analyses.steps import counted_steps, mean_ns, slowest_rank, step_ns
 from traceprof.analyses.verdict.phases import name_of_counted_phase
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import IdleCause, why_unknown
@@ -408,7 +408,7 @@ class CheckedReplay(Record, frozen=True):
         """
         if assumption.changes_run:
             return 0.0, 0.0
-        covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
+        covered_ns = mean_ns(slowest_rank(self.analysis.measured.of(breakdown)), "compute_ns")
         share, sums, covered = self.share_by_begin, [], []
         parts = [part for part in self.graph.remaining if len(part.stream_ns[0]) == len(share)]
         for reading in (place, *self.others[place]):

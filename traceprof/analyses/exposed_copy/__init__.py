@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.exposed_copy.attribution import CopyOwners
-    from traceprof.intervals import Int32, Int64, Mask
+    from traceprof.intervals import Int32, Int64
     from traceprof.run.rank import Rank, Window
 
 _SHARDED = (PlaceKind.FSDP, PlaceKind.DEEPSPEED)
@@ -58,7 +58,9 @@ class CopyPart(Record, frozen=True):
 
 def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
     """Return the exposed copies by kind, the longest exposed first."""
-    is_gradient = _are_gradients(rank, owners)
+    is_gradient = owners.direction == DIRECTIONS.index("d2d")
+    if is_gradient.any():
+        is_gradient &= is_in(owners.copy, gradient_copies(rank))
     known, at = places(rank), _places(rank, owners)
     is_sharded = np.array([*(kind in _SHARDED for kind in known.kinds), False], np.bool_)
     is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
@@ -98,13 +100,6 @@ def _places(rank: Rank, owners: CopyOwners) -> Int32:
     call[is_memset] = memsets[owners.copy[is_memset]]
     call[~is_memset] = copies[owners.copy[~is_memset]]
     return places_of_calls(rank, call)
-
-
-def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
-    is_gradient: Mask = owners.direction == DIRECTIONS.index("d2d")
-    if is_gradient.any():
-        is_gradient &= is_in(owners.copy, gradient_copies(rank))
-    return is_gradient
 
 
 def _evidence(

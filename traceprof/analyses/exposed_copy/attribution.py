@@ -290,8 +290,7 @@ class _Between:
             return np.zeros(len(launch), np.bool_)
         begun = num_before(ranges.start_ns, launch, "right")
         ended = num_before(np.sort(ranges.end_ns), launch, "right")
-        inside: Mask = begun > ended
-        return inside
+        return begun > ended
 
     def _optimizer_launches(self) -> Int64:
         """Return until when launches matter in each step, -1 if no optimizer kernel follows."""
@@ -356,5 +355,4 @@ def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) ->
     sizes = np.sort(rank.operations.copies.bytes[rows], axis=1)
     if (sizes != sizes[0]).any():
         return _NOTHING
-    gradients: Int64 = np.sort(rows.ravel())
-    return gradients
+    return np.sort(rows.ravel())

@@ -181,7 +181,12 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
                 (code.line, code.lines),
             )
         ]
-        flops = _flops(code, _multiplies(rank, ids).take(which), length)
+        is_matrix = [
+            kernel_kind(name, communicates=id_ in rank.communication_operations).category
+            in MAIN_COMPUTE
+            for id_, name in ((id_, rank.kernel_names[id_]) for id_ in ids.tolist())
+        ]
+        flops = _flops(code, np.array(is_matrix, np.bool_).take(which), length)
         most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
         most.append(_by_name(*_moved(code, length), which, len(ids)))
     most.append(_most(which, at, length, len(ids), ranges))
@@ -221,14 +226,6 @@ class _Flops(Record, frozen=True):
     is_matrix: Mask  # bool[n], whether one multiplies matrices, by its name
     values: npt.NDArray[np.float64]  # float64[n], 0 if they are not known
     are_known: Mask  # bool[n]; of an operator that multiplies matrices not those of other kernels
-
-
-def _multiplies(rank: Rank, ids: Int64) -> Mask:
-    kinds = [
-        kernel_kind(rank.kernel_names[id_], communicates=id_ in rank.communication_operations)
-        for id_ in ids.tolist()
-    ]
-    return np.array([kind.category in MAIN_COMPUTE for kind in kinds], np.bool_)
 
 
 def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
@@ -285,8 +282,7 @@ def _in_steps(
 
     def within(times_ns: Int64) -> Mask:
         step = num_before(steps.start_ns, times_ns, "right") - 1
-        inside: Mask = (step >= 0) & (times_ns < steps.end_ns.take(np.maximum(step, 0)))
-        return inside
+        return (step >= 0) & (times_ns < steps.end_ns.take(np.maximum(step, 0)))
 
     if within(rank.operations.graphs.start_ns).any():
         return _UNCOUNTED

@@ -93,8 +93,7 @@ class ClippedSamples(Record, frozen=True):
 
     def inside(self, covered: Intervals) -> Mask:
         """Return which samples lie wholly inside the covered time."""
-        mask: Mask = intervals.covered_within(covered, self.start_ns, self.end_ns) == self.length_ns
-        return mask
+        return intervals.covered_within(covered, self.start_ns, self.end_ns) == self.length_ns
 
 
 MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
@@ -189,12 +188,13 @@ def sampled(rank: Rank, window: Window) -> list[ClippedSamples]:
 
 def link_samples(rank: Rank) -> list[LinkSamples]:
     """Return the samples of the links of a rank's GPU; of the machine's NICs for its first rank."""
-    counters = rank.trace.counters
-    gpu = None if rank.device is None else counters.gpu_of_rank.get(rank.key)
+    trace, counters = rank.trace, rank.trace.counters
+    if rank.device is None:  # a rank with a GPU reports the NICs of the machine
+        return []
+    gpu = counters.gpu_of_rank.get(rank.key)
     samples = [] if gpu is None else list(counters.by_gpu.get(gpu, ()))
-    if counters.network and _is_first(rank):
-        samples += counters.network
-    return samples
+    first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
+    return [*samples, *counters.network] if first == rank.key else samples
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
@@ -231,15 +231,6 @@ def _beside(result: LinkCountersResult) -> list[str]:
         for use in result.uses
         if use.link == "network" and use.peak_gb_per_s is None and use.gb_per_s is not None
     ][:1]
-
-
-def _is_first(rank: Rank) -> bool:
-    """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
-    trace = rank.trace
-    if rank.device is None:  # a rank with a GPU reports the NICs of the machine
-        return False
-    first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
-    return first == rank.key
 
 
 def _counter_use(series: ClippedSamples, communication: Intervals, peaks: Peaks) -> CounterUse:

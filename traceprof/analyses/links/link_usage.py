@@ -49,8 +49,7 @@ def exposed_copies(rank: Rank, chosen: Int64, window: Window) -> Intervals:
 
 def is_device_memory(memory: Int64) -> Mask:
     """Return which kinds of memory are the GPU's own, bool[n]."""
-    mask: Mask = is_in(memory, np.array(DEVICE_MEMORY, np.int64))
-    return mask
+    return is_in(memory, np.array(DEVICE_MEMORY, np.int64))
 
 
 def is_staged(copies: Copies) -> Mask:
@@ -66,8 +65,7 @@ def is_staged(copies: Copies) -> Mask:
 
 def is_to_host(copies: Copies) -> Mask:
     """Return which copies go to the host, bool[copies]."""
-    mask: Mask = is_in(copies.kind, _KINDS_BY_DIRECTION["d2h"])
-    return mask
+    return is_in(copies.kind, _KINDS_BY_DIRECTION["d2h"])
 
 
 Link = Annotated[str, f.one_of("nvlink", "pcie", "network")]

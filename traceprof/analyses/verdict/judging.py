@@ -144,7 +144,10 @@ def _judged(
 ) -> list[Finding | NotApplicable]:
     """Return the claims about single ranks, then those about the run."""
     if not measured.run.ranks:
-        return _nothing_to_judge(measured.run)
+        how = measured.run.how_to_collect(Part.GPU_OPERATIONS)
+        how = f"{how} (and see `traceprof info` for what it does hold)"
+        reason = "no report holds a GPU operation"
+        return [NotApplicable(id_, reason, how) for id_ in FINDING_IDS]
     return [claim for analysis in analyses for claim in analysis.judge(measured)]
 
 
@@ -174,19 +177,6 @@ def _parts_of_periods(
             num_periods, num = max(parts[rank] for rank in ranks)
             notes.append((report, f"{ranks_text(ranks)}: {about_part(num, num_periods)}"))
     return notes
-
-
-def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:
-    """Say that nothing can be judged where no report holds anything of a rank."""
-    return [
-        NotApplicable(
-            id_,
-            "no report holds a GPU operation",
-            f"{run.how_to_collect(Part.GPU_OPERATIONS)} (and see `traceprof info` for what it does"
-            " hold)",
-        )
-        for id_ in FINDING_IDS
-    ]
 
 
 def _said_once(

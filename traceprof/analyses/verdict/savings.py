@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps import compute_ns, counted_steps, step_ns
+from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
 from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
     from traceprof.findings import Finding
 
@@ -148,15 +148,19 @@ def within_reach(
     A finding that leaves kernels as they are gains at most the part of a step on its rank that is
     not compute.
     """
-    rest = {result.rank: round(step_ns(result) - compute_ns(result)) for result in breakdowns}
+    rest = {result.rank: _beyond_compute_ns(result) for result in breakdowns}
     return tuple(
         finding
         if finding.saving is None
         or finding.rank not in rest
         or FINDINGS[finding.id].changes_kernels
-        else replace(finding, saving=_at_most(finding.saving, max(rest[finding.rank], 0)))
+        else replace(finding, saving=_at_most(finding.saving, rest[finding.rank]))
         for finding in findings
     )
+
+
+def _beyond_compute_ns(result: BreakdownResult) -> int:
+    return max(round(step_ns(result) - mean_ns(result, "compute_ns")), 0)
 
 
 def _at_most(saving: Saving, most_ns: int) -> Saving:
@@ -180,19 +184,9 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) ->
         return finding.saving.high_ns or 0
     part = FINDINGS[finding.id].part
     if part is not None:
-        return _mean_ns(breakdown, _MEASURES[part])
+        return mean_ns(breakdown, _MEASURES[part])
     # At most all of the impact lies in steady steps.
-    return max(finding.impact_ns - elsewhere_ns, 0) / len(_steps(breakdown))
-
-
-def _steps(breakdown: BreakdownResult) -> list[Measures]:
-    return [step.measures for step in counted_steps(breakdown)] or [breakdown.judged]
-
-
-def _mean_ns(breakdown: BreakdownResult, measure: str) -> float:
-    steps = _steps(breakdown)
-    total: int = sum(getattr(step, measure) for step in steps)
-    return total / len(steps)
+    return max(finding.impact_ns - elsewhere_ns, 0) / max(len(counted_steps(breakdown)), 1)
 
 
 def _waits_ns(
@@ -207,8 +201,8 @@ def _waits_ns(
     """
     if not any(rank.has_peer_copies for rank in slowdowns):
         return 0
-    others = sum(_mean_ns(rank, "communication_ns") for rank in breakdowns if rank is not breakdown)
-    return min(_mean_ns(breakdown, "idle_ns"), others)
+    others = sum(mean_ns(rank, "communication_ns") for rank in breakdowns if rank is not breakdown)
+    return min(mean_ns(breakdown, "idle_ns"), others)
 
 
 def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, why: str) -> Saving:
@@ -216,7 +210,7 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, 
         return Saving.unknown(f"the time of rank {finding.rank} was not measured")
     most = [ceil((1 + RESOLUTION) * goes_ns), step_ns(breakdown)]
     if finding.part_of is not None:  # a wait: nearly all of it is in another finding, none computes
-        most.append(max(round(step_ns(breakdown) - compute_ns(breakdown)), 0))
+        most.append(_beyond_compute_ns(breakdown))
     limited_by = None if finding.saving is None else finding.saving.limited_by
     if limited_by is not None:
         why = f"no replay can remove it: the limit is {limited_by}"

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
-from traceprof.analyses.steps import counted_steps
+from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
 from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
@@ -26,7 +26,7 @@ from traceprof.units import between, counted, duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.completeness import Losses
@@ -136,9 +136,11 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     causes = headline.causes
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
-        if not headline.breakdown.has_gpu and (idle := _idle_host(headline)):
+        idle = _share_of_mean(headline.breakdown, "idle_ns")
+        if not headline.breakdown.has_gpu and idle >= _MIN_IDLE:
             record = analysis.run.how_to_collect(Part.GPU_OPERATIONS)
-            problem = f"No GPU operation was recorded, and {idle} of the {kind} lie in no range of"
+            share_of = f"{percent(idle)} of the {kind}"
+            problem = f"No GPU operation was recorded, and {share_of} lie in no range of"
             return ThreeLines(
                 f"{problem} compute or communication.", f"Record them, too: {record}", None, trust
             )
@@ -176,20 +178,16 @@ def _unjudged(analysis: RunResult) -> ThreeLines | None:
     lost = lost_lines(analysis.completeness)
     if lost:
         return ThreeLines(lost[0], "Record fewer steps at a time, and again", None, None)
-    if _has_one_operation(analysis):
+    wholes = [result.whole for result in analysis.breakdown if result.has_gpu]
+    num = sum(part.num_kernels + part.num_communication + part.num_copies for part in wholes)
+    categories = {part.category for of_rank in analysis.compute for part in of_rank.parts}
+    if num == 1 and GRAPH not in categories:
         return ThreeLines(_ONE_OPERATION, "Record some steps of the work", None, None)
     return None
 
 
 _ONE_OPERATION = "Nothing can be judged from a single GPU operation."
 _NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
-
-
-def _has_one_operation(analysis: RunResult) -> bool:
-    wholes = [result.whole for result in analysis.breakdown if result.has_gpu]
-    num = sum(part.num_kernels + part.num_communication + part.num_copies for part in wholes)
-    graphs = (part for of_rank in analysis.compute for part in of_rank.parts)
-    return num == 1 and not any(part.category == GRAPH for part in graphs)
 
 
 def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
@@ -213,16 +211,8 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
     return [f"The recording is incomplete: {lacks}. {lost}."]
 
 
-def _idle_host(headline: Headline) -> str | None:
-    """Return the share of a step that no range of a host covers; None under 3 %."""
-    mean = _mean(headline.breakdown)
-    idle = share(mean.idle_ns, mean.window_ns)
-    return percent(idle) if idle >= _MIN_IDLE else None
-
-
 def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
-    part = _mean(headline.breakdown)
-    compute = percent(share(part.compute_ns, part.window_ns))
+    compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
     computes = f"compute takes {compute} of the {kind}"
     worst = max(headline.worst, key=lambda finding: finding.impact_fraction, default=None)
     if not causes and worst is not None and worst.severity > Severity.INFO:
@@ -241,24 +231,8 @@ def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
     return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first{where}."
 
 
-class _MeanStep(Struct, frozen=True):
-    """The mean counted step of a rank, or all that is judged."""
-
-    window_ns: int
-    compute_ns: int
-    idle_ns: int
-    exposed_communication_ns: int
-    exposed_copy_ns: int
-
-
-def _mean(result: BreakdownResult) -> _MeanStep:
-    steps: list[Measures] = [step.measures for step in counted_steps(result)] or [result.judged]
-    return _MeanStep(
-        *(
-            round(sum(getattr(step, name) for step in steps) / len(steps))
-            for name in _MeanStep.__struct_fields__
-        )
-    )
+def _share_of_mean(result: BreakdownResult, measure: str) -> float:
+    return share(round(mean_ns(result, measure)), step_ns(result))
 
 
 _PARTS = {
@@ -273,12 +247,11 @@ def share_of_step(finding: Finding, breakdowns: Sequence[BreakdownResult]) -> fl
     result = next((one for one in breakdowns if one.rank == finding.rank), None)
     if result is None or not counted_steps(result):
         return finding.impact_fraction
-    mean = _mean(result)
     if finding.id in _PARTS:
-        return share(getattr(mean, _PARTS[finding.id]), mean.window_ns)
+        return _share_of_mean(result, _PARTS[finding.id])
     per_step = finding.metrics.get("per_step_ns")
     if isinstance(per_step, int):
-        return min(share(per_step, mean.window_ns), 1.0)
+        return min(share(per_step, step_ns(result)), 1.0)
     return finding.impact_fraction
 
 
