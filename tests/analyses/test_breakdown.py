@@ -96,9 +96,6 @@ def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
     assert [(rank.pid, rank.rank) for rank in ranks] == [(2, 3), (1, 7)]
 
 
-# -- steps ----------------------------------------------------------------------------------------
-
-
 def three_steps() -> TraceBuilder:
     """Launch two kernels in each of three steps; the GPU runs 100 ns late, and once more after."""
     builder = TraceBuilder()
@@ -289,9 +286,6 @@ def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None
         )  # fmt: skip
     rows = assert_agreement(builder.shuffled(1).write(tmp_path))
     assert [len(row[3]) for row in rows] == [20, 20]
-
-
-# -- findings -------------------------------------------------------------------------------------
 
 
 def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:

@@ -141,9 +141,6 @@ def test_a_window_counts_what_starts_in_it(tmp_path: Path) -> None:
     assert use.count == 1
 
 
-# -- latency --------------------------------------------------------------------------------------
-
-
 def modelled(sizes: list[int], latency: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
     return np.array(sizes), np.array([latency + round(size / rate) for size in sizes])
 

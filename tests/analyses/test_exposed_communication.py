@@ -64,9 +64,6 @@ def judged(builder: TraceBuilder, tmp_path: Path) -> Finding:
     return finding(builder.write(tmp_path))
 
 
-# -- each reason, by hand -------------------------------------------------------------------------
-
-
 def test_input_that_came_late(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 60 * MS, TORCH, launch=(0, 1))
     builder.kernel(60 * MS, 80 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
@@ -257,9 +254,6 @@ def test_results_that_are_read_too_early_leave_all_unknown(tmp_path: Path) -> No
     assert "clocks of GPU and host disagree" in found.advice[0]
 
 
-# -- who was waited for ---------------------------------------------------------------------------
-
-
 def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
     for index in range(3):
         at = index * 100 * MS
@@ -357,9 +351,6 @@ def test_waits_that_clocks_cannot_tell(
     assert waiting.last[-1] == (-1 if known is None else 9)
     none = operations.waiting_by(RankWaits(*[np.empty(0, np.int64)] * 4), (4, 9))
     assert none.why_unknown == UNMATCHED
-
-
-# -- against the reference ------------------------------------------------------------------------
 
 
 def assert_agreement(path: Path, window: Window | None = None) -> None:

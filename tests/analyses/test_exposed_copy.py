@@ -81,9 +81,6 @@ def test_agreement_on_samples(sample: Path) -> None:
     assert assert_agreement(sample)
 
 
-# -- generated exports ----------------------------------------------------------------------------
-
-
 @st.composite
 def exports(draw: st.DrawFn) -> TraceBuilder:
     """Generate operations of all kinds that overlap, touch, and begin together."""
@@ -195,9 +192,6 @@ def test_most_generated_steps_have_gradients_or_none(tmp_path: Path) -> None:
         (found,) = prepare(builder.write(tmp_path / f"{seed}.sqlite")).values()
         have.append(bool(found.gradients))
     assert 8 < sum(have) < 32, sum(have)
-
-
-# -- what is said ---------------------------------------------------------------------------------
 
 
 def findings_of(path: Path, window: tuple[int, int] | None = None) -> list[Finding]:
@@ -353,9 +347,6 @@ def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
     assert pageable.impact_ns == 80
     assert pageable.metrics["exposed_copy_ns"] == copies.metrics.pageable_ns == 50
     assert pageable.title.endswith("80 ns, 50 ns of it in exposed-copy, too")
-
-
-# -- known answers --------------------------------------------------------------------------------
 
 
 def test_gradient_copies_are_named_on_four_a100(traces: Path) -> None:

@@ -34,9 +34,6 @@ def judged(*paths: Path) -> list[Finding]:
     return [finding for finding in closed_analysis(*paths).findings if finding.id == ID]
 
 
-# -- planted stalls -------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_after(1, PROGRAMS))
 def test_planted_stalls(name: str, tmp_path: Path) -> None:
@@ -109,9 +106,6 @@ def false_alarms(num_runs: int, folder: Path) -> list[Finding]:
 @few_and_many(1, 500)
 def test_healthy_runs_have_no_stalls(num_examples: int, tmp_path: Path) -> None:
     assert false_alarms(num_examples, tmp_path) == []
-
-
-# -- by hand --------------------------------------------------------------------------------------
 
 
 def launched(trace: TraceBuilder, *, num: int = 40, stalled: int = 20, tid: int = 1000) -> None:

@@ -93,9 +93,6 @@ def test_until_the_last_rank_has_come_a_rank_waits(name: str) -> None:
     assert sorted(found) == ([0, 1] if name == "late-allreduce" else [])
 
 
-# -- what counts ----------------------------------------------------------------------------------
-
-
 def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
     # compute  |0      600|             |900 990|
     # nccl                  |610    880|
@@ -149,9 +146,6 @@ def test_late_is_after_nine_tenths_of_the_compute(
     assert result.steps.is_late.tolist() == [is_late] * 3
 
 
-# -- judgement ------------------------------------------------------------------------------------
-
-
 def test_most_steps_must_be_late(tmp_path: Path) -> None:
     builder = steps_of([(610, 880)], num=3)  # two of which are judged
     for step in (3, 4):
@@ -190,9 +184,6 @@ def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
     assert_missing(judged(builder.write(tmp_path)), why, how)
-
-
-# -- generated, simulated and real exports --------------------------------------------------------
 
 
 @pytest.mark.slow

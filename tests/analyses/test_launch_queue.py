@@ -97,9 +97,6 @@ def assert_agrees(
     return expected
 
 
-# -- real exports ---------------------------------------------------------------------------------
-
-
 def test_every_real_export_agrees_with_the_reference(real_trace: Path) -> None:
     processes = read(real_trace)  # once: that takes far longer than to look at a window
     for answer in assert_agrees(real_trace, processes):
@@ -169,9 +166,6 @@ def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
     assert only_finding(launch_queue.findings(result)).severity is Severity.INFO
 
 
-# -- simulated ones -------------------------------------------------------------------------------
-
-
 @pytest.mark.all_samples
 @pytest.mark.parametrize(
     "sample",
@@ -192,9 +186,6 @@ def test_samples_agree_with_the_reference_and_cost_what_the_model_says(sample: P
         if expected["id"] == "launch-queue-stall" and late_ns is not None:
             assert found[expected["rank"]].impact_ns == pytest.approx(late_ns, rel=0.001)
             assert (found[expected["rank"]].severity > Severity.INFO) == (late_ns > 0)
-
-
-# -- planted ones ---------------------------------------------------------------------------------
 
 
 def planted(

@@ -231,9 +231,6 @@ def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:
     assert result(builder, tmp_path).metrics.num_on_compute_stream == 0
 
 
-# -- the reference ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
 def test_samples_agree_with_the_reference(sample: Path) -> None:
     assert_agreement(sample, has_labels=True)

@@ -79,9 +79,6 @@ def run_of(*, alone: int = 100, beside: int = 150, times: int = 30, gap: int = 0
     return builder.kernel(times * (alone + gap), time, NCCL, stream=20, grid=(24, 1, 1))
 
 
-# -- what counts ----------------------------------------------------------------------------------
-
-
 def test_touching_communication_leaves_a_kernel_alone(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(100, 200, NCCL, stream=20)
     (result,) = assert_agreement(builder.kernel(0, 100).kernel(200, 300).write(tmp_path))
@@ -151,9 +148,6 @@ def test_other_processes_on_the_same_gpu_disturb(
     assert other.num_beside == 0
 
 
-# -- places in a step -----------------------------------------------------------------------------
-
-
 def steps_of(*kernels: tuple[int, int, bool], num_steps: int = 8) -> TraceBuilder:
     """Run kernels of one name and grid in every step: length, longer by, beside an all-reduce.
 
@@ -198,9 +192,6 @@ def test_what_never_ran_alone_at_its_place_is_assumed_to_be_like_others(tmp_path
     assert checked in finding.title
 
 
-# -- impact ---------------------------------------------------------------------------------------
-
-
 def test_operations_that_never_ran_alone_may_cost_all_of_their_time_beside(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number, begin in enumerate(range(0, 8000, 1000)):
@@ -239,9 +230,6 @@ def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> Non
         builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
     missing = only_gap(judged(builder.write(tmp_path)))
     assert "60 ran beside other compute" in missing.reason
-
-
-# -- judgement ------------------------------------------------------------------------------------
 
 
 def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
@@ -320,9 +308,6 @@ def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
     assert_missing(judged(builder.write(tmp_path)), why, how)
-
-
-# -- generated, simulated and real exports --------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -59,9 +59,6 @@ def test_peer_access_is_no_detour() -> None:
     assert judged(SAMPLE_FOLDER / "peer-copies.sqlite") == []
 
 
-# -- through the host -----------------------------------------------------------------------------
-
-
 def staged(
     builder: TraceBuilder, start: int, correlation: int, source: int = 0, target: int = 1
 ) -> TraceBuilder:
@@ -132,9 +129,6 @@ def test_random_legs(tmp_path: Path) -> None:
             builder.memcpy(start, start + 50, rng.choice(["HtoD", "DtoH", "PtoP"]))
             builder.kernel(start, start + rng.randrange(100), device=rng.randrange(3))
         assert_agreement(builder.write(tmp_path / f"{seed}.sqlite"))
-
-
-# -- NCCL against copies --------------------------------------------------------------------------
 
 
 def sending(durations: list[int], label: str = "send dst=1 bytes=4194304") -> TraceBuilder:

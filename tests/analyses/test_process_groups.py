@@ -35,9 +35,6 @@ def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[Operatio
     return list(result.collectives[0].uses)
 
 
-# -- rows -----------------------------------------------------------------------------------------
-
-
 def test_operations_by_group_and_kind(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for seq in range(3):
@@ -152,9 +149,6 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
         collectives.process_groups(rank, rank.window)
 
 
-# -- buckets --------------------------------------------------------------------------------------
-
-
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
     return list(closed_analysis(builder.write(tmp_path)).result.buckets[0].uses)
 
@@ -195,9 +189,6 @@ def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
         assert gradient_buckets.run(rank, Window(0, 9)).uses == ()
 
 
-# -- groups at once -------------------------------------------------------------------------------
-
-
 def machine(rows: list[tuple[int, int, int]]) -> MachineOperations:
     start, end, group = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     zeros = np.zeros(len(rows), np.int64)
@@ -235,9 +226,6 @@ def test_groups_at_once_by_counting_nanoseconds() -> None:
         seen = [len({g for a, b, g in rows if a <= t < b}) for t in range(start, end)]
         expected.append(round(sum(seen) / len(seen)))
     assert groups_at_once(machine(rows)).tolist() == expected
-
-
-# -- what it costs --------------------------------------------------------------------------------
 
 
 def pairs(

@@ -127,9 +127,6 @@ def test_only_clocks_that_were_not_sampled_are_to_be_recorded() -> None:
     assert advice(CHANGING, "HOW") == ADVICE[CHANGING]
 
 
-# -- stragglers -----------------------------------------------------------------------------------
-
-
 def test_a_straggler_has_the_numbers_of_its_uneven_kernels() -> None:
     analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
     (late,) = (finding for finding in analysis.findings if finding.id == "straggler")
@@ -156,9 +153,6 @@ def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
         recorded(ranks.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")
     )
     assert not any("straggler" in text for _, text in analysis.notes)
-
-
-# -- clocks ---------------------------------------------------------------------------------------
 
 
 def test_clocks_are_read_without_those_that_overflowed() -> None:

@@ -14,8 +14,6 @@ from traceprof.analyses.links import link_usage
 from traceprof.findings import NotApplicable, Severity
 from traceprof.run.opening import Window
 
-# -- copies ---------------------------------------------------------------------------------------
-
 
 def copying(size: int, nanoseconds: int, **how: Any) -> TraceBuilder:
     """Return a kernel, then a copy that nothing hides, then a kernel."""
