@@ -39,7 +39,7 @@ from sample_traces.simulator.machine import (
     Process,
 )
 from sample_traces.simulator.nsight_writer import NsightWriter
-from sample_traces.simulator.truth import check_at_least, new_truth, write_truth
+from sample_traces.simulator.truth import write_truth
 from traceprof import labels
 from traceprof.trace.nsight import schema
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from sample_traces.simulator.kernels import Kernel
     from traceprof.intervals import Float64, Int64
 
-
-# Fewer do not suffice for all phases and two gradient buckets.
-MIN_KERNELS_PER_STEP = 20
 
 _BUCKET_BYTES = 25 << 20  # DDP's bucket_cap_mb
 _LAST_BUCKET_BYTES = 14 << 20  # the rest of the model
@@ -508,23 +505,14 @@ def simulate_ddp(
         gpus: number of ranks.
         steps: number of training steps. Of many kernels only the first steps are simulated, and
             the last four of these are repeated.
-        kernels_per_step: kernels of one rank in one step, including NCCL's; the launch queue of a
-            real host holds a thousand at most.
+        kernels_per_step: kernels of one rank in one step, including NCCL's: at least 20, for all
+            phases and two gradient buckets; the launch queue of a real host holds a thousand.
         seed: of the jitter. The same arguments make the same export.
 
     Returns:
         The path of the truth: the arguments, and `breakdown` and `steps` as
         `traceprof analyze --format json` must find them, exactly.
-
-    Raises:
-        UsageError: an argument is out of range, or one of the files exists already.
-        TraceFileError: the disk is full.
     """
-    check_at_least("gpus", gpus, 1)
-    check_at_least("steps", steps, 1)
-    check_at_least("kernels per step", kernels_per_step, MIN_KERNELS_PER_STEP)
-    check_at_least("seed", seed, 0)
-    truth_path = new_truth(path)
     arguments = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
     options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
     command = f"python -m sample_traces.simulator ddp {options}"
@@ -538,4 +526,6 @@ def simulate_ddp(
         if repetitions:
             calls = _step_calls(kernels_per_step, gpus, is_first_step=False)
             period = _repeat(writer, result, repetitions, len(calls), kernels_per_step)
-    return write_truth(truth_path, "ddp", arguments, _truth(result, repetitions, period))
+    return write_truth(
+        path.with_suffix(".truth.json"), "ddp", arguments, _truth(result, repetitions, period)
+    )

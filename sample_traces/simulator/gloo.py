@@ -20,7 +20,7 @@ from sample_traces.simulator.event_model.program_writer import US, CpuProgram
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import Machine
 from sample_traces.simulator.nsight_writer import NsightWriter
-from sample_traces.simulator.truth import check_at_least, new_truth, write_truth
+from sample_traces.simulator.truth import write_truth
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ _STAGGER_NS = 20 * US  # the pairs do not begin together
 _JITTER = 0.02
 _NUM_CORES = 2
 _THREADS = ("python", "pt_gloo_runloop", "pt_gloo_runloop", "gloo_tcp_loop")
-_MIN_OPERATIONS = 25  # the median of fewer means nothing
 
 
 def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int = 0) -> Path:
@@ -50,21 +49,14 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
     Args:
         path: the export to write, such as `gloo.sqlite`; the truth goes to `gloo.truth.json`.
         pairs: of ranks, and steps; one more pair works in each step.
-        operations: small all-reduces of each pair in each step.
+        operations: small all-reduces of each pair in each step; the median of fewer than 25 means
+            nothing.
         seed: of the jitter. The same arguments make the same export.
 
     Returns:
         The path of the truth: the arguments, `breakdown` and `steps` as `traceprof analyze --format
         json` must find them, exactly, and `findings` with their metrics.
-
-    Raises:
-        UsageError: an argument is out of range, or one of the files exists already.
-        TraceFileError: the disk is full.
     """
-    check_at_least("pairs", pairs, 1)
-    check_at_least("operations", operations, _MIN_OPERATIONS)
-    check_at_least("seed", seed, 0)
-    truth_path = new_truth(path)
     arguments = {"pairs": pairs, "operations": operations, "seed": seed}
     options = " ".join(f"--{name} {value}" for name, value in arguments.items())
     simulation = Simulation(range_cost_ns=0)
@@ -86,7 +78,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
         "findings": _findings(ranges, operations),
         "silent": [] if pairs > 1 else ["process-group-scaling"],
     }
-    return write_truth(truth_path, "gloo", arguments, facts)
+    return write_truth(path.with_suffix(".truth.json"), "gloo", arguments, facts)
 
 
 def _programs(pairs: int, operations: int, random: np.random.Generator) -> list[CpuProgram]:

@@ -10,17 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
-import tempfile
 from contextlib import ExitStack
 from itertools import repeat
 from operator import itemgetter
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sample_traces.simulator.truth import check_is_free
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto.records import COPY_KINDS, MEMORY_KINDS
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -29,7 +25,8 @@ from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.operations import Copies, Operations, RankKey
@@ -451,41 +448,8 @@ _COPY_NAMES: dict[int, str] = {kind: name for name, kind in COPY_KINDS.items()}
 _MEMORY_NAMES: dict[int, str] = {memory: name for name, memory in MEMORY_KINDS.items()}
 
 
-SUFFIXES = (".json", ".json.gz")
-"""Suffixes of traces of torch.profiler."""
-
-
-def simulate_into(path: Path, simulate: Callable[[Path], Path]) -> tuple[list[Path], Path]:
-    """Simulate a run, and write it in the format of the file's suffix.
-
-    Args:
-        path: the file. With several processes, a trace of torch.profiler is written for each of
-            them: `run.json` becomes `run-rank0.json`, `run-rank1.json`, …
-        simulate: writes an export to a path, and returns the path of the truth.
-
-    Returns:
-        The written files, and the truth beside them.
-
-    Raises:
-        UsageError: a file exists already, or the run cannot be simulated.
-        TraceFileError: the disk is full.
-    """
-    suffix = next((end for end in reversed(SUFFIXES) if path.name.endswith(end)), None)
-    if suffix is None:
-        return [path], simulate(path)
-    name = path.name.removesuffix(suffix)
-    truth = path.with_name(f"{name}.truth.json")
-    check_is_free(truth)
-    with tempfile.TemporaryDirectory(prefix="traceprof-simulated-") as folder:
-        export = Path(folder) / "run.sqlite"
-        answers = simulate(export)
-        written = write_traces(export, path.parent, name, suffix)
-        shutil.copyfile(answers, truth)
-    return written, truth
-
-
 def write_traces(
-    export: Path, folder: Path, name: str, suffix: str = SUFFIXES[0], *, with_waits: bool = True
+    export: Path, folder: Path, name: str, suffix: str = ".json", *, with_waits: bool = True
 ) -> list[Path]:
     """Write each process of a report as a trace.
 
@@ -493,14 +457,11 @@ def write_traces(
         export: the report.
         folder: of the traces.
         name: of a single trace; of several, each followed by its rank.
-        suffix: one of `SUFFIXES`.
+        suffix: `.json` or `.json.gz`.
         with_waits: whether waits are written, as with torch.profiler's `enable_cuda_sync_events`.
 
     Returns:
         The traces, in order of the processes.
-
-    Raises:
-        UsageError: one of them exists already.
     """
     trace = open_trace(export)
     try:
@@ -510,8 +471,6 @@ def write_traces(
             folder / (f"{name}-rank{rank}{suffix}" if len(processes) > 1 else f"{name}{suffix}")
             for rank in range(len(processes))
         ]
-        for path in paths:
-            check_is_free(path)
         ranks = dict(zip(processes, _ranks(trace, processes), strict=True))
         for process, path in zip(processes, paths, strict=True):
             write_trace(trace, process, path, ranks=ranks, with_waits=with_waits)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import TraceFileError, UsageError
 from traceprof.structs import Record
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
@@ -15,7 +14,6 @@ from traceprof.trace.sqlite.database import quote
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -179,7 +177,7 @@ class NsightWriter:
     """Writer of one new export, a context manager.
 
     The common tables of all exports are there from the beginning: version, enumerations, strings.
-    Other tables are created when rows are first added. After an exception no file is left behind.
+    Other tables are created when rows are first added.
 
     Attributes:
         path: the file.
@@ -187,17 +185,6 @@ class NsightWriter:
     """
 
     def __init__(self, path: Path, schema_version: str = "3.25.0") -> None:
-        """Prepare to write; the file is created when the context is entered.
-
-        Raises:
-            UsageError: the writer does not know the schema version.
-        """
-        if schema_version not in PRODUCTS:
-            raise UsageError(
-                f"cannot write schema version {schema_version}",
-                "traceprof does not know its tables",
-                f"choose one of {', '.join(PRODUCTS)}",
-            )
         self.path = path
         self.schema_version = schema_version
         self._is_latest = schema_version == next(reversed(PRODUCTS))
@@ -206,45 +193,19 @@ class NsightWriter:
         self._string_ids: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        """Create the file.
-
-        Raises:
-            UsageError: the file exists already, or cannot be created.
-        """
-        _create(self.path)
+        """Create the file, which must not exist."""
+        self.path.open("xb").close()
         self._connection = sqlite3.connect(
             self.path, isolation_level=None, cached_statements=_CACHED_STATEMENTS
         )
-        try:
-            self._begin()
-        except BaseException:
-            self._discard()
-            raise
+        self._begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Complete the file, or remove it after an exception.
-
-        Raises:
-            TraceFileError: SQLite could not write it, because the disk is full for example.
-        """
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Complete the file."""
         if error is None:
-            try:
-                self._connection.execute("COMMIT")
-                self._connection.close()
-            except sqlite3.Error as failure:
-                error = failure
-        if error is not None:
-            self._discard()
-        if isinstance(error, sqlite3.OperationalError):
-            raise TraceFileError(
-                f"cannot write {self.path}", str(error), "check the space on its disk"
-            ) from error
+            self._connection.execute("COMMIT")
+        self._connection.close()
 
     def string(self, text: str) -> int:
         """Return the StringIds.id of `text`, which is added if it is new."""
@@ -321,7 +282,6 @@ class NsightWriter:
 
     def _begin(self) -> None:
         for name, value in (
-            # The file is new and is removed after a failure: it needs no journal.
             ("journal_mode", "OFF"),
             ("synchronous", "OFF"),
             ("locking_mode", "EXCLUSIVE"),
@@ -372,10 +332,6 @@ class NsightWriter:
             return False
         return self._is_latest or table not in LATER_TABLES
 
-    def _discard(self) -> None:
-        self._connection.close()
-        self.path.unlink(missing_ok=True)
-
 
 class _Column(Record, frozen=True):
     """A column of a table."""
@@ -405,18 +361,3 @@ def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:
         values: list[Scalar] = column[rows].tolist()
         return values
     return column[rows]
-
-
-def _create(path: Path) -> None:
-    try:
-        path.open("xb").close()
-    except FileExistsError as error:
-        raise UsageError(
-            f"cannot write {path}", "it exists already", "choose another name, or remove it"
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}",
-            error.strerror or str(error),
-            "choose a folder that exists and can be written",
-        ) from error

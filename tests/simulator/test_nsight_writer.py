@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,7 @@ from sample_traces.simulator import nsight_writer, simulate_ddp, simulate_gloo, 
 from sample_traces.simulator.nsight_writer import NsightWriter
 from tests.support.databases import dump, query
 from tests.support.traces import CPU_SAMPLE, SAMPLE
-from traceprof.errors import UsageError
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    pass
 
 
 def columns_of(path: Path, table: str) -> list[tuple[Any, ...]]:
@@ -149,13 +145,3 @@ def test_sample_is_what_the_simulation_makes(tmp_path: Path, write: Write, sampl
     truth = write(path=path)
     assert dump(path) == dump(sample)
     assert truth.read_text() == sample.with_suffix(".truth.json").read_text()
-
-
-@pytest.mark.parametrize("name", ["x.sqlite", "x.truth.json"])
-@pytest.mark.parametrize("write", SMALL.values(), ids=SMALL)
-def test_nothing_is_overwritten(tmp_path: Path, write: Write, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"{name}: it exists already"):
-        write(path=tmp_path / "x.sqlite")
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "precious"

@@ -9,11 +9,9 @@ import pytest
 
 from sample_traces.simulator import RUN_SCENARIOS, simulate_run, simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
-from tests.support.commands import run_simulator
 from tests.support.selection import long_after
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
-from traceprof.cli.main import EXIT_DONE
 from traceprof.frames.open_run import open_run
 from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
@@ -152,16 +150,3 @@ def test_without_waits_the_option_that_is_missing_is_named(tmp_path: Path) -> No
     breakdowns = [[part.whole for part in analyzed(these).breakdown] for these in paths]
     assert breakdowns[0] == breakdowns[1]
     assert len(breakdowns[0]) == 2
-
-
-@pytest.mark.parametrize(
-    "arguments", long_after(1, [["gloo", "--pairs", "2"], ["ddp"], ["healthy"]])
-)
-def test_the_command_writes_a_trace_for_each_rank(arguments: list[str], tmp_path: Path) -> None:
-    target = tmp_path / "x.json.gz"
-    assert run_simulator(*arguments, "-o", target) == EXIT_DONE
-    traces = sorted(tmp_path.glob("x-rank*.json.gz"))
-    assert len(traces) > 1
-    assert json.loads((tmp_path / "x.truth.json").read_text())["schema"] == "traceprof.truth/1"
-    assert run_simulator(*arguments, "-o", target) != EXIT_DONE  # they are there already
-    assert [rank.rank for rank in analyzed(traces).run.ranks] == [*range(len(traces))]

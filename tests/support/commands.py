@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from sample_traces.simulator.__main__ import command as simulator
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, _run, main
@@ -28,14 +27,6 @@ def run(*arguments: str | os.PathLike[str]) -> int:
     """Run a command with these arguments; return its exit code."""
     with pytest.raises(SystemExit) as exit_info:
         main([os.fspath(argument) for argument in arguments])
-    assert isinstance(exit_info.value.code, int)
-    return exit_info.value.code
-
-
-def run_simulator(*arguments: str | os.PathLike[str]) -> int:
-    """Run the simulator with these arguments; return its exit code."""
-    with pytest.raises(SystemExit) as exit_info:
-        simulator([os.fspath(argument) for argument in arguments])
     assert isinstance(exit_info.value.code, int)
     return exit_info.value.code
 

@@ -21,8 +21,7 @@ from sample_traces.simulator.scenarios import (
     stages,
     training,
 )
-from sample_traces.simulator.truth import check_at_least, new_truth, write_truth
-from traceprof.errors import UsageError
+from sample_traces.simulator.truth import write_truth
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,17 +59,7 @@ def simulate_scenario(
         --format json` must find them, exactly; `links`, the copied bytes; `findings` with the
         metrics that the model knows; `silent`, the findings that must not be reported above info,
         or `only`, the only ones that may be; and `marks`, if there are any.
-
-    Raises:
-        UsageError: there is no such scenario or schema version, or one of the files exists.
-        TraceFileError: the disk is full.
     """
-    if name not in SCENARIOS:
-        raise UsageError(
-            f"cannot simulate {name!r}", "there is no such scenario", f"try {', '.join(SCENARIOS)}"
-        )
-    check_at_least("seed", seed, 0)
-    truth_path = new_truth(path)
     scenario = SCENARIOS[name]
     setup = scenario.build(np.random.default_rng(seed))
     arguments = {"seed": seed, "schema_version": schema_version}
@@ -103,7 +92,7 @@ def simulate_scenario(
     }
     if ranks.result.marks:
         facts["marks"] = answers.marks(ranks)
-    return write_truth(truth_path, name, arguments, facts)
+    return write_truth(path.with_suffix(".truth.json"), name, arguments, facts)
 
 
 def _shrink(path: Path) -> None:

@@ -31,9 +31,8 @@ from sample_traces.simulator.scenarios.ranks import (
     WORLD,
     training,
 )
-from sample_traces.simulator.truth import check_at_least, check_is_free, write_truth
+from sample_traces.simulator.truth import write_truth
 from traceprof import labels
-from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -239,27 +238,11 @@ def simulate_run(
         the first session's start; `straggler`, the late rank, or null; and with GPUs `all_reduce`,
         what one of all ranks takes at the median of its members: `latency_ns`, and
         `rate_gb_per_s` beyond it.
-
-    Raises:
-        UsageError: there is no such scenario or schema version, or one of the files exists.
-        TraceFileError: the disk is full.
     """
-    if name not in RUN_SCENARIOS:
-        known = ", ".join(RUN_SCENARIOS)
-        raise UsageError(f"cannot simulate {name!r}", "there is no such run", f"try {known}")
-    check_at_least("seed", seed, 0)
-    truth_path = folder / "truth.json"
-    check_is_free(truth_path)
     scenario, rng = RUN_SCENARIOS[name], np.random.default_rng(seed)
-    how = ["--per rank"] * per_rank + ["--no-labels"] * (not is_labelled)
+    how = ["--per-rank"] * per_rank + ["--no-labels"] * (not is_labelled)
     options = [f"--seed {seed} --schema-version {schema_version}", *how]
     command = " ".join(["python -m sample_traces.simulator", name, *options])
-    if not (is_labelled or scenario.has_gpu):
-        raise UsageError(
-            f"cannot simulate {name} without labels",
-            "ranks without a GPU have no other events",
-            "remove --no-labels",
-        )
     folder.mkdir(parents=True, exist_ok=True)
     output = _Output(folder, command, schema_version, per_rank)
     if scenario.has_gpu:
@@ -275,7 +258,7 @@ def simulate_run(
     reports = [
         _report(stem, capture, list(captures.values())) for stem, capture in captures.items()
     ]
-    return write_truth(truth_path, name, arguments, {"reports": reports, **facts})
+    return write_truth(folder / "truth.json", name, arguments, {"reports": reports, **facts})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from sample_traces.simulator import simulate_run
 from sample_traces.simulator.event_model.engine import Capture, Node, seen
 from sample_traces.simulator.scenarios.ranks import STRAGGLERS, training
 from tests.support.databases import query
-from traceprof.errors import UsageError
 from traceprof.trace.nsight import schema
 
 pytestmark = pytest.mark.slow
@@ -74,14 +73,3 @@ def test_the_same_arguments_make_the_same_reports(tmp_path: Path) -> None:
         simulate_run("straggler-sync", tmp_path / folder, seed=5, per_rank=True)
     for path in sorted((tmp_path / "a").glob("*.sqlite")):
         assert query(path, KERNELS) == query(tmp_path / "b" / path.name, KERNELS)
-
-
-@pytest.mark.parametrize(
-    ("name", "seed", "said"),
-    [("no-such-run", 0, "there is no such run"), ("straggler-host", -1, "the least is 0")],
-)
-def test_what_cannot_be_simulated(tmp_path: Path, name: str, seed: int, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        simulate_run(name, tmp_path / "run", seed=seed)
-    assert said in str(caught.value.why)
-    assert not (tmp_path / "run").exists()
