@@ -84,7 +84,7 @@ def chosen(analysis: Analysis, max_operations: int) -> Sample:
     measured = {result.rank: result for result in analysis.result.of(breakdown)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", max_operations)
-        sample = sample_of(analysis.run, measured)
+        sample = sample_of(analysis.run, list(measured.values()))
     return known(sample)
 
 

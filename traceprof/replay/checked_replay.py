@@ -189,23 +189,15 @@ def why_not(gate: Gate) -> str:
 
 def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
     """Return what to do about a failed gate, or that nothing is known to help."""
-    part = MEANINGS[gate.name].part
-    if gate.name == "launches" and not _are_pages(analysis):
+    part, ranks = MEANINGS[gate.name].part, analysis.run.ranks
+    num_pages = sum(is_in(rank.operations.copies.kind, UNIFIED_COPIES).sum() for rank in ranks)
+    num_unlaunched = sum((calls < 0).sum() for rank in ranks for calls in rank.launched_by)
+    if gate.name == "launches" and num_pages <= num_unlaunched / 2:
         return "record from the beginning of the training, or begin the capture between two steps"
-    ranks = analysis.run.ranks
     has_records = all(rank.trace.event_records(rank.process) for rank in ranks)
     if part is None or (part is Part.EVENT_RECORDS and has_records):
         return "no recorder is known to show more: ask for other assumptions, or compare two runs"
     return ranks[0].trace.how_to_collect(part)
-
-
-def _are_pages(analysis: OpenAnalysis) -> bool:
-    ranks = analysis.run.ranks
-    num_pages = sum(int(is_in(rank.operations.copies.kind, UNIFIED_COPIES).sum()) for rank in ranks)
-    num_unlaunched = sum(
-        int(np.count_nonzero(calls < 0)) for rank in ranks for calls in rank.launched_by
-    )
-    return num_pages > num_unlaunched / 2
 
 
 def _gate(name: GateName, value: float | None, limit: float) -> Gate:
@@ -311,15 +303,11 @@ class CheckedReplay(Record, frozen=True):
         """Whether other threads than the training threads load batches: answers are then limits."""
         return any(part.brings_batches for part in self.graph.facts)
 
-    def changes_nothing(self, assumption: Assumption) -> bool:
-        """Return whether an assumption is about communication, and the run does not communicate."""
-        return assumption.of_communication and not self.communication.any()
-
-    def loader_ns(self, assumption: Assumption) -> float:
-        """Return a lower bound of a step: the loader's time for a batch, in ns."""
-        if not assumption.keeps_loading:
-            return 0.0
-        return max(part.loader_ns for part in self.graph.facts)
+    @property
+    def misfit_ns(self) -> float:
+        """How much the mean step changes without delays of unknown reason."""
+        kept, removed = (self.share @ self.as_it_is)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
+        return abs(float(removed - kept))
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | Refusal:
         """Return the step lengths under an assumption, or why they are not known."""
@@ -335,7 +323,7 @@ class CheckedReplay(Record, frozen=True):
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
         under = self._paced(assumption, under)
-        if assumption.is_at_least_communication:
+        if any(entry.is_at_least_communication for entry in assumption.entries):
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
@@ -562,20 +550,14 @@ def _baseline(
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
     """Return the mean communication time over ranks of each step, float64[s], ns."""
-    by_rank: dict[int, dict[int, int]] = {}
-    whole: dict[int, int] = {}
-    for result in analysis.measured.of(breakdown):
-        whole[result.rank] = result.judged.communication_ns
-        by_rank[result.rank] = {
-            step.number: step.measures.communication_ns for step in result.steps
-        }
+    results = {result.rank: result for result in analysis.measured.of(breakdown)}
     values = []
     for rank_steps in graph.steps:
-        if rank_steps.is_marked:
-            column = [
-                by_rank[rank_steps.rank].get(number, 0) for number in rank_steps.number.tolist()
-            ]
-        else:
-            column = [whole[rank_steps.rank]] * len(rank_steps.number)
+        result = results[rank_steps.rank]
+        by_number_ns = {step.number: step.measures.communication_ns for step in result.steps}
+        column = [
+            by_number_ns.get(number, 0) if rank_steps.is_marked else result.judged.communication_ns
+            for number in rank_steps.number.tolist()
+        ]
         values.append(np.array(column, np.float64)[:, np.newaxis])
     return by_number(graph.steps, values)[:, 0]

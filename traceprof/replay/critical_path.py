@@ -103,9 +103,8 @@ def step_path(
         last = step if last is None else last
         if max(abs(step), abs(last)) > _MAX_STEP or refused_periods(analysis) is not None:
             return None
-        measured = {result.rank: result for result in analysis.measured.of(breakdown)}
         numbers = {rank.rank: np.array([step, last], np.int64) for rank in ranks}
-        sample = sample_of(analysis.run, measured, numbers)
+        sample = sample_of(analysis.run, analysis.measured.of(breakdown), numbers)
         if sample is None or sample.compared != (step, last):
             return None
     try:

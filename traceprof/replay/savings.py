@@ -15,7 +15,7 @@ from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, Severity, by_id, severity_of_cost, share
 from traceprof.host.idle_causes import IdleCause
-from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
+from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, checked_replay
 from traceprof.replay.graph.process_part import BRINGING, unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
@@ -59,7 +59,7 @@ def savings(
     if headline is None or not (assumed or is_compute):
         return verdict
     distinct = list(dict.fromkeys([*assumed.values(), *([_NO_COMPUTE] if is_compute else [])]))
-    assumptions = [_all_of(atoms) for atoms in distinct]
+    assumptions = [combined(map(parse, atoms)) for atoms in distinct]
     replay = _replayed(analysis, assumptions, map_items)
     if isinstance(replay, Refusal):
         gates = () if replay.baseline is None else replay.baseline.gates
@@ -207,8 +207,7 @@ def _replayed(
         if len(steps) < len(analysis.run.ranks) or not all(map(len, steps.values())):
             why = "the selection holds no whole step of every rank"
             return Refusal(why, "select more steps, or all")
-    measured = {result.rank: result for result in breakdowns}
-    sample = sample_of(analysis.run, measured, steps)
+    sample = sample_of(analysis.run, breakdowns, steps)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and steps is not None:
         return Refusal("the selected steps cannot be distinguished from others", None)
@@ -233,11 +232,6 @@ def _steps_inside(result: BreakdownResult) -> Int64:
         ],
         np.int64,
     )
-
-
-def _all_of(atoms: Sequence[str]) -> Assumption:
-    parts = [parse(atom) for atom in atoms]
-    return parts[0] if len(parts) == 1 else combined(parts)
 
 
 def _gain(answer: Answer) -> int:
@@ -322,7 +316,7 @@ def _together(
         together = (*atoms, *added)
         answer = answers.get(together)
         if answer is None:
-            assumption = _all_of(together)
+            assumption = combined(map(parse, together))
             again = _replayed(replay.analysis, [assumption], map_items)
             if isinstance(again, Refusal):
                 continue
@@ -330,7 +324,7 @@ def _together(
         if answer.refused is not None or (_saving(answer).low_ns or 0) <= least:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))
-        if gain <= max(_misfit_ns(replay), least):
+        if gain <= max(replay.misfit_ns, least):
             continue
         step = max(before - _gain(answer), 0)
         gains.append(Gain(id_, " + ".join(added), gain, step))
@@ -343,9 +337,3 @@ def _together(
         gains=tuple(gains),
         replay=Replay(baseline.num_steps, gates, None, None),
     )
-
-
-def _misfit_ns(replay: CheckedReplay) -> float:
-    means = replay.share @ replay.as_it_is
-    kept, removed = means[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
-    return abs(float(removed - kept))

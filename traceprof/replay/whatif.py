@@ -70,14 +70,15 @@ _WITHOUT_EVENTS = (
 )
 
 
-def _no_answers(analysis: OpenAnalysis, assume: Iterable[str] = (), _: object = None) -> WhatIf:
-    del analysis
-    why = "the replay failed"
-    refused = tuple(
-        Answer(one.text, is_bound=True, refused=why, how_to_collect=REPORT_IT)
-        for one in _chosen(assume)
-    )
-    return WhatIf(None, refused, (), why, REPORT_IT)
+def _refused(assumption: Assumption, why: Refusal, *, is_bound: bool = False) -> Answer:
+    is_bound |= assumption.is_bound
+    return Answer(assumption.text, is_bound, refused=why.why, how_to_collect=why.how_to_collect)
+
+
+def _no_answers(_: OpenAnalysis, assume: Iterable[str] = (), __: object = None) -> WhatIf:
+    why = Refusal("the replay failed", REPORT_IT)
+    refused = tuple(_refused(assumption, why, is_bound=True) for assumption in _chosen(assume))
+    return WhatIf(None, refused, (), why.why, REPORT_IT)
 
 
 @optional("replay", otherwise=_no_answers)
@@ -92,20 +93,10 @@ def answers_to(
     assumptions = _chosen(assume)
     questions = assumptions or defaults()
     progress.expect(len(questions))
-    measured = {result.rank: result for result in analysis.measured.of(breakdown)}
-    sample = sample_of(analysis.run, measured)
+    sample = sample_of(analysis.run, analysis.measured.of(breakdown))
     replay = checked_replay(analysis, questions, sample, progress=progress)
     if isinstance(replay, Refusal):
-        refused = tuple(
-            Answer(
-                assumption.text,
-                assumption.is_bound,
-                refused=replay.why,
-                how_to_collect=replay.how_to_collect,
-            )
-            for assumption in questions
-        )
-        known = tuple(_by_passes(analysis, reply) for reply in refused)
+        known = tuple(_by_passes(analysis, _refused(question, replay)) for question in questions)
         return WhatIf(replay.baseline, known, (), replay.why, replay.how_to_collect)
     answers = []
     for place, assumption in enumerate(questions):
@@ -113,13 +104,8 @@ def answers_to(
         progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
-    return WhatIf(
-        with_floor(replay.baseline, answers),
-        tuple(answers),
-        critical_paths(replay.graph),
-        None,
-        None,
-    )
+    baseline = with_floor(replay.baseline, answers)
+    return WhatIf(baseline, tuple(answers), critical_paths(replay.graph), None, None)
 
 
 def _by_passes(analysis: OpenAnalysis, reply: Answer) -> Answer:
@@ -146,26 +132,26 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     """Return the step time under an assumption; `place`: its index in the replay."""
     text, now = assumption.text, replay.baseline.step_ns
     condition = assumption.condition(replay.analysis)
-    under, before = replay.of(place, assumption), replay.as_it_is
-    ways, is_bound = ways_of(assumption), assumption.is_tight or replay.brings_batches
+    under, ways, entries = replay.of(place, assumption), ways_of(assumption), assumption.entries
+    # A limit without the spread of an estimate is what the replay says.
+    is_bound = any(entry.is_bound and not entry.has_spread for entry in entries)
+    is_bound |= replay.brings_batches
     if isinstance(under, Refusal):
-        how = under.how_to_collect
-        return Answer(text, is_bound or assumption.is_bound, refused=under.why, how_to_collect=how)
-    lengths, before = under.steps[:, ways], before[:, ways]
-    step, share = float(replay.baseline.step_ns), replay.share
-    kept_before, removed_before = (share @ before)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
-    changes = (share @ (lengths - before)).tolist()
-    change = changes[0]
-    misfit = abs(removed_before - kept_before)
-    floor, least = (min(ns, step) for ns in replay.least_ns(place, assumption))
+        return _refused(assumption, under, is_bound=is_bound)
+    lengths, before = under.steps[:, ways], replay.as_it_is[:, ways]
+    step, share, misfit = float(replay.baseline.step_ns), replay.share, replay.misfit_ns
     paced = [] if under.paced is None else [under.paced[:, ways]]
-    changes += [change for some in paced for change in (share @ (some - before)).tolist()]
+    others = [other[:, ways] for other in under.otherwise]
+    changes = [
+        change for some in (lengths, *paced) for change in (share @ (some - before)).tolist()
+    ]
+    change = changes[0]
+    floor, least = (min(ns, step) for ns in replay.least_ns(place, assumption))
     is_open = assumption.is_bound or (
         -min(changes) > misfit and max(changes) > MIN_SURE * min(changes)
     )
-    others = [other[:, ways] for other in under.otherwise]
     changes += [change for some in others for change in (share @ (some - before)).tolist()]
-    if assumption.frees_host:
+    if any(entry.frees_host for entry in entries):
         gained = np.maximum(before - lengths, 0.0)[:, Way.PLAIN]
         quick = before[:, Way.PLAIN] - lengths[:, Way.QUICK_HOST]
         changes.append(-float(share @ np.minimum(2 * gained, np.maximum(quick, gained))))
@@ -176,11 +162,14 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         by_begin = [replay.share_by_begin @ (some - before) for some in (lengths, *others)]
         changes += [*np.concatenate(by_begin).tolist(), replay.own_change_ns(place, assumption)]
     if is_bound:  # whatever is not known of the run, no change gains more
-        if assumption.only_removes and min(changes) >= 0:  # steps that take longer then are noise
+        if all(entry.is_bound for entry in entries) and min(changes) >= 0:
+            # What only removes time makes no step longer: that is noise.
             changes.append(float(share @ np.minimum(lengths - before, 0.0)[:, Way.PLAIN]))
-        least = max(floor, min(replay.loader_ns(assumption), step))
-        at = max(round(step + min(changes) - off), round(least), 0)
-        at = now if replay.brings_batches and replay.changes_nothing(assumption) else at
+        loading_ns = max(part.loader_ns for part in replay.graph.facts) * assumption.keeps_loading
+        at = max(round(step + min(changes) - off), round(max(floor, min(loading_ns, step))), 0)
+        is_of_communication = all(entry.of_communication for entry in entries)
+        if replay.brings_batches and is_of_communication and not replay.communication.any():
+            at = now
         is_too_small = min(abs(min(changes)), abs(now - at)) <= misfit
         return _limit(text, at, now, is_too_small, condition, BRINGING * replay.brings_batches)
     spreads = [
@@ -197,7 +186,14 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
-        return _below_floor(replay, text, step + change, least, below, is_bound=is_open)
+        why = (
+            f"the replay gives {duration(round(step + change))}, less than the"
+            f" {duration(round(least))} that the remaining work takes on the GPU: it overlaps"
+            " kernels that ran one after the other"
+        )
+        missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
+        how = None if missing is None else missing.how_to_collect
+        return Answer(text, is_bound=is_open, refused=why, how_to_collect=how, below_floor=below)
     change, low, high = max(change, least - step), max(low, floor), max(high, least)
     low = max(round(low), 0)
     at = low if is_open else max(round(step + change), 0)
@@ -211,18 +207,6 @@ def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answe
         is_too_small=abs(min(changes) if is_open else change) <= misfit,
         note=_note(condition, under.note, changes, off),
     )
-
-
-def _below_floor(
-    replay: CheckedReplay, text: str, at_ns: float, least_ns: float, below: float, *, is_bound: bool
-) -> Answer:
-    why = (
-        f"the replay gives {duration(round(at_ns))}, less than the {duration(round(least_ns))} that"
-        " the remaining work takes on the GPU: it overlaps kernels that ran one after the other"
-    )
-    missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
-    how = None if missing is None else missing.how_to_collect
-    return Answer(text, is_bound=is_bound, refused=why, how_to_collect=how, below_floor=below)
 
 
 def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Answer:
@@ -303,9 +287,8 @@ def whatif(
             critical = tuple(_path_of(analysis, step) for step in steps)
     finally:
         close_reports(analysis.run.traces)
-    measured = analysis.measured
-    missing = (*measured.failures, *failures)
-    return Asked(measured.run, result, measured.failed, critical, missing)
+    missing = (*analysis.measured.failures, *failures)
+    return Asked(analysis.measured.run, result, analysis.measured.failed, critical, missing)
 
 
 def _chosen(texts: Iterable[str]) -> list[Assumption]:
@@ -313,31 +296,27 @@ def _chosen(texts: Iterable[str]) -> list[Assumption]:
     return [*chosen, combined(chosen)] if len(chosen) > 1 else chosen
 
 
-def _choice(analysis: OpenAnalysis) -> str:
+def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
+    path = step_path(analysis, step)
+    if path is not None:
+        return path
     steps = [
         {step.number for step in result.steps if step.is_training}
         for result in analysis.measured.of(breakdown)
     ]
     known = sorted(set.intersection(*steps)) if steps else []
-    if not known:
-        return "this run has no training step that every rank has"
-    return f"choose one of its {len(known)} from {known[0]} to {known[-1]}"
-
-
-def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
-    path = step_path(analysis, step)
-    if path is None:
-        raise UsageError(
-            f"cannot follow the critical path of step {step}",
-            "it is not a training step in which every rank has calls and work on a GPU",
-            _choice(analysis),
-        )
-    return path
+    raise UsageError(
+        f"cannot follow the critical path of step {step}",
+        "it is not a training step in which every rank has calls and work on a GPU",
+        f"choose one of its {len(known)} from {known[0]} to {known[-1]}"
+        if known
+        else "this run has no training step that every rank has",
+    )
 
 
 def refusal_of(analysis: OpenAnalysis) -> Refusal | None:
     """Return why the steps of a run, or its training, cannot be replayed; None if they can."""
-    measured = {result.rank: result for result in analysis.measured.of(breakdown)}
+    measured = analysis.measured.of(breakdown)
     sample = sample_of(analysis.run, measured) if measured else None
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and num > MAX_WITHOUT_STEPS:

@@ -26,7 +26,7 @@ from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from traceprof.execution.open_reports import OpenAnalysis
     from traceprof.replay.assumptions.run_change import RunChange
@@ -54,16 +54,6 @@ class Atom(Record, frozen=True):
     value: tuple[Any, ...] = ()  # arguments for the entry's functions
     of_run: tuple[Any, ...] = ()  # more arguments for its `change`
 
-    def prepared(self, analysis: OpenAnalysis) -> Atom:
-        """Return it with the facts about a run that its change needs."""
-        of_run = self.entry.of_run
-        return self if of_run is None else replace(self, of_run=of_run(analysis))
-
-    def by_other(self, index: int) -> Atom:
-        """Return it with another reading of what is not known; itself if there is none."""
-        others = self.entry.others
-        return replace(self, entry=replace(self.entry, change=others[index])) if others else self
-
 
 class Assumption(Record, frozen=True):
     """One assumption, or several at the same time."""
@@ -76,19 +66,14 @@ class Assumption(Record, frozen=True):
         return " + ".join(atom.text for atom in self.atoms)
 
     @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of the table that it consists of."""
+        return tuple(atom.entry for atom in self.atoms)
+
+    @property
     def is_bound(self) -> bool:
         """Whether the answer is a limit that no change of a program can reach."""
-        return any(atom.entry.is_bound for atom in self.atoms)
-
-    @property
-    def is_tight(self) -> bool:
-        """Whether the limit is what the replay says, without the spread of an estimate."""
-        return any(atom.entry.is_bound and not atom.entry.has_spread for atom in self.atoms)
-
-    @property
-    def only_removes(self) -> bool:
-        """Whether it only removes time, so that no step gets longer."""
-        return all(atom.entry.is_bound for atom in self.atoms)
+        return any(entry.is_bound for entry in self.entries)
 
     @property
     def limits_gpu(self) -> bool:
@@ -98,50 +83,49 @@ class Assumption(Record, frozen=True):
     @property
     def changed(self) -> frozenset[str]:
         """The kinds of things that change: see `Entry.changed`."""
-        return frozenset().union(*(atom.entry.changed for atom in self.atoms))
+        return frozenset().union(*(entry.changed for entry in self.entries))
 
     def condition(self, analysis: OpenAnalysis) -> str:
         """Return under which conditions the answer holds."""
-        declared = [atom.entry.condition for atom in self.atoms]
-        texts = [text if isinstance(text, str) else text(analysis) for text in declared]
+        texts = [
+            condition if isinstance(condition, str) else condition(analysis)
+            for condition in (entry.condition for entry in self.entries)
+        ]
         return "; ".join(filter(None, dict.fromkeys(texts)))
-
-    @property
-    def is_at_least_communication(self) -> bool:
-        """Whether a step takes at least as long as its communication."""
-        return any(atom.entry.is_at_least_communication for atom in self.atoms)
-
-    @property
-    def of_communication(self) -> bool:
-        """Whether nothing changes where nothing communicates."""
-        return all(atom.entry.of_communication for atom in self.atoms)
-
-    @property
-    def frees_host(self) -> bool:
-        """Whether the host's other work may then become faster."""
-        return any(atom.entry.frees_host for atom in self.atoms)
 
     @property
     def keeps_loading(self) -> bool:
         """Whether data are loaded as before."""
-        return all(atom.entry.change is not without_data_loading for atom in self.atoms)
+        return all(entry.change is not without_data_loading for entry in self.entries)
 
     @property
     def changes_run(self) -> bool:
         """Whether edges between ranks change."""
-        return any(atom.entry.run_change is not None for atom in self.atoms)
+        return any(entry.run_change is not None for entry in self.entries)
 
     @property
     def others(self) -> tuple[Assumption, ...]:
         """The same assumption with other readings of the run's unknowns."""
-        num = max(len(atom.entry.others) for atom in self.atoms)
         return tuple(
-            Assumption(tuple(atom.by_other(index) for atom in self.atoms)) for index in range(num)
+            Assumption(
+                tuple(
+                    replace(atom, entry=replace(atom.entry, change=atom.entry.others[index]))
+                    if atom.entry.others
+                    else atom
+                    for atom in self.atoms
+                )
+            )
+            for index in range(max(len(entry.others) for entry in self.entries))
         )
 
     def prepared(self, analysis: OpenAnalysis) -> Assumption:
         """Return it with the facts about all ranks that it needs."""
-        return Assumption(tuple(atom.prepared(analysis) for atom in self.atoms))
+        return Assumption(
+            tuple(
+                replace(atom, of_run=atom.entry.of_run(analysis)) if atom.entry.of_run else atom
+                for atom in self.atoms
+            )
+        )
 
     def change(self, process: Process, durations: Durations) -> Durations:
         """Return the durations of a process's actions under the assumption.
@@ -173,7 +157,7 @@ class Assumption(Record, frozen=True):
 
     def refusal(self, analysis: OpenAnalysis) -> Refusal | None:
         """Return why it cannot be assumed of a run, None if it can."""
-        if any(atom.entry.needs_waits for atom in self.atoms):
+        if any(entry.needs_waits for entry in self.entries):
             unknown = _unmatched_sends(analysis)
             if unknown is not None:
                 return unknown
@@ -199,7 +183,7 @@ def parse(text: str) -> Assumption:
     return Assumption(tuple(_atom(part.strip()) for part in text.split("+")))
 
 
-def combined(assumptions: Sequence[Assumption]) -> Assumption:
+def combined(assumptions: Iterable[Assumption]) -> Assumption:
     """Return all of several assumptions at the same time."""
     return Assumption(tuple(atom for assumption in assumptions for atom in assumption.atoms))
 

@@ -6,6 +6,7 @@ it returns what the actions take under the assumption. `table` declares the assu
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -134,16 +135,20 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
         place = calls.place_of(gaps.launch)
         known = place >= 0
         np.maximum.at(before, calls.outer[place[known]], loading_ns[known].astype(np.float64))
-    outer = np.flatnonzero(calls.is_outer)
-    free = np.zeros(len(calls))
-    follows = calls.thread[outer[1:]] == calls.thread[outer[:-1]]
-    free[outer[1:][follows]] = (calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]])[follows]
-    inside, before_outer = _loading_ns(process, outer, free[outer])
-    before[outer] = np.maximum(before[outer], before_outer)
+    outer, free = np.flatnonzero(calls.is_outer), np.zeros(len(calls), np.int64)
+    follows, returned_ns = calls.silences(distinct_values(calls.thread))
+    free[follows] = calls.start_ns[follows] - returned_ns
+    # Loaders call CUDA themselves, as for pinned memory: what they do lies before several calls.
     in_call = durations.saved_in_call_ns.copy()
-    in_call[outer] = np.maximum(in_call[outer], inside)
+    for rows, of_thread in process.by_thread(outer):
+        call, loading = outer[rows], of_thread.loading
+        begin, end = (times[call] - process.shift_ns for times in (calls.start_ns, calls.end_ns))
+        inside = intervals.covered_within(loading, begin, end)
+        in_call[call] = np.maximum(in_call[call], inside)
+        since = intervals.covered_within(loading, begin - free[call], begin)
+        before[call] = np.maximum(before[call], since)
     uploading = copying_meanwhile(process, work.is_to_device)
-    in_call[uploading] = (calls.end_ns - calls.start_ns)[uploading]
+    in_call[uploading] = calls.length_ns[uploading]
     before = np.maximum(durations.saved_before_call_ns, np.minimum(before, np.maximum(free, 0)))
     freed = free_of(process, durations, work.is_to_device[process.host_waits.operation])
     return replace(
@@ -158,22 +163,6 @@ def without_silences(process: Process, durations: Durations) -> Durations:
     gap = calls.start_ns[call] - since_ns
     before[call[gap > MIN_HAND_OVER_NS]] = gap[gap > MIN_HAND_OVER_NS]
     return replace(durations, saved_before_call_ns=before)
-
-
-def _loading_ns(process: Process, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
-    """Return how long threads loaded data inside of outer calls, and in the gap before each, ns.
-
-    Loaders call CUDA themselves, as for pinned memory: what they do lies before several calls.
-    """
-    inside, before = np.zeros((2, len(outer)), np.int64)
-    begin_ns = process.calls.start_ns[outer] - process.shift_ns
-    end_ns = process.calls.end_ns[outer] - process.shift_ns
-    since_ns = begin_ns - gap_ns.astype(np.int64)
-    for rows, of_thread in process.by_thread(outer):
-        loading, begin = of_thread.loading, begin_ns[rows]
-        inside[rows] = intervals.covered_within(loading, begin, end_ns[rows])
-        before[rows] = intervals.covered_within(loading, since_ns[rows], begin)
-    return inside, before
 
 
 def unknown_data_loading(analysis: OpenAnalysis) -> Refusal | None:
@@ -201,7 +190,7 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
     launches = process.are_named(lambda name: api_call_kind(name) in _LAUNCHING)
     launches &= calls.is_outer & ~process.is_held & ~process.evidence.is_setup[calls.index]
-    inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
+    inside[launches] = share * calls.length_ns[launches]
     later, launching_ns = _launching_before(process, counts_awake=True)
     before[later] = share * launching_ns
     return replace(
@@ -247,9 +236,9 @@ def with_hidden_communication(process: Process, durations: Durations) -> Duratio
 
 def copying_meanwhile(process: Process, copies: Mask) -> Int64:
     """Return the calls that have not returned when the copy that they launch begins."""
-    calls, work = process.calls, process.work
-    copying: Int64 = work.call[copies & (work.call >= 0)]
-    return copying[calls.end_ns[copying] > work.start_ns[copies & (work.call >= 0)]]
+    rows = np.flatnonzero(copies & (process.work.call >= 0))
+    call = process.work.call[rows]
+    return call[process.calls.end_ns[call] > process.work.start_ns[rows]]
 
 
 def free_of(process: Process, durations: Durations, over: Mask) -> Mask:
@@ -257,7 +246,7 @@ def free_of(process: Process, durations: Durations, over: Mask) -> Mask:
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
     freed[waits.call[over]] = True
     freed[waits.call[~over]] = False  # these wait for others, too
-    return freed if durations.skips_host_wait is None else freed | durations.skips_host_wait
+    return freed | durations.skips_host_wait
 
 
 def with_faster_links(
@@ -278,20 +267,13 @@ def no_such_kernel(
         return Refusal("the run has no kernels")
     if any(expression.search(name) for name in names):
         return None
-    likeness = {function_name(name): _likeness(expression.pattern, name) for name in names}
-    nearest = sorted(likeness, key=lambda name: (-likeness[name], name))[:_MAX_NAMES]
+    pattern = expression.pattern.lower()
+    longest = {
+        name: SequenceMatcher(None, pattern, name.lower(), autojunk=False).find_longest_match().size
+        for name in sorted({*map(function_name, names)})
+    }
+    nearest = sorted(longest, key=lambda name: -longest[name])[:_MAX_NAMES]
     return Refusal(f"it matches no kernel; the nearest names are {', '.join(nearest)}")
-
-
-def _likeness(pattern: str, name: str) -> float:
-    """Return which share of a pattern's letters a name has at one place, in their order."""
-    from difflib import SequenceMatcher  # noqa: PLC0415  (only mistakes need it)
-
-    matcher = SequenceMatcher(None, pattern.lower(), function_name(name).lower(), autojunk=False)
-    longest = matcher.find_longest_match()
-    low = max(longest.b - longest.a, 0)
-    place = function_name(name).lower()[low : low + len(pattern) + 1]
-    return SequenceMatcher(None, pattern.lower(), place, autojunk=False).ratio()
 
 
 def with_faster_kernels(
@@ -324,7 +306,9 @@ def with_faster_kernels(
         return replace(shorter, length_ns=np.maximum(shorter.length_ns - lost, 0.0))
     own = work.length_ns * (work.kind == COMMUNICATION)
     stays = 1 - float(own[chosen].sum() / max(own.sum(), 1.0))
-    kept = np.minimum(still_slowed_ns(process, durations), durations.length_ns) * stays
+    slowed = np.maximum(_slowed_ns(process, "rate"), 0.0)
+    slowed = np.maximum(slowed - durations.removed_slowdown_ns, 0)
+    kept = np.minimum(slowed, durations.length_ns) * stays
     length = np.where(chosen, shorter.length_ns + (1 - factor) * kept, shorter.length_ns)
     return replace(shorter, length_ns=length)
 
@@ -358,7 +342,7 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     calls, waits, work = process.calls, process.host_waits, process.work
     copying = copying_meanwhile(process, work.kind == COPY)
     own, before = _without_launches(process, copying, durations)
-    own[copying] = (calls.end_ns - calls.start_ns)[copying]
+    own[copying] = calls.length_ns[copying]
     freed = free_of(process, durations, work.is_to_device[waits.operation] | _is_read(process))
     since, until = round_trips(process, waits)
     freed[since] = True
@@ -366,11 +350,9 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     change = np.zeros(len(calls) + 1, np.int64)
     np.add.at(change, since + 1, 1)
     np.add.at(change, until + 1, -1)
-    between = (np.cumsum(change)[:-1] > 0) & calls.is_outer
-    outer = np.flatnonzero(calls.is_outer)
-    own[between] = (calls.end_ns - calls.start_ns)[between]
-    follows = outer[1:][between[outer[1:]]]
-    before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]
+    between = np.flatnonzero((np.cumsum(change)[:-1] > 0) & calls.is_outer)
+    own[between] = calls.length_ns[between]
+    before[between] = calls.start_ns[between] - calls.end_ns[calls.outer[between - 1]]
     return replace(
         durations,
         skips_host_wait=freed,
@@ -404,16 +386,12 @@ def _without_launches(
         launches[launching] = True
     if not goes.any():
         return inside, before
-    took_ns, names, returns = (
-        calls.end_ns - calls.start_ns,
-        process.call_names,
-        goes & ~process.is_held,
-    )
+    names, returns = process.call_names, goes & ~process.is_held
     returns[copying] = False
     for name in distinct_values(names[returns]).tolist():
         rows = np.flatnonzero(returns & (names == name))
-        usual_ns = np.minimum(took_ns[rows], 2 * median_of(took_ns[rows]))
-        inside[rows] = np.maximum(inside[rows], usual_ns)
+        took_ns = calls.length_ns[rows]
+        inside[rows] = np.maximum(inside[rows], np.minimum(took_ns, 2 * median_of(took_ns)))
     launching = np.flatnonzero(launches)
     later, launching_ns = _launching_before(process, counts_awake=False)
     following = np.append(launching, -1)[np.searchsorted(launching, later)]
@@ -468,23 +446,12 @@ def with_shorter_communication(
     its slowdown while communication still runs beside it.
     """
     work, before = process.work, durations.removed_slowdown_ns
-    before = np.zeros(len(work)) if before is None else before
     lost = _slowed_ns(process, reading, share)
     unslowed = np.where(np.abs(lost) > np.abs(before), lost, before)
     # What is faster for another reason loses as much less.
     left = np.maximum(work.length_ns - unslowed, 0.0)
     length = durations.length_ns * (left / np.maximum(work.length_ns - before, 1.0))
     return replace(durations, length_ns=length, removed_slowdown_ns=unslowed)
-
-
-def still_slowed_ns(process: Process, durations: Durations) -> Float64:
-    """Return the slowdown of each operation by communication, ns, float64[operations]."""
-    slowed = np.maximum(_slowed_ns(process, "rate"), 0.0)
-    return (
-        slowed
-        if durations.removed_slowdown_ns is None
-        else np.maximum(slowed - durations.removed_slowdown_ns, 0)
-    )
 
 
 def slowed_by_compute_ns(process: Process) -> Float64:

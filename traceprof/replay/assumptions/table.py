@@ -11,33 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import UsageError
-from traceprof.replay.assumptions.one_process import (
-    may_be_in_line,
-    no_such_kernel,
-    not_in_full_precision,
-    not_uneven,
-    slower_ranks,
-    switched_off,
-    unknown_data_loading,
-    unlike_kernels,
-    with_equal_kernels,
-    with_faster_kernels,
-    with_faster_links,
-    with_half_precision,
-    with_hidden_communication,
-    with_hidden_copies,
-    without_communication,
-    without_data_loading,
-    without_launch_time,
-    without_serialization,
-    without_slowdown,
-    without_stalls,
-)
-from traceprof.replay.assumptions.run_change import (
-    order_of_readiness,
-    with_bucket_cap,
-    without_stragglers,
-)
+from traceprof.replay.assumptions import one_process, run_change
 from traceprof.replay.pass_model import no_equal_stages
 from traceprof.structs import Record
 
@@ -50,15 +24,6 @@ if TYPE_CHECKING:
     from traceprof.replay.results import Refusal
 
 MIN_CAP_MIB, MAX_CAP_MIB = 1, 100_000
-
-
-def speed_up(text: str) -> tuple[float]:
-    """Read the factor of `link=2x`, which is above 0.
-
-    Raises:
-        UsageError: it is not a factor, or 0.
-    """
-    return (_factor(text, "link=2x", is_zero_allowed=False),)
 
 
 def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
@@ -188,11 +153,14 @@ ASSUMPTIONS = (
         " everything that was on the stream. If neither communicators nor peers are known, it"
         " extends from no gain, because each operation may need the one before it, to what there"
         " is if none does.",
-        change=without_serialization,
+        change=one_process.without_serialization,
         of_communication=True,
-        others=(without_serialization, partial(without_serialization, is_apart=True)),
+        others=(
+            one_process.without_serialization,
+            partial(one_process.without_serialization, is_apart=True),
+        ),
         condition="two transfers at a time are assumed to be as fast as one",
-        doubt=may_be_in_line,
+        doubt=one_process.may_be_in_line,
     ),
     Entry(
         form="no-overlap-slowdown",
@@ -200,16 +168,16 @@ ASSUMPTIONS = (
         details="Compared with kernels alone at the same place of a step where there are any, else"
         " with all alone of the same name and size. Where there are none either, a kernel loses at"
         " most all of its time beside communication.",
-        change=without_slowdown,
+        change=one_process.without_slowdown,
         is_bound=True,
         of_communication=True,
-        condition=unlike_kernels,
+        condition=one_process.unlike_kernels,
     ),
     Entry(
         form="no-launch-stall",
         meaning="the launch queue is never full",
         changed=_HOST,
-        change=switched_off("stalls"),
+        change=one_process.switched_off("stalls"),
         is_bound=True,
     ),
     Entry(
@@ -220,7 +188,7 @@ ASSUMPTIONS = (
         " a program needs](#waits-that-stay). Where a program waits no more, what it waited for"
         " may come to wait elsewhere: of two such changes timed on a GPU, one brought less than"
         " half of what the replay had said.",
-        change=switched_off("waits_for_gpu"),
+        change=one_process.switched_off("waits_for_gpu"),
         is_bound=True,
         has_spread=True,
         condition="results are assumed to be read later, except those that the recording shows"
@@ -231,7 +199,7 @@ ASSUMPTIONS = (
         meaning="the host waits for copies, whose data it may need, and not for kernels",
         changed=_WAITS,
         details="[Waits that a program needs](#waits-that-stay) stay.",
-        change=switched_off("waits_for_kernels"),
+        change=one_process.switched_off("waits_for_kernels"),
         condition="kernels are assumed to be as fast as before, even where the change recompiles"
         " them",
         is_default=False,
@@ -247,10 +215,10 @@ ASSUMPTIONS = (
         " the host launches may take less, too, since it competed with loading for cores and"
         " caches; this adds at most as much again. There is no answer if most of the idle time"
         " that may be data loading has no known cause, as in recordings without thread switches.",
-        change=without_data_loading,
+        change=one_process.without_data_loading,
         is_bound=True,
         frees_host=True,
-        refusal=unknown_data_loading,
+        refusal=one_process.unknown_data_loading,
     ),
     Entry(
         form="no-straggler",
@@ -258,7 +226,7 @@ ASSUMPTIONS = (
         changed=_RANKS,
         details="Ranks that make others wait no longer hold them up: the others go on at their"
         " own pace, and only they are counted.",
-        run_change=without_stragglers,
+        run_change=run_change.without_stragglers,
         is_bound=True,
         condition="the late rank is assumed to be as fast as the others",
     ),
@@ -268,10 +236,10 @@ ASSUMPTIONS = (
         details="A rank that is always the longest takes the mean of the others; where the longest"
         " rank changes, all take the mean of all, by a model of passes (`traceprof explain"
         " uneven-kernels`).",
-        change=with_equal_kernels,
-        of_run=slower_ranks,
+        change=one_process.with_equal_kernels,
+        of_run=one_process.slower_ranks,
         is_bound=True,
-        refusal=not_uneven,
+        refusal=one_process.not_uneven,
         condition="work or clocks are assumed to become perfectly even",
     ),
     Entry(
@@ -291,7 +259,7 @@ ASSUMPTIONS = (
         meaning="no call of the host takes far longer than usual, on any rank",
         details="Calls, operators and silences between operators that stalled (`traceprof explain"
         " host-stall`) take their usual time.",
-        change=without_stalls,
+        change=one_process.without_stalls,
         condition="nothing else is assumed to hold the threads up in their place",
     ),
     Entry(
@@ -299,7 +267,7 @@ ASSUMPTIONS = (
         meaning="each stream runs the sends first that are ready first",
         changed=_ORDER,
         details="A send or receive is ready when both sides are.",
-        run_change=order_of_readiness,
+        run_change=run_change.order_of_readiness,
         condition="sends are launched at the same times as before",
     ),
     Entry(
@@ -307,7 +275,7 @@ ASSUMPTIONS = (
         meaning="gradients are reduced in buckets of this many MiB",
         changed=_ORDER,
         details="The value is `bucket_cap_mb` of DistributedDataParallel.",
-        run_change=with_bucket_cap,
+        run_change=run_change.with_bucket_cap,
         value=bucket_size,
         condition="gradients are assumed to become ready at an even rate between two buckets",
         is_default=False,
@@ -318,7 +286,7 @@ ASSUMPTIONS = (
         changed=_HOST,
         details="What the thread runs between launches takes no time either. Data loading, MPI,"
         " sleep and one-time work, such as the first launch that loads a kernel, stay.",
-        change=without_launch_time,
+        change=one_process.without_launch_time,
         is_bound=True,
         condition="what a graph costs is left out",
     ),
@@ -329,13 +297,13 @@ ASSUMPTIONS = (
         " for half as long. Where no kernel of a kind ran alone at the same place of a"
         " step, the interval extends to no slowdown, and where none ran alone at all, to all of"
         " its time beside communication.",
-        change=with_faster_links,
+        change=one_process.with_faster_links,
         others=(
-            partial(with_faster_links, reading="least"),
-            partial(with_faster_links, reading="most"),
+            partial(one_process.with_faster_links, reading="least"),
+            partial(one_process.with_faster_links, reading="most"),
         ),
         of_communication=True,
-        value=speed_up,
+        value=lambda text: (_factor(text, "link=2x", is_zero_allowed=False),),
         condition="latency is assumed to shrink as well",
     ),
     Entry(
@@ -344,11 +312,14 @@ ASSUMPTIONS = (
         details="Kernels that communication slows down lose as much time to it as before, since"
         " communication takes as long; the interval extends to a slowdown that changes with them,"
         " and to communication that they slow down for less time.",
-        change=with_faster_kernels,
+        change=one_process.with_faster_kernels,
         comes_last=True,
-        others=(partial(with_faster_kernels, is_slowed_less=True), with_faster_kernels),
+        others=(
+            partial(one_process.with_faster_kernels, is_slowed_less=True),
+            one_process.with_faster_kernels,
+        ),
         value=pattern_and_factor,
-        refusal=no_such_kernel,
+        refusal=one_process.no_such_kernel,
         is_default=False,
     ),
     Entry(
@@ -357,24 +328,24 @@ ASSUMPTIONS = (
         details="Multiplications of FP32 numbers become shorter by the ratio of the GPU's peak"
         " rates; kernels that only move 32-bit numbers take half their time. Optimizers"
         " and communication stay as they are.",
-        change=with_half_precision,
+        change=one_process.with_half_precision,
         is_bound=True,
-        refusal=not_in_full_precision,
+        refusal=one_process.not_in_full_precision,
     ),
     Entry(
         form="communication=0",
         meaning="communication takes no time",
-        change=without_communication,
+        change=one_process.without_communication,
         is_bound=True,
         of_communication=True,
         needs_waits=False,
-        condition=unlike_kernels,
+        condition=one_process.unlike_kernels,
     ),
     Entry(
         form="perfect-overlap",
         meaning="all communication hides behind compute",
         details="A step takes at least as long as its communication.",
-        change=with_hidden_communication,
+        change=one_process.with_hidden_communication,
         is_bound=True,
         of_communication=True,
         is_at_least_communication=True,
@@ -389,7 +360,7 @@ ASSUMPTIONS = (
         " needs](#waits-that-stay)."
         " Data that is copied to the host and straight back goes directly: both copies, and what"
         " the host does between them for less than 10 ms, take no time.",
-        change=with_hidden_copies,
+        change=one_process.with_hidden_copies,
         is_bound=True,
     ),
 )

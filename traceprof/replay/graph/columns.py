@@ -43,6 +43,11 @@ class HostCalls(Record, frozen=True):
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def length_ns(self) -> Int64:
+        """The length of each, int64[n]."""
+        return self.end_ns - self.start_ns
+
     def silences(self, threads: Int64) -> tuple[Int64, Int64]:
         """Return outer calls of threads that follow others, and when those returned, int64[k]."""
         outer = np.flatnonzero(self.is_outer & is_in(self.thread, threads))

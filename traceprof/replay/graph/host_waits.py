@@ -193,7 +193,7 @@ def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> 
     is_stall = np.repeat([False, False, True], counts)
     call = np.concatenate((call, calls.outer[work.call[blocked]], free_call, stall_call))
     operation = np.concatenate((operation, blocked, freed_after, stall_operation))
-    length = calls.end_ns[call] - calls.start_ns[call]
+    length = calls.length_ns[call]
     own = np.minimum(length, OWN_WAIT_NS)
     if len(stall_call):
         own[is_stall] = np.maximum(length[is_stall] - stalled_ns, 0)

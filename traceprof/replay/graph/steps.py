@@ -54,19 +54,20 @@ class Sample(Record, frozen=True):
 
 
 def sample_of(
-    run: Run, measured: Mapping[int, BreakdownResult], numbers: Mapping[int, Int64] | None = None
+    run: Run, measured: Sequence[BreakdownResult], numbers: Mapping[int, Int64] | None = None
 ) -> Sample | None:
     """Choose steps that all ranks have, from the middle of the training or of those judged.
 
-    None if these would not be fewer, or steps are not known. `measured` and `numbers` (of the
-    judged steps): by rank. Of a program with phases they are of the longest one.
+    None if these would not be fewer, or steps are not known. `numbers`: of the judged steps, by
+    rank. Of a program with phases they are of the longest one.
     """
-    steps = {rank.rank: _training_steps(rank, measured.get(rank.rank)) for rank in run.ranks}
-    known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
+    of_rank = {result.rank: result for result in measured}
+    steps = {rank.rank: _training_steps(rank, of_rank.get(rank.rank)) for rank in run.ranks}
+    known = {number: windows for number, windows in steps.items() if windows is not None}
     if len(known) < len(steps) or not known:
         return None
-    common = reduce(common_values, [of_rank.number for of_rank in known.values()])
-    numbers = numbers or longest_phases(measured.values())
+    common = reduce(common_values, [windows.number for windows in known.values()])
+    numbers = numbers or longest_phases(measured)
     judged = common if numbers is None else reduce(common_values, [common, *numbers.values()])
     if len(judged) == 0:
         return None
@@ -83,11 +84,17 @@ def sample_of(
         return None
     first, last = common[low], common[high - 1]
     inside = {
-        number: of_rank.chosen((of_rank.number >= first) & (of_rank.number <= last))
-        for number, of_rank in known.items()
+        number: windows.chosen((windows.number >= first) & (windows.number <= last))
+        for number, windows in known.items()
     }
-    compared = int(common[begin]), int(common[end - 1])
-    return Sample(inside, compared, _spans(run, inside))
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank in run.ranks:
+        ranges, source = rank.host_steps, inside[rank.rank].source
+        assert ranges is not None  # noqa: S101  (all ranks of a sample have steps)
+        span = int(ranges.start_ns[source].min()), int(ranges.end_ns[source].max())
+        others = spans.get((rank.report, rank.process), span)
+        spans[rank.report, rank.process] = min(span[0], others[0]), max(span[1], others[1])
+    return Sample(inside, (int(common[begin]), int(common[end - 1])), spans)
 
 
 def longest_phases(results: Iterable[BreakdownResult]) -> dict[int, Int64] | None:
@@ -131,18 +138,6 @@ def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
     return StepWindows(number, start, start + length, source)
 
 
-def _spans(run: Run, steps: Mapping[int, StepWindows]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return when the host of each process was in some steps of its ranks."""
-    spans: dict[tuple[int, int], tuple[int, int]] = {}
-    for rank in run.ranks:
-        ranges, source = rank.host_steps, steps[rank.rank].source
-        assert ranges is not None  # noqa: S101  (all ranks of a sample have steps)
-        low, high = int(ranges.start_ns[source].min()), int(ranges.end_ns[source].max())
-        others = spans.get((rank.report, rank.process), (low, high))
-        spans[rank.report, rank.process] = min(low, others[0]), max(high, others[1])
-    return spans
-
-
 class RankSteps(Record, frozen=True):
     """Begins and ends of the s steps of one rank; without steps, of its training."""
 
@@ -151,7 +146,8 @@ class RankSteps(Record, frozen=True):
     nodes: Int64  # int64[s + 1], where each step begins, and where the last one ends
     last: Int64  # int64[s], where the work that was launched within each step is over
     limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
-    launched_ns: Int64  # int64[s + 1], when the host launched these operations
+    # int64[s + 1], when the host launched these operations; when they ran if that is unknown
+    launched_ns: Int64
     is_marked: bool  # whether the report has steps
     # int64[o], where the work of each stream is over, without steps: the training ends with the
     # last of them, whichever that is then
@@ -186,13 +182,16 @@ class StepOperations(Record, frozen=True):
 def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSteps:
     """Return the steps of a rank as nodes of the graph."""
     begin = process.start_node(steps.limits[:-1])
+    call = process.work.call[steps.limits]
+    launched = process.calls.start_ns[call]
+    launched[-1] = process.calls.end_ns[call[-1]]
     return RankSteps(
         rank=rank.rank,
         number=steps.number,
         nodes=np.append(begin, process.end_node(steps.limits[-1:])),
         last=process.end_node(steps.last),
         limits_ns=steps.limits_ns,
-        launched_ns=_launched(process, steps.limits, steps.limits_ns),
+        launched_ns=np.where(call >= 0, launched, steps.limits_ns),
         is_marked=rank.host_steps is not None,
         others=process.end_node(steps.others),
     )
@@ -214,14 +213,6 @@ def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
         )
         for rank_steps in steps_by_rank
     ]
-
-
-def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
-    """Return when the host launched operations; when they ran if that is unknown."""
-    call = process.work.call[operations]
-    starts = process.calls.start_ns[call]
-    starts[-1] = process.calls.end_ns[call[-1]]
-    return np.where(call >= 0, starts, limits)
 
 
 def step_operations(

@@ -277,7 +277,7 @@ def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     """
     calls = process.calls
     launches = process.launching_threads
-    is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
+    is_long = calls.length_ns > MIN_LOCKED_NS
     chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))
     nothing = np.empty(0, np.int64)
     if len(launches) < 2 or len(chosen) < 2:

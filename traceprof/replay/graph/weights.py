@@ -103,24 +103,20 @@ class Durations(Record, frozen=True):
     transfer: Float64  # float64[operations], factor on the transfers of collectives
     # bool[operations], which do not wait for the one before on their stream
     skips_stream_order: Mask
+    skips_host_wait: Mask  # bool[calls], which hold the host for no operation
+    is_loading: Mask  # bool[calls], those of threads for which no other waits any more
+    is_removed: Mask  # bool[operations], without a launch and the GPU's delays
+    # float64[operations], slowdown beside communication that is removed, once for all assumptions
+    removed_slowdown_ns: Float64
     # whether the host's waits hold it; those for what it uses at once always do
     waits_for_gpu: bool = True
     # whether those for kernels do; others are for copies, whose data the host may need
     waits_for_kernels: bool = True
-    # bool[calls], which hold the host for no operation; None for none
-    skips_host_wait: Mask | None = None
     stalls: bool = True  # whether a full queue holds the host
     # whether waits between streams are as quick as they can be, where none was measured
     has_quick_waits: bool = False
-    # bool[calls], those of threads for which no other waits any more; None for none
-    is_loading: Mask | None = None
     # whether communication of unknown communicators counts as independent
     independent_if_unknown: bool = False
-    # bool[operations], without a launch and the GPU's delays; None for none
-    is_removed: Mask | None = None
-    # float64[operations], slowdown beside communication that is removed, once for all assumptions;
-    # None for nothing
-    removed_slowdown_ns: Float64 | None = None
 
 
 class Reading(Record, frozen=True):
@@ -160,6 +156,10 @@ def as_measured(process: Process) -> Durations:
         saved_in_call_ns=np.zeros(num_calls),
         transfer=np.ones(num_operations),
         skips_stream_order=np.zeros(num_operations, np.bool_),
+        skips_host_wait=np.zeros(num_calls, np.bool_),
+        is_loading=np.zeros(num_calls, np.bool_),
+        is_removed=np.zeros(num_operations, np.bool_),
+        removed_slowdown_ns=np.zeros(num_operations),
     )
 
 
@@ -180,14 +180,13 @@ class Weigher:
         self._segment_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
         latencies = held_out_latencies(process) if reading.is_held_out else process.latencies
         scale = np.float64(reading.has_gpu_time)
-        self._after_wait = latencies.after_wait_ns
+        self._after_wait = latencies.after_wait_ns * scale
         if durations.has_quick_waits:
-            self._after_wait = latencies.after_wait_ns - latencies.assumed_wait_ns
-        late = latencies.unexplained_ns * np.float64(reading.keeps_unexplained)
-        late = late + latencies.crowded_ns * scale
-        self._late = late
-        self._after_previous = self._unless_gone(latencies.after_previous_ns * scale) + late
-        self._after_launch = self._unless_gone(latencies.after_launch_ns * scale) + late
+            self._after_wait -= latencies.assumed_wait_ns * scale
+        self._late = latencies.unexplained_ns * np.float64(reading.keeps_unexplained)
+        self._late += latencies.crowded_ns * scale
+        self._after_previous = self._unless_gone(latencies.after_previous_ns * scale) + self._late
+        after_launch = self._unless_gone(latencies.after_launch_ns * scale) + self._late
         launched = process.latencies.launched_ns.astype(np.float64)
         has_call = np.flatnonzero(work.call >= 0)
         call, launched = work.call.take(has_call), launched.take(has_call)
@@ -205,7 +204,7 @@ class Weigher:
         )
         since = np.where(on_return, launched - calls.end_ns.take(calls.outer.take(call)), since)
         self._launch = np.full(len(work), UNCONSTRAINED)
-        self._launch[has_call] = since + self._after_launch[has_call]
+        self._launch[has_call] = since + after_launch[has_call]
 
     def of(self, edges: Sequence[Edges]) -> Float64:
         """Return the weights of edges of this process, one after the other, float64[n]."""
@@ -234,35 +233,27 @@ class Weigher:
         return np.maximum(gap - self._process.hidden_waits.waited_ns, 0)
 
     def _hidden(self, edges: Edges) -> Float64:
-        durations = self._durations
+        durations, reading = self._durations, self._reading
         frees = not (durations.waits_for_gpu and durations.waits_for_kernels)
-        is_freed = self._reading.frees_hidden_waits and frees
-        if not self._reading.has_hidden_waits or is_freed:
-            return np.full(len(edges.at), UNCONSTRAINED)
-        return self._silent(edges)
+        if reading.has_hidden_waits and not (reading.frees_hidden_waits and frees):
+            return self._silent(edges)
+        return np.full(len(edges.at), UNCONSTRAINED)
 
     def _unless_gone(self, delay_ns: Float64, operation: Int64 | slice = slice(None)) -> Float64:
         """Return the delays of some operations, or none where nobody launches them, float64[n]."""
-        gone = self._durations.is_removed
-        if gone is None:
-            return delay_ns
-        return np.where(gone[operation], np.minimum(delay_ns, 0), delay_ns)
+        gone = self._durations.is_removed[operation]
+        return np.where(gone, np.minimum(delay_ns, 0), delay_ns)
 
     def _waited(self, edges: Edges) -> Float64:
         durations, waits = self._durations, self._process.host_waits
-        is_stall = edges.kind is EdgeKind.FULL_QUEUE
         tails = held_out_tails(self._process) if self._reading.is_held_out else waits.tail_ns
         tails = tails[edges.at].astype(np.float64)
-        if is_stall:
+        if edges.kind is EdgeKind.FULL_QUEUE:
             return tails if durations.stalls else np.full(len(tails), UNCONSTRAINED)
-        tails = self._unless_gone(tails, waits.operation[edges.at])
-        is_removed = self._is_skipped(edges.at)
-        call = waits.call[edges.at]
-        if durations.skips_host_wait is not None:
-            is_removed |= durations.skips_host_wait[call]
-        is_removed |= self._is_there(call, self._process.work.call[waits.operation[edges.at]])
-        tails[is_removed] = UNCONSTRAINED
-        return tails
+        call, operation = waits.call[edges.at], waits.operation[edges.at]
+        is_over = self._is_skipped(edges.at) | durations.skips_host_wait[call]
+        is_over |= self._is_there(call, self._process.work.call[operation])
+        return np.where(is_over, UNCONSTRAINED, self._unless_gone(tails, operation))
 
     def _is_skipped(self, rows: Int64) -> Mask:
         """Say which host waits are skipped, although a program may need their data."""
@@ -281,48 +272,37 @@ class Weigher:
         later = end_ns[edges.at] - end_ns[edges.other] + self._until_return(edges.other)
         return np.where(self._is_there(edges.at, edges.other), UNCONSTRAINED, later)
 
-    def _launched(self, edges: Edges) -> Float64:
-        return self._launch[edges.at]
-
-    def _followed(self, edges: Edges) -> Float64:
-        free = self._durations.skips_stream_order[edges.at]
-        return np.where(free, UNCONSTRAINED, self._after_previous[edges.at])
-
     def _waited_for_event(self, edges: Edges) -> Float64:
-        process, at = self._process, edges.at
-        after = self._after_wait[at].astype(np.float64)
-        after *= self._reading.has_gpu_time
-        after = self._unless_gone(after, process.stream_waits.consumer[at])
-        is_sure = process.stream_waits.is_sure[at]
+        waits, call = self._process.stream_waits, self._process.work.call
+        consumer, is_sure = waits.consumer[edges.at], waits.is_sure[edges.at]
+        after = self._unless_gone(self._after_wait[edges.at], consumer)
         # What is only possible is no part of what was seen to hold the operation.
-        after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
+        after += np.where(is_sure, self._late[consumer], 0.0)
+        is_over = self._is_there(call[consumer], call[waits.producer[edges.at]])
         if not self._reading.has_possible_waits:
-            after = np.where(is_sure, after, UNCONSTRAINED)
-        call, waits = process.work.call, process.stream_waits
-        is_there = self._is_there(call[waits.consumer[at]], call[waits.producer[at]])
-        return np.where(is_there, UNCONSTRAINED, after)
+            is_over |= ~is_sure
+        return np.where(is_over, UNCONSTRAINED, after)
 
     def _is_there(self, call: Int64, other: Int64) -> Mask:
         """Say which calls no longer wait for a loader's thread; -1 is no call."""
-        loading = self._durations.is_loading
-        if loading is None:
-            return np.zeros(len(call), np.bool_)
-        return (call >= 0) & (other >= 0) & loading[other] & ~loading[call]
+        loading = np.append(self._durations.is_loading, False)
+        return (call >= 0) & loading[other] & ~loading[call]
 
-    def _apart(self, edges: Edges) -> Float64:
-        return np.where(self._durations.skips_stream_order[edges.at], 0.0, UNCONSTRAINED)
-
-    def _in_order(self, edges: Edges) -> Float64:
-        free = self._durations.skips_stream_order[edges.at]
-        return np.where(free, self._after_previous[edges.at], UNCONSTRAINED)
-
-    def _unknown(self, edges: Edges) -> Float64:
-        is_apart = self._durations.independent_if_unknown
-        return np.full(len(edges.at), UNCONSTRAINED) if is_apart else self._apart(edges)
-
-    def _stream_over(self, edges: Edges) -> Float64:
-        is_whole = self._reading.has_whole_streams
-        return self._apart(edges) if is_whole else np.full(len(edges.at), UNCONSTRAINED)
+    def _in_stream(self, edges: Edges) -> Float64:
+        """Weigh edges that hold only where operations wait for their stream, or do not."""
+        is_free, after = (
+            self._durations.skips_stream_order[edges.at],
+            self._after_previous[edges.at],
+        )
+        if edges.kind is EdgeKind.STREAM_ORDER:
+            return np.where(is_free, UNCONSTRAINED, after)
+        if edges.kind is EdgeKind.INDEPENDENT_ORDER:
+            return np.where(is_free, after, UNCONSTRAINED)
+        if edges.kind is EdgeKind.STREAM_END:
+            is_free = is_free & self._reading.has_whole_streams
+        if edges.kind is EdgeKind.INDEPENDENT_UNKNOWN:
+            is_free = is_free & (not self._durations.independent_if_unknown)
+        return np.where(is_free, 0.0, UNCONSTRAINED)
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls
@@ -358,18 +338,17 @@ class Weigher:
         if len(first) == 0:
             return np.empty(0)
         last = calls.outer[np.append(first[1:], len(calls)) - 1]
-        own = (calls.end_ns - calls.start_ns)[last] - self._durations.saved_in_call_ns[last]
+        own = calls.length_ns[last] - self._durations.saved_in_call_ns[last]
         waits, locked = process.host_waits, process.lock_waits.call
         own_of_call = np.full(len(calls), -1.0)
-        own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
+        own_of_call[locked] = np.minimum(calls.length_ns[locked], OWN_WAIT_NS)
         own_of_call[waits.call] = waits.own_ns
-        if self._durations.is_removed is not None:
+        if self._durations.is_removed.any():
             by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
             copying, awaited = waits.call[by_itself], waits.operation[by_itself]
             own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
-            if self._durations.skips_host_wait is not None:  # nobody calls to wait
-                freed = waits.call[self._durations.skips_host_wait[waits.call]]
-                own_of_call[freed] = np.maximum(own_of_call[freed] - OWN_WAIT_NS, 0.0)
+            freed = waits.call[self._durations.skips_host_wait[waits.call]]  # nobody calls to wait
+            own_of_call[freed] = np.maximum(own_of_call[freed] - OWN_WAIT_NS, 0.0)
         if self._reading.frees_hidden_waits:
             is_removed = self._is_skipped(np.arange(len(waits.call)))
             own_of_call[waits.call[is_removed]] = 0.0
@@ -390,22 +369,19 @@ class Weigher:
         steps[first] = self._length_ns[first]
         return steps
 
-    def _worked(self, edges: Edges) -> Float64:
+    def _in_segment(self, edges: Edges) -> Float64:
+        """Return how long segments take; `LAUNCHES`: when their launches alone let them end."""
         first = self._process.first_operation
         if len(first) == 0:
             return np.empty(0)
-        return np.add.reduceat(self._steps(), first)[self._process.segment_of_operation[edges.at]]
-
-    def _all_launched(self, edges: Edges) -> Float64:
-        """Return when each segment would be over by its launches alone, since its host segment."""
-        first = self._process.first_operation
-        if len(first) == 0:
-            return np.empty(0)
-        done = np.cumsum(self._steps())
+        segment, steps = self._process.segment_of_operation[edges.at], self._steps()
+        if edges.kind is EdgeKind.OPERATIONS:
+            return np.add.reduceat(steps, first)[segment]
+        done = np.cumsum(steps)
         last = np.append(first[1:], len(done)) - 1
         until_end = np.repeat(done[last], np.diff(np.append(first, len(done)))) - done
         latest = self._launch + self._length_ns + until_end
-        return np.maximum.reduceat(latest, first)[self._process.segment_of_operation[edges.at]]
+        return np.maximum.reduceat(latest, first)[segment]
 
     _WAYS: ClassVar[dict[EdgeKind, Callable[[Weigher, Edges], Float64]]] = {
         EdgeKind.CAPTURE: _captured,
@@ -416,16 +392,16 @@ class Weigher:
         EdgeKind.SYNCHRONIZATION: _waited,
         EdgeKind.FULL_QUEUE: _waited,
         EdgeKind.LOCK: _locked,
-        EdgeKind.LAUNCH: _launched,
-        EdgeKind.LAUNCHES: _all_launched,
-        EdgeKind.STREAM_ORDER: _followed,
+        EdgeKind.LAUNCH: lambda self, edges: self._launch[edges.at],
+        EdgeKind.LAUNCHES: _in_segment,
+        EdgeKind.STREAM_ORDER: _in_stream,
         EdgeKind.EVENT: _waited_for_event,
-        EdgeKind.OPERATIONS: _worked,
-        EdgeKind.INDEPENDENT_BEGIN: _apart,
-        EdgeKind.INDEPENDENT_END: _apart,
-        EdgeKind.INDEPENDENT_ORDER: _in_order,
-        EdgeKind.INDEPENDENT_UNKNOWN: _unknown,
-        EdgeKind.STREAM_END: _stream_over,
+        EdgeKind.OPERATIONS: _in_segment,
+        EdgeKind.INDEPENDENT_BEGIN: _in_stream,
+        EdgeKind.INDEPENDENT_END: _in_stream,
+        EdgeKind.INDEPENDENT_ORDER: _in_stream,
+        EdgeKind.INDEPENDENT_UNKNOWN: _in_stream,
+        EdgeKind.STREAM_END: _in_stream,
         EdgeKind.SILENCE: _silent,
         EdgeKind.HIDDEN_WAIT: _hidden,
     }
