@@ -32,8 +32,7 @@ from traceprof.replay.assumptions.run_change import (
     order_of_readiness,
 )
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.matched import synchronizing_groups
-from traceprof.replay.graph.run_graph import RunGraph, run_graph
+from traceprof.replay.graph.run_graph import RunGraph, run_graph, synchronizing_groups
 from traceprof.replay.graph.weights import Variant
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import whatif

@@ -191,10 +191,10 @@ def test_what_goes_in_comes_out(seed: int) -> None:
     parts = [some_columns(rng, num_edges, 6) for num_edges in (7, 1, 0, 12)]
     whole = np.concatenate(parts)
     sets = WeightSets.joined([WeightSets.of_columns(part.T) for part in parts])
-    as_given = np.arange(len(whole))
-    assert np.array_equal(sets.columns(as_given), whole)
-    order = rng.permutation(len(whole))
-    assert np.array_equal(sets.chosen((4, 1)).columns(order), whole[order][:, [4, 1]])
+    assert all(np.array_equal(sets.of(number), whole[:, number]) for number in range(6))
+    some = sets.chosen((4, 1))
+    assert np.array_equal([some.of(0), some.of(1)], whole.T[[4, 1]])
     numbers, place = sets.distinct()
     assert len(numbers) < sets.num
-    assert np.array_equal(sets.chosen(numbers).columns(as_given)[:, place], whole)
+    distinct = sets.chosen(numbers)
+    assert np.array_equal([distinct.of(at) for at in place.tolist()], whole.T)

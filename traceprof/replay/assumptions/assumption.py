@@ -18,7 +18,7 @@ from traceprof.replay.assumptions.one_process import (
     without_silences,
 )
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
-from traceprof.replay.graph.matched import synchronizing_groups
+from traceprof.replay.graph.run_graph import synchronizing_groups
 from traceprof.replay.graph.weights import AS_RECORDED, Reading, Variant
 from traceprof.replay.results import Refusal
 from traceprof.structs import Record

@@ -6,13 +6,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import straggler
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, MAX_LATENCY_NS, messages
 from traceprof.replay.graph.longest_path import (
+    ROOT,
     UNCONSTRAINED,
     CircularError,
     EdgeKind,
@@ -21,8 +21,7 @@ from traceprof.replay.graph.longest_path import (
     schedule,
     solve,
 )
-from traceprof.replay.graph.matched import synchronizing_groups
-from traceprof.replay.graph.run_graph import replayed_steps
+from traceprof.replay.graph.run_graph import replayed_steps, synchronizing_groups
 from traceprof.replay.results import Refusal
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
@@ -42,15 +41,11 @@ _NO_WEIGHTS = np.empty(0)
 class RunChange(Record, frozen=True):
     """A change of the graph of a run."""
 
-    # int64[n], indices of edges that hold their target back by another time
-    edges: Int64 = field(default_factory=lambda: _NOTHING)
-    # float64[n], ns: how long; minus infinity for not at all
-    weights: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
-    # int64[m], nodes where edges begin that were not there
-    source: Int64 = field(default_factory=lambda: _NOTHING)
-    target: Int64 = field(default_factory=lambda: _NOTHING)  # int64[m], where they lead to
-    # float64[m], how long they hold back, ns
-    added: Float64 = field(default_factory=lambda: _NO_WEIGHTS)
+    edges: Int64  # int64[n], indices of edges that hold their target back by another time
+    weights: Float64  # float64[n], ns: how long; minus infinity for not at all
+    source: Int64 = _NOTHING  # int64[m], nodes where edges begin that were not there
+    target: Int64 = _NOTHING  # int64[m], where they lead to
+    added: Float64 = _NO_WEIGHTS  # float64[m], how long they hold back, ns
     left_out: frozenset[int] = frozenset()  # numbers of ranks whose steps do not count
     # other ways to read the assumption, which make the answer's interval wider
     otherwise: tuple[RunChange, ...] = ()
@@ -107,7 +102,8 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
     kind = np.full(len(source), EdgeKind.STREAM_ORDER, np.uint8)
     new = GraphEdges(kind, source.astype(np.int32), target.astype(np.int32))
-    edges = GraphEdges.joined([graph.edges.from_root(is_removed), new])
+    from_root = np.where(is_removed, ROOT, graph.edges.source).astype(np.int32)
+    edges = GraphEdges.joined([replace(graph.edges, source=from_root), new])
     plan = schedule(graph.plan.num_nodes, edges.source, edges.target)
     return replace(graph, edges=edges, plan=plan, weights=weights, steps=steps_by_rank)
 

@@ -153,8 +153,7 @@ def _end_with_work(gaps: _Gaps, waited: Int64) -> bool:
 def seen_ns(waits: HiddenWaits, calls: HostCalls, limits_ns: tuple[int, int]) -> int:
     """Return how long threads waited at the places that wait, within some limits."""
     since = calls.end_ns[calls.outer[waits.call[waits.is_seen] - 1]]
-    covered = intervals.union(since, since + waits.waited_ns[waits.is_seen])
-    return intervals.clip(covered, *limits_ns).measure_ns
+    return covered_ns(since, since + waits.waited_ns[waits.is_seen], limits_ns)
 
 
 _OWN, _OPEN, _WAITS = range(3)
@@ -298,18 +297,14 @@ def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64
             continue
         num = min(len(of_site), _MAX_DRAWN)
         some = of_site[np.linspace(0, len(of_site) - 1, num).astype(np.int64)]
-        near_ns = max(_NEAR_NS, int(median_of(length[of_site])) // 10)
-        is_chance = _chance(waited[of_site], length[of_site], all_ns, near_ns) > _CHANCE
+        # The share of other silences that would end as close to an operation by chance.
+        low = int(median_of(waited[of_site]))
+        high = low + max(_NEAR_NS, int(median_of(length[of_site])) // 10)
+        own = np.count_nonzero((length[of_site] >= low) & (length[of_site] < high))
+        num = np.diff(np.searchsorted(all_ns, (low, high)))[0] - own
+        is_chance = bool(num > _CHANCE * max(len(all_ns) - len(of_site), 1))
         verdict[site[some[0]]] = _verdict(waited[some], length[some], is_chance=is_chance)
     return verdict
-
-
-def _chance(waited: Int64, length: Int64, all_ns: Int64, near_ns: int) -> float:
-    """Return the share of other silences that would end as close to an operation by chance."""
-    low = int(median_of(waited))
-    first, last = np.searchsorted(all_ns, (low, low + near_ns))
-    own = np.count_nonzero((length >= low) & (length < low + near_ns))
-    return float(last - first - own) / max(len(all_ns) - len(length), 1)
 
 
 def _verdict(waited: Int64, length: Int64, *, is_chance: bool) -> int:
@@ -321,17 +316,13 @@ def _verdict(waited: Int64, length: Int64, *, is_chance: bool) -> int:
         near = rest <= np.maximum(_NEAR_NS, length // 10)
         if np.mean(near) >= _AFTER and not is_chance:
             return _WAITS
-        if 2 * of_rest < of_length and _is_rare(waited, length, of_rest):
-            return _WAITS
+        if 2 * of_rest < of_length:
+            drawn = np.random.default_rng(_SEED).permuted(np.tile(waited, (_DRAWS, 1)), axis=1)
+            low, high = quantiles_of(length - drawn, (0.25, 0.75))
+            if np.count_nonzero(high - low <= of_rest) <= _DRAWS // 100:
+                return _WAITS
     # A wait's length follows the operation's; one that does not is the thread's own.
     return _OWN if 2 * of_length < of_rest else _OPEN
-
-
-def _is_rare(waited: Int64, length: Int64, of_rest: float) -> bool:
-    rng = np.random.default_rng(_SEED)
-    shuffled = length - rng.permuted(np.tile(waited, (_DRAWS, 1)), axis=1)
-    low, high = quantiles_of(shuffled, (0.25, 0.75))
-    return bool(np.count_nonzero(high - low <= of_rest) <= _DRAWS // 100)
 
 
 def _range(values: Int64) -> float:
@@ -379,16 +370,20 @@ def hidden_stream_ns(
     ends, chain = work.end_ns[by_end], work.chain[by_end]
     in_time = process.launched_at
     start, own = work.start_ns[late], work.chain[late]
-    at = np.searchsorted(ends, start - _SOONEST_NS, side="right") - 1
-    is_hidden = _is_after(at, ends, chain, start, own)
-    is_hidden &= in_time[by_end[np.maximum(at, 0)]] < in_time[late]
+
+    def following(begin: Int64) -> tuple[Int64, Mask]:
+        """Return the last operation that ended by then, and whether that one may have held it."""
+        last = np.searchsorted(ends, begin - _SOONEST_NS, side="right") - 1
+        is_near = (last >= 0) & (begin - ends[np.maximum(last, 0)] <= _LATEST_NS)
+        return by_end[last], is_near & (chain[np.maximum(last, 0)] != own)
+
+    before, is_hidden = following(start)
+    is_hidden &= in_time[before] < in_time[late]
     low = int(work.start_ns.min())
     span = max(int(work.end_ns.max()) - low + 1, 2)
     by_chance = np.zeros(len(late))
     for shift in np.random.default_rng(_SHIFT_SEED).integers(1, span, _SHIFTS).tolist():
-        moved = low + (start - low + shift) % span
-        at = np.searchsorted(ends, moved - _SOONEST_NS, side="right") - 1
-        by_chance += _is_after(at, ends, chain, moved, own)
+        by_chance += following(low + (start - low + shift) % span)[1]
     delay = start - held[late]
     hidden_ns = int(delay[is_hidden].sum())
     expected_ns = float((by_chance * delay).sum()) / _SHIFTS
@@ -399,11 +394,6 @@ def hidden_stream_ns(
     share = 1 - expected_ns / hidden_ns
     begin = work.start_ns[rows] - np.rint(share * delay[is_hidden]).astype(np.int64)
     return begin, work.start_ns[rows]
-
-
-def _is_after(at: Int64, ends: Int64, chain: Int64, start: Int64, own: Int64) -> Mask:
-    last = np.maximum(at, 0)
-    return (at >= 0) & (start - ends[last] <= _LATEST_NS) & (chain[last] != own)
 
 
 def _previous_ends(work: GpuWork) -> Int64:

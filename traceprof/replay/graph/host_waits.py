@@ -13,7 +13,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
-from traceprof.replay.graph.stream_waits import TOLERANCE_NS
+from traceprof.replay.graph.stream_waits import TOLERANCE_NS, last_record
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, without
 from traceprof.trace.model.kinds import (
@@ -65,8 +65,10 @@ def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
     is_for_data = _of_call(calls, waiting, copied > MAX_SCALAR_BYTES) & has_next
     for rows, of_thread in process.by_thread(waiting):
         gap = since_ns[rows], until_ns[rows]
-        uses = _begins_within(of_thread.mpi, *gap)
-        uses |= is_for_copy[rows] & _begins_within(_long_sleeps(of_thread), *gap)
+        asleep = intervals.subtract(of_thread.sleep.asleep, of_thread.loading)
+        sleeps = asleep.start_ns[asleep.length_ns >= MIN_SLEEP_NS]
+        uses = _begins_within(of_thread.mpi.start_ns, *gap)
+        uses |= is_for_copy[rows] & _begins_within(sleeps, *gap)
         works = is_for_data[rows] & (gap[1] - gap[0] > MAX_STRETCH_NS)
         uses[works] |= _awake_ns(of_thread, gap[0][works], gap[1][works]) > MAX_STRETCH_NS
         is_needed[rows] = uses
@@ -142,23 +144,16 @@ def _of_call(calls: HostCalls, waiting: Int64, chosen: Mask) -> Mask:
     return of_call[waiting]
 
 
-def _long_sleeps(thread: ThreadEvidence) -> Intervals:
-    """Return when a thread slept long, and not in a range of data loading."""
-    asleep = intervals.subtract(thread.sleep.asleep, thread.loading)
-    is_long = asleep.end_ns - asleep.start_ns >= MIN_SLEEP_NS
-    return intervals.Intervals(asleep.start_ns[is_long], asleep.end_ns[is_long])
-
-
 def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64, *others: Intervals) -> Int64:
     """Return the time from low to high without sleep, data loading and others, int64[n]."""
     other = intervals.merge(thread.sleep.asleep, thread.loading, *others)
     return high_ns - low_ns - intervals.covered_within(other, low_ns, high_ns)
 
 
-def _begins_within(spans: Intervals, low_ns: Int64, high_ns: Int64) -> Mask:
+def _begins_within(start_ns: Int64, low_ns: Int64, high_ns: Int64) -> Mask:
     """Return whether one of some spans begins from each low time to the high one, bool[n]."""
-    at = np.searchsorted(spans.start_ns, low_ns, side="left")
-    return np.append(spans.start_ns, intervals.BEYOND_NS)[at] < high_ns
+    at = np.searchsorted(start_ns, low_ns, side="left")
+    return np.append(start_ns, intervals.BEYOND_NS)[at] < high_ns
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -184,10 +179,22 @@ def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> 
     queue blocked.
     """
     calls, work = process.calls, process.work
-    call, operation = _synchronized(process, events)
+    chains = _Chains(process)
+    call, operation = _synchronized(process, events, chains)
     blocked = np.flatnonzero(work.blocks)
-    free_call, freed_after = _freeing(process)
-    stall_call, stall_operation, stalled_ns = _stalled(stalls, process)
+    frees = process.are_named(
+        lambda name: (
+            api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
+        )
+    )
+    free_call, freed_after = chains.all_before(distinct_values(calls.outer[frees]))
+    # Launches that a full queue blocked wait for the operation that makes room.
+    place = calls.place_of(stalls.call)
+    stalled_ns = (stalls.end_ns - stalls.start_ns)[place >= 0]
+    stall_call = calls.outer[place[place >= 0]]
+    stall_operation = _ended_in(stall_call, process)
+    known = stall_operation >= 0
+    stall_call, stall_operation = stall_call[known], stall_operation[known]
     counts = [len(call) + len(blocked), len(free_call), len(stall_call)]
     is_freeing = np.repeat([False, True, False], counts)
     is_stall = np.repeat([False, False, True], counts)
@@ -195,8 +202,7 @@ def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> 
     operation = np.concatenate((operation, blocked, freed_after, stall_operation))
     length = calls.length_ns[call]
     own = np.minimum(length, OWN_WAIT_NS)
-    if len(stall_call):
-        own[is_stall] = np.maximum(length[is_stall] - stalled_ns, 0)
+    own[is_stall] = np.maximum(length[is_stall] - stalled_ns[known], 0)
     tail = calls.end_ns[call] - work.end_ns[operation]
     # What was over before the call began did not hold it: then it took what it takes.
     latest = np.full(len(calls), NULL)
@@ -253,17 +259,9 @@ class _Chains:
         return waiting[last >= 0], last[last >= 0]
 
 
-def _freeing(process: Recorded) -> tuple[Int64, Int64]:
-    """Return the calls that free memory, and the work each waits for: all of every stream."""
-    frees = process.are_named(
-        lambda name: (
-            api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
-        )
-    )
-    return _Chains(process).all_before(distinct_values(process.calls.outer[frees]))
-
-
-def _synchronized(process: Recorded, events: EventWaits | None) -> tuple[Int64, Int64]:
+def _synchronized(
+    process: Recorded, events: EventWaits | None, chains: _Chains
+) -> tuple[Int64, Int64]:
     """Return the synchronizing calls, each with the operations that it waited for."""
     calls, rank = process.calls, process.rank
     is_wait = process.are_named(lambda name: api_call_kind(name) is ApiCallKind.SYNCHRONIZE)
@@ -282,28 +280,21 @@ def _synchronized(process: Recorded, events: EventWaits | None) -> tuple[Int64, 
         targets.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
         of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
         targets.is_device_wide[place[of_device]] = True
-    chains = _Chains(process)
-    by_device = chains.all_before(waiting[targets.is_device_wide[waiting]])
-    waits, operations = [by_device[0]], [by_device[1]]
+    waits = [chains.all_before(waiting[targets.is_device_wide[waiting]])]
     rest = waiting[~targets.is_device_wide[waiting]]
     if events is not None:
-        call, operation = _behind_events(rest, targets, calls, events)
-        waits.append(call)
-        operations.append(operation)
-        rest = without(rest, call)
+        waits.append(_behind_events(rest, targets, calls, events))
+        rest = without(rest, waits[-1][0])
     by_stream = rest[targets.stream[rest] != NULL]
     last = chains.last_before(targets.stream[by_stream], calls.in_time[by_stream])
-    waits.append(by_stream[last >= 0])
-    operations.append(last[last >= 0])
+    waits.append((by_stream[last >= 0], last[last >= 0]))
     if events is None:
-        call, operation = _behind_others(by_stream, last, process)
-        waits.append(call)
-        operations.append(operation)
+        waits.append(_behind_others(by_stream, last, process))
     rest = rest[targets.stream[rest] == NULL]
     last = _ended_in(rest, process)
-    waits.append(rest[last >= 0])
-    operations.append(last[last >= 0])
-    return np.concatenate(waits), np.concatenate(operations)
+    waits.append((rest[last >= 0], last[last >= 0]))
+    call, operation = map(np.concatenate, zip(*waits, strict=True))
+    return call, operation
 
 
 def _behind_others(waiting: Int64, last: Int64, process: Recorded) -> tuple[Int64, Int64]:
@@ -342,23 +333,12 @@ def _behind_events(
     if len(events.devices) == 1:
         device = np.full(len(waiting), events.devices[0], np.int64)
     chain = events.chain_of(device, targets.stream[waiting])
-    record = events.record_before(targets.event[waiting], device, place)
+    record = last_record(events.records, targets.event[waiting], device, place)
     of_event = (targets.stream[waiting] == NULL) & (targets.event[waiting] != NULL) & (record >= 0)
-    chain[of_event] = events.records.chain[record[of_event]]
+    chain[of_event] = events.chain[record[of_event]]
     place[of_event] = events.records.place[record[of_event]]
     known = of_event | ((targets.stream[waiting] != NULL) & (chain >= 0))
     return events.behind(waiting[known], chain[known], place[known])
-
-
-def _stalled(stalls: Stalls, process: Recorded) -> tuple[Int64, Int64, Int64]:
-    """Return launches blocked by a full queue, the operation that made room, and the time."""
-    place = process.calls.place_of(stalls.call)
-    known = place >= 0
-    call = process.calls.outer[place[known]]
-    last = _ended_in(call, process)
-    has = last >= 0
-    length = (stalls.end_ns - stalls.start_ns)[known]
-    return call[has], last[has], length[has]
 
 
 def _ended_in(call: Int64, process: Recorded) -> Int64:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Float64, Int32, Int64, Mask
+    from traceprof.intervals import Float64, Int32, Int64
 
 UNCONSTRAINED = -np.inf
 """The weight of an edge that delays nothing."""
@@ -72,9 +72,9 @@ def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
 
 def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
     """Return the time of each node with each of k sets of weights, float64[nodes, k]."""
-    # One set of many edges is not kept twice.
-    column = sets.of(0) if sets.num == 1 else None
-    weights = sets.columns(plan.order) if column is None else column[:, np.newaxis]
+    weights = np.empty((len(sets.full), sets.num))
+    for number in range(sets.num):
+        weights[:, number] = sets.of(number)[plan.order]
     times = np.zeros((plan.num_nodes, sets.num))
     source, target, first_edge, order = plan.source, plan.target, plan.first_edge, plan.order
     edges_of_level = first_edge[plan.level_start].tolist()
@@ -83,7 +83,7 @@ def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
         low, high = edges_of_level[level], edges_of_level[level + 1]
         start, stop = levels[level], levels[level + 1]
         arriving = times[source[order[low:high]]]
-        arriving += weights[low:high] if column is None else weights[order[low:high]]
+        arriving += weights[low:high]
         if high - low == stop - start:
             times[target[start:stop]] = arriving
         else:
@@ -217,16 +217,11 @@ class GraphEdges(Record, frozen=True):
         source = np.where(self.source == ROOT, ROOT, self.source + by).astype(np.int32)
         return replace(self, source=source, target=(self.target + by).astype(np.int32))
 
-    def from_root(self, chosen: Mask) -> GraphEdges:
-        """Return them, some coming from the root: bool[e]."""
-        return replace(self, source=np.where(chosen, ROOT, self.source).astype(np.int32))
-
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
     return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
 
 
-_ROWS_AT_ONCE = 1 << 16
 _EDGE_BYTES = 12  # of its number, and of its weight
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
 
@@ -287,25 +282,17 @@ class WeightSets(Record, frozen=True):
         if not any(self.other[number]):
             return self.full
         column = self.full.copy()
-        for begin, data in zip(self.begins, self.other[number], strict=True):
-            if data:
-                edge, weight = _unpacked(data)
-                column[begin:][edge] = weight
+        for begin, packed in zip(self.begins, self.other[number], strict=True):
+            if packed:
+                data = zlib.decompress(packed)
+                num = len(data) // _EDGE_BYTES
+                edge = np.cumsum(np.frombuffer(data, np.int32, num), dtype=np.int32)
+                column[begin:][edge] = np.frombuffer(data, np.float64, num, edge.nbytes)
         return column
 
     def chosen(self, numbers: Sequence[int]) -> WeightSets:
         """Return some of the sets."""
         return replace(self, other=tuple(self.other[number] for number in numbers))
-
-    def columns(self, order: Int32 | Int64) -> Float64:
-        """Return all sets, float64[e, k], in another order of the edges."""
-        columns = np.empty((len(self.full), self.num))
-        for number in range(self.num):
-            column = self.of(number)
-            for begin in range(0, len(order), _ROWS_AT_ONCE):
-                rows = slice(begin, begin + _ROWS_AT_ONCE)
-                columns[rows, number] = column[order[rows]]
-        return columns
 
 
 def difference(full: Float64, column: Float64) -> Difference:
@@ -315,13 +302,6 @@ def difference(full: Float64, column: Float64) -> Difference:
         return SAME
     apart = np.diff(edge, prepend=np.int32(0))
     return (zlib.compress(apart.tobytes() + column[edge].tobytes(), 1),)
-
-
-def _unpacked(packed: bytes) -> tuple[Int32, Float64]:
-    data = zlib.decompress(packed)
-    num = len(data) // _EDGE_BYTES
-    apart = np.frombuffer(data, np.int32, num)
-    return np.cumsum(apart, dtype=np.int32), np.frombuffer(data, np.float64, num, apart.nbytes)
 
 
 def or_known(change: Difference, before: Sequence[Difference]) -> Difference:

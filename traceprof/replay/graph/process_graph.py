@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from traceprof import intervals
-from traceprof.replay.graph.columns import COPY, Recorded, recorded
+from traceprof.replay.graph.columns import Recorded, recorded
 from traceprof.replay.graph.hidden_waits import hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.longest_path import ROOT, EdgeKind, Edges
@@ -108,7 +108,7 @@ def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
     held_by_launch[in_call] = False  # when they were handed over is not known better
     of_launch = [
         _usual(slack_launch, held_by_launch & way, _USUAL_LAUNCH_NS, how)
-        for how in (median_of, _first_decile)
+        for how in (median_of, lambda slack: np.sort(slack)[len(slack) // 10])
         for way in (work.blocks, ~work.blocks)
     ]
     usual_launch = np.where(work.blocks, *of_launch[:2])
@@ -144,12 +144,13 @@ def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
     np.minimum.at(unexplained, consumer[sure], (slack_wait - after_wait)[sure])
     unexplained[unexplained > _FAR // 2] = 0  # nothing of what held it is known
     crowded = np.where(_is_crowded(work, unexplained), unexplained, 0)
+    beyond_least = np.clip(after_wait - _LEAST_WAIT_NS, 0, _USUAL_WAIT_NS - _LEAST_WAIT_NS)
     return Latencies(
         launched,
         after_launch,
         after_previous,
         after_wait,
-        _beyond_least(after_wait, by_wait),
+        np.where(by_wait.any(), 0, beyond_least),
         crowded,
         unexplained - crowded,
     )
@@ -174,21 +175,11 @@ def _over(slack: Int64, usual: Int64 | int) -> Int64:
     return np.where(slack <= MAX_LATENCY_NS, slack - usual, _FAR)
 
 
-def _beyond_least(after_wait: Int64, was_seen: Mask) -> Int64:
-    """Return what delays after waits exceed the quickest ones by, where none was seen to hold."""
-    beyond = np.clip(after_wait - _LEAST_WAIT_NS, 0, _USUAL_WAIT_NS - _LEAST_WAIT_NS)
-    return np.zeros_like(beyond) if was_seen.any() else beyond
-
-
 def _usual(
     slack: Int64, chosen: Mask, otherwise: int, how: Callable[[Int64], float] = median_of
 ) -> int:
     chosen = chosen & (slack <= MAX_LATENCY_NS)
     return int(how(slack[chosen])) if chosen.any() else otherwise
-
-
-def _first_decile(slack: Int64) -> int:
-    return int(np.partition(slack, len(slack) // 10)[len(slack) // 10])
 
 
 class Observed(Recorded, frozen=True):
@@ -223,14 +214,6 @@ class Process(Observed, frozen=True):
     def is_launched_on_return(self) -> Mask:
         """Operations handed over when a waiting call returned, bool[operations]."""
         return self.work.follows_return & self.is_held.take(self.calls.outer.take(self.work.call))
-
-    @property
-    def is_kernel_awaited(self) -> Mask:
-        """Waits of the host by calls that wait for no copy, bool[rows of HostWaits]."""
-        waits = self.host_waits
-        awaits_copy = np.zeros(len(self.calls), np.bool_)
-        awaits_copy[waits.call[self.work.kind[waits.operation] == COPY]] = True
-        return ~awaits_copy[waits.call]
 
     def launch_node(self, operation: Int64) -> Int64:
         """Return the node of the host by which operations with a call were handed over."""

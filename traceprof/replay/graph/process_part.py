@@ -11,8 +11,14 @@ from traceprof import intervals
 from traceprof.host.host_code import LOADER_STAGE
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
-from traceprof.replay.graph.longest_path import ROOT, GraphEdges, WeightSets, difference, or_known
-from traceprof.replay.graph.matched import Matched
+from traceprof.replay.graph.longest_path import (
+    ROOT,
+    EdgeKind,
+    GraphEdges,
+    WeightSets,
+    difference,
+    or_known,
+)
 from traceprof.replay.graph.process_graph import edges_of, in_segments, observe
 from traceprof.replay.graph.steps import begun_together, rank_steps_of, step_operations
 from traceprof.replay.graph.thread_waits import (
@@ -121,6 +127,10 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
     is_unlaunched = in_steps & (work.call < 0)
     is_unlaunched[work.cut] = False
     brings_batches = len(process.loading_threads) > 0
+    # Equally many batches need as much CPU time: its share of a step is a lower bound of that.
+    rank = process.rank
+    ran_ns = rank.trace.workers_ran(rank.process, *(limit - shift_ns for limit in limits_ns))
+    ran_ns = ran_ns[ran_ns > _MIN_WORK * ran_ns.max(initial=0)]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
         host_node=process.host_node,
@@ -144,19 +154,9 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
         unseen_pace_ns=0
         if process.rank.program.uses_dali  # its threads are known
         else unseen_pace_ns(process, training, overs, limits_ns),
-        workers_ran=_workers_ran(process.rank, limits_ns[0] - shift_ns, limits_ns[1] - shift_ns),
+        workers_ran=float(ran_ns.mean()) / (limits_ns[1] - limits_ns[0]) if len(ran_ns) else 0.0,
         may_load=0.0 if brings_batches else loading_share(process, training, overs, step_limits_ns),
     )
-
-
-def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
-    """Return the mean share of time in which the workers of a process were on a CPU.
-
-    Equally many batches need as much CPU time: this share of a step is its lower bound.
-    """
-    ran_ns = rank.trace.workers_ran(rank.process, start_ns, end_ns)
-    ran_ns = ran_ns[ran_ns > _MIN_WORK * ran_ns.max(initial=0)]
-    return float(ran_ns.mean()) / (end_ns - start_ns) if len(ran_ns) and end_ns > start_ns else 0.0
 
 
 def _loader_ns(process: Process, limits_ns: Int64) -> float:
@@ -208,6 +208,28 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
 
 
 FIRST_NODE = ROOT + 1
+
+
+class Matched(Record, frozen=True):
+    """The m matched operations of a group of r ranks as recorded; of one rank, without r."""
+
+    start_ns: Int64  # int64[m, r], when each rank arrived
+    end_ns: Int64  # int64[m, r], when each rank left
+    node: Int64  # int64[m, r], the nodes of the graph at which the ranks arrive
+
+    def edges(self, release: int) -> GraphEdges:
+        """Return the edges between the ranks: each operation begins when the last rank has come.
+
+        Its data begin to move at one of m nodes, of which the first is `release`.
+        """
+        node, num = self.node.ravel(), len(self.node)
+        of_node = np.repeat(np.arange(release, release + num), self.node.shape[1])
+        kinds = np.array([EdgeKind.ARRIVAL, EdgeKind.TRANSFER], np.uint8)
+        return GraphEdges(
+            np.repeat(kinds, len(node)),
+            np.concatenate((node, of_node), dtype=np.int32, casting="same_kind"),
+            np.concatenate((of_node, node + 1), dtype=np.int32, casting="same_kind"),
+        )
 
 
 class Kept(Record, frozen=True):

@@ -8,33 +8,118 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 
 from traceprof.analyses import breakdown, launch_queue
+from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
-from traceprof.replay.graph.longest_path import GraphEdges, WeightSets, schedule, solve
-from traceprof.replay.graph.matched import (
-    Matched,
-    matched_places,
-    synchronizing_groups,
-    transfer_weights,
+from traceprof.replay.graph.longest_path import (
+    SAME,
+    GraphEdges,
+    WeightSets,
+    difference,
+    or_known,
+    schedule,
+    solve,
 )
-from traceprof.replay.graph.process_part import FIRST_NODE, process_part
+from traceprof.replay.graph.process_part import FIRST_NODE, Matched, process_part
 from traceprof.run.steady_steps import StepUse, kinds_of_steps
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Float64, Int64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.progress import Progress
-    from traceprof.replay.graph.longest_path import EdgeLevels
+    from traceprof.ranks.waits import GroupWaits
+    from traceprof.replay.graph.longest_path import Difference, EdgeLevels
     from traceprof.replay.graph.process_part import Kept, ProcessFacts, ProcessPart
     from traceprof.replay.graph.steps import RankSteps, Sample
     from traceprof.replay.graph.weights import RemainingWork, Variant
     from traceprof.run.opening import Rank
+
+# If clocks may be off by more than this share of a step, only operations count for which a rank
+# waited longer than that: to leave out shorter waits is the smaller error.
+_MAX_UNCERTAINTY = 0.01
+
+
+class SynchronizingGroup(Record, frozen=True):
+    """A group of ranks that wait for each other."""
+
+    waits: GroupWaits  # of all their operations
+    together: Mask  # bool[operations], in which they do
+    members: list[int]  # their indices among the ranks of the run
+
+
+def synchronizing_groups(analysis: OpenAnalysis) -> list[SynchronizingGroup]:
+    """Return the groups whose ranks wait for each other, each with its waiting operations."""
+    ranks = analysis.measured.ranks
+    starts = [
+        [step.measures.window_start_ns for step in result.steps]
+        for result in analysis.measured.of(breakdown)
+    ]
+    lengths = [float(median_of(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
+    step = int(median_of(lengths)) if lengths else ranks.window_ns
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
+    groups = []
+    for waits in ranks.waits:
+        if len(waits) == 0 or waits.group.is_mpi:  # the replay takes these as the host's own time
+            continue
+        group, uncertainty = waits.group, waits.uncertainty_ns.max()
+        together = waits.is_known & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
+        together &= group.is_whole
+        if uncertainty > _MAX_UNCERTAINTY * step:
+            together &= waits.wait_ns.max(axis=1) > uncertainty
+        if together.any():
+            members = [index[ranks.ranks[member]] for member in group.members]
+            groups.append(SynchronizingGroup(waits, together, members))
+    return groups
+
+
+def _matched_places(
+    analysis: OpenAnalysis, groups: Sequence[SynchronizingGroup], sample: Sample | None
+) -> list[Int64]:
+    """Return the operations of a sample in which ranks wait for each other, int64[m, r] by group.
+
+    They are rows of `Group.place`.
+    """
+    places = []
+    for group in groups:
+        waits, together = group.waits, group.together
+        place, called = waits.group.place[together], waits.called_ns[together]
+        if sample is not None:
+            spans = [sample.span_of(analysis.run.ranks[member]) for member in group.members]
+            begin, end = np.array(spans, np.int64).T
+            inside = (called != UNKNOWN) & (called >= begin) & (called < end)
+            place = place[inside.all(axis=1)]
+        places.append(place)
+    return places
+
+
+def _transfer_weights(
+    matched: Sequence[Matched], scales: Sequence[Mapping[int, WeightSets]]
+) -> list[WeightSets]:
+    """Return the weights of the edges of matched operations: of arrivals, and of transfers.
+
+    `scales`: by group of ranks and by column, the factors on the transfers.
+    """
+    weights: list[WeightSets] = []
+    for operations, of_columns in zip(matched, scales, strict=True):
+        last_start_ns = operations.start_ns.max(axis=1, keepdims=True)
+        transfer = (operations.end_ns - last_start_ns).astype(np.float64)
+        width, full = transfer.shape[1], transfer.ravel()
+        others: list[Difference] = []
+        for number in range(of_columns[0].num):
+            scaled = full.copy()
+            for column in range(width):
+                scaled[column::width] *= of_columns[column].of(number)
+            others.append(or_known(difference(full, scaled), others))
+        weights.append(WeightSets(np.zeros(len(full)), (SAME,) * len(others)))
+        weights.append(WeightSets(full, tuple(others)))
+    return weights
+
 
 Item = TypeVar("Item")
 MapItems: TypeAlias = "Callable[..., Iterable[ProcessPart]]"
@@ -98,26 +183,34 @@ def run_graph(
     if is_alone:
         for trace in analysis.run.traces:
             trace.unload()
-    places = matched_places(analysis, sample)
+    groups = synchronizing_groups(analysis)
+    places, members = _matched_places(analysis, groups, sample), [one.members for one in groups]
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
-    members = [group.members for group in synchronizing_groups(analysis)]
 
     def part_of(ranks: list[tuple[int, Rank]]) -> ProcessPart:
-        shift = clock_shift(analysis, ranks[0][1])
-        stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
+        rank = ranks[0][1]
+        known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
+        stalls = known[rank.rank] if rank.rank in known else find_stalls(rank)
+        left_out = [
+            step.number
+            for result in analysis.measured.of(breakdown)
+            if result.rank == rank.rank
+            for step in result.steps
+            if step.use not in (StepUse.STEADY, None)
+        ]
         part = process_part(
             ranks,
-            shift,
+            clock_shift(analysis, rank),
             stalls,
             places,
             members,
             variants,
             sample,
-            left_out,
+            np.array(left_out, np.int64),
             is_kept=keeps_processes,
         )
         if is_alone:
-            ranks[0][1].trace.unload()
+            rank.trace.unload()
         progress.advance(1)
         return part
 
@@ -147,13 +240,11 @@ def run_graph(
     for of_group in matched:
         edges.append(of_group.edges(node))
         node += len(of_group.node)
-    joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
     of_run = GraphEdges.joined(edges)
-    plan = schedule(node, of_run.source, of_run.target)
     return RunGraph(
         of_run,
-        plan,
-        joined,
+        schedule(node, of_run.source, of_run.target),
+        WeightSets.joined([*weights, *_transfer_weights(matched, scales)]),
         tuple(steps_by_rank),
         tuple(facts),
         matched,
@@ -165,20 +256,6 @@ def run_graph(
 def _reopen(analysis: OpenAnalysis) -> None:
     for trace in analysis.run.traces:
         trace.reopen()
-
-
-def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:
-    """Return the numbers of a rank's steps that are not steady, int64[n]."""
-    results = (result for result in analysis.measured.of(breakdown) if result.rank == rank.rank)
-    steps = next((result.steps for result in results), ())
-    apart = [step.number for step in steps if step.use not in (StepUse.STEADY, None)]
-    return np.array(apart, np.int64)
-
-
-def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
-    """Return the launches of a rank's process that a full queue blocked, as they were measured."""
-    known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
-    return known[rank.rank] if rank.rank in known else find_stalls(rank)
 
 
 def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:

@@ -24,11 +24,13 @@ MAX_LOST_RECORDS = 0.01
 _NOTHING = np.empty(0, np.int64)
 
 
-class _Places(Record, frozen=True):
-    """Places in streams: the stream by number, and the place in the host's order."""
+class _Asked(Record, frozen=True):
+    """Records of events, or waits for them, whose call is in the report; n of them."""
 
-    chain: Int64
-    place: Int64
+    place: Int64  # int64[n], in the host's order
+    device: Int64
+    stream: Int64
+    event: Int64
 
 
 class EventWaits(Record, frozen=True):
@@ -42,9 +44,8 @@ class EventWaits(Record, frozen=True):
     record_place: Int64  # int64[m], and where it stands
     streams: Int64  # int64[s], device and stream in one number, by the number of the stream
     devices: Int64  # int64[d], of the process
-    records: _Places  # of all events
-    record_event: Int64  # int64[r], their ids
-    record_device: Int64  # int64[r]
+    records: _Asked  # of all events
+    chain: Int64  # int64[r], the number of the stream of each record
 
     def behind(self, owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64]:
         """Return the operations that must end before places in streams are reached.
@@ -76,15 +77,6 @@ class EventWaits(Record, frozen=True):
         wanted = _joined(device, stream)
         at = np.minimum(np.searchsorted(self.streams, wanted), max(len(self.streams) - 1, 0))
         return np.where(self.streams[at] == wanted, at, -1) if len(self.streams) else at - 1
-
-    def record_before(self, event: Int64, device: Int64, place: Int64) -> Int64:
-        """Return the last record of each event before a place, int64[n], -1 for none.
-
-        An id that several devices use is that of the device which waits.
-        """
-        return _last_record(
-            self.record_event, self.record_device, self.records.place, event, device, place
-        )
 
 
 def event_waits(process: Recorded) -> EventWaits | None:
@@ -118,9 +110,7 @@ def event_waits(process: Recorded) -> EventWaits | None:
     wait_key = chain = place = _NOTHING
     if waits is not None:
         of_wait = numbers[len(sides[0]) + len(sides[1]) :]
-        record = _last_record(
-            recorded.event, recorded.device, recorded.place, waits.event, waits.device, waits.place
-        )
+        record = last_record(recorded, waits.event, waits.device, waits.place)
         known = record >= 0
         by_key = np.argsort((of_wait * span + waits.place)[known], kind="stable")
         wait_key = (of_wait * span + waits.place)[known][by_key]
@@ -134,9 +124,8 @@ def event_waits(process: Recorded) -> EventWaits | None:
         record_place=place,
         streams=streams,
         devices=distinct_values(devices[[index for index, _ in ranks]]),
-        records=_Places(of_record, recorded.place),
-        record_event=recorded.event,
-        record_device=recorded.device,
+        records=recorded,
+        chain=of_record,
     )
 
 
@@ -178,15 +167,6 @@ def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
     return producers[differ], consumers[differ]
 
 
-class _Asked(Record, frozen=True):
-    """Records of events or waits for them, whose call is in the report."""
-
-    place: Int64
-    device: Int64
-    stream: Int64
-    event: Int64
-
-
 def _asked_at(
     rows: EventRecords | Synchronizations, process: Recorded, only: int | None, chosen: Mask
 ) -> _Asked:
@@ -197,32 +177,28 @@ def _asked_at(
     return _Asked(place, device, rows.stream[at], rows.event[at])
 
 
-def _last_record(
-    record_event: Int64,
-    record_device: Int64,
-    record_place: Int64,
-    event: Int64,
-    device: Int64,
-    place: Int64,
-) -> Int64:
-    """Return the last record of each event before a place, int64[n], -1 for none."""
-    ids, number = np.unique(np.concatenate((record_event, event)), return_inverse=True)
-    number = number.reshape(-1)
-    of_record, of_wait = number[: len(record_event)], number[len(record_event) :]
+def last_record(records: _Asked, event: Int64, device: Int64, place: Int64) -> Int64:
+    """Return the last record of each event before a place, int64[n], -1 for none.
+
+    An id that several devices use is that of the device which waits.
+    """
+    if not len(records.place):
+        return np.full(len(event), -1, np.int64)
+    ids, number = np.unique(np.concatenate((records.event, event)), return_inverse=True)
+    of_record, of_wait = np.split(number.reshape(-1), [len(records.event)])
     least = np.full(len(ids), np.iinfo(np.int64).max)
     most = np.full(len(ids), np.iinfo(np.int64).min)
-    np.minimum.at(least, of_record, record_device)
-    np.maximum.at(most, of_record, record_device)
+    np.minimum.at(least, of_record, records.device)
+    np.maximum.at(most, of_record, records.device)
     is_shared = least < most
-    num_devices = int(max(record_device.max(initial=0), device.max(initial=0))) + 1
-    of_record = of_record * num_devices + np.where(is_shared[of_record], record_device, 0)
+    num_devices = int(max(records.device.max(initial=0), device.max(initial=0))) + 1
+    of_record = of_record * num_devices + np.where(is_shared[of_record], records.device, 0)
     of_wait = of_wait * num_devices + np.where(is_shared[of_wait], np.maximum(device, 0), 0)
-    size = int(max(record_place.max(initial=0), place.max(initial=0))) + 1
-    keys = of_record * size + record_place
+    size = int(max(records.place.max(initial=0), place.max(initial=0))) + 1
+    keys = of_record * size + records.place
     order = np.argsort(keys, kind="stable")
     at = np.searchsorted(keys[order], of_wait * size + place, side="left") - 1
-    fits = (at >= 0) & (of_record[order[at]] == of_wait) if len(order) else at > 0
-    return np.where(fits, order[at], -1) if len(order) else np.full(len(event), -1, np.int64)
+    return np.where((at >= 0) & (of_record[order[at]] == of_wait), order[at], -1)
 
 
 def _latest(owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64, Int64]:

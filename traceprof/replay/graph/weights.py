@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
-from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
 from traceprof.replay.graph.process_graph import MAX_LATENCY_NS
@@ -257,15 +257,15 @@ class Weigher:
 
     def _is_skipped(self, rows: Int64) -> Mask:
         """Say which host waits are skipped, although a program may need their data."""
-        durations, process = self._durations, self._process
-        if not durations.waits_for_gpu:
-            is_removed = np.ones(len(rows), np.bool_)
-        elif not durations.waits_for_kernels:
-            is_removed = process.is_kernel_awaited[rows]
-        else:
+        durations, waits, work = self._durations, self._process.host_waits, self._process.work
+        if durations.waits_for_gpu and durations.waits_for_kernels:
             return np.zeros(len(rows), np.bool_)
-        waits = process.host_waits
-        return is_removed & ~(waits.is_needed | waits.is_stall)[rows]
+        is_kept = waits.is_needed | waits.is_stall
+        if durations.waits_for_gpu:  # those for copies stay
+            awaits_copy = np.zeros(len(self._process.calls), np.bool_)
+            awaits_copy[waits.call[work.kind[waits.operation] == COPY]] = True
+            is_kept = is_kept | awaits_copy[waits.call]
+        return ~is_kept[rows]
 
     def _locked(self, edges: Edges) -> Float64:
         end_ns = self._process.calls.end_ns
