@@ -400,8 +400,7 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
     parts: list[tuple[Int64, Int64, Int64, Int64]] = []
     if ranges is not None:
         is_place = {
-            name: not any(pattern.expression.match(name) for pattern in PATTERNS)
-            for name in {*ranges.names}
+            name: not any(pattern.match(name) for pattern in PATTERNS) for name in {*ranges.names}
         }
         rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
         named = [numbers.setdefault(ranges.names[row], len(numbers)) for row in rows]

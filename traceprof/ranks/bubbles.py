@@ -293,7 +293,13 @@ def bubbles_of(
             until: Int64 = np.append(starts[chosen], last)
             since: Int64 = np.append(0, starts[chosen] + took[chosen])
             expected.append(until - since)
-        parts = _parts(expected, lengths)
+        parts, of_rank = _parts(expected, lengths), arrivals[member]
+        sent = intervals.union(
+            *(
+                ranks.clocks.to_run(of_rank.report, times[~of_rank.is_mpi])
+                for times in (of_rank.start_ns, of_rank.end_ns)
+            )
+        )
         gaps.append(
             StageGaps(
                 member,
@@ -304,7 +310,7 @@ def bubbles_of(
                 gap_start,
                 gap_end,
                 parts,
-                _communicating(ranks, arrivals[member], gap_start, gap_end, lengths),
+                int(np.minimum(intervals.covered_within(sent, gap_start, gap_end), lengths).sum()),
                 levels[0][chosen],
                 levels[0][chosen] + equal[chosen],
                 sum(shifts[place]) // 2,
@@ -343,17 +349,6 @@ def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
         parts[:, place] = reached - done
         done = reached
     return parts
-
-
-def _communicating(
-    ranks: RankComparison, arrivals: Arrivals, gap_start: Int64, gap_end: Int64, lengths: Int64
-) -> int:
-    start, end = (
-        ranks.clocks.to_run(arrivals.report, times[~arrivals.is_mpi])
-        for times in (arrivals.start_ns, arrivals.end_ns)
-    )
-    inside = intervals.covered_within(intervals.union(start, end), gap_start, gap_end)
-    return int(np.minimum(inside, lengths).sum())
 
 
 def _others(

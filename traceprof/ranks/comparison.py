@@ -208,13 +208,8 @@ def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared:
     return _Shared(reference, measured_times, apart)
 
 
-def _corrected(clock: MachineClock, times: Int64) -> Int64:
-    drifted = np.rint((times - clock.at_ns) * clock.drift).astype(np.int64)
-    return times + clock.offset_ns + drifted
-
-
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
-    reference = _Times(*(_corrected(known, times) for times in shared.reference))
+    reference = _Times(*map(known.corrected, shared.reference))
     measured = shared.measured
     at = int(median_of(measured.end))
     apart = (reference.end - measured.end).astype(np.float64)

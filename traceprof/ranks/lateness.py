@@ -102,11 +102,14 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         lates, costs_ns = np.concatenate(late), np.concatenate(cost)
         order = np.argsort(-lates, kind="stable")
         beyond = int(np.iinfo(np.int64).max)
+        of_rank, known = arrivals[member], arrivals[member].operations
+        kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
+        candidates = of_rank.is_judged & is_in(of_rank.operation, np.array(kinds, np.int64))
         results.append(
             Lateness(
                 member=member,
                 num_operations=num,
-                coverage=num / _num_candidates(arrivals[member]),
+                coverage=num / int(np.count_nonzero(candidates)),
                 num_last=len(lates),
                 late_ns=int(median_of(lates)) if len(lates) else 0,
                 total_ns=int(costs_ns.sum()),
@@ -117,13 +120,6 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
             )
         )
     return results
-
-
-def _num_candidates(arrivals: Arrivals) -> int:
-    known = arrivals.operations
-    kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
-    chosen = arrivals.is_judged & is_in(arrivals.operation, np.array(kinds, np.int64))
-    return int(np.count_nonzero(chosen))
 
 
 def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list[tuple[int, int]]]:

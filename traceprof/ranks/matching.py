@@ -114,8 +114,7 @@ def _promising(
     """The most promising shifts by a few operations, if there are too many to try them all."""
     if len(shifts) <= _MAX_SHIFTS:
         return shifts
-    num = len(second.end_ns)
-    chosen = _spread_out(0, num, _FEW_SAMPLES)
+    chosen = _spread_out(0, len(second.end_ns), _FEW_SAMPLES)
     at = chosen[np.newaxis, :] + shifts[:, np.newaxis]
     is_alike = (at >= 0) & (at < len(first.end_ns))
     at = np.clip(at, 0, len(first.end_ns) - 1)
@@ -398,10 +397,13 @@ def match(
     largest: dict[int, int] = defaultdict(int)
     for of_rank, run in zip(arrivals, runs, strict=True):
         largest[run] = max(largest[run], of_rank.rank)
-    for member, of_rank in enumerate(arrivals):
+    for member, (of_rank, run) in enumerate(zip(arrivals, runs, strict=True)):
         kind = np.array([names.index(operation) for operation in of_rank.operations], np.int64)
-        for key, at, sequence in sorted_out(of_rank, communicators[runs[member]]):
-            parts[runs[member], key].append(
+        for key, at, sequence in sorted_out(of_rank, communicators[run]):
+            num_ranks = int(of_rank.world_size[at].max())  # a key is that of an operation
+            if key.source == "mpi" and num_ranks < 0:
+                num_ranks = largest[run] + 1  # MPI numbers them from 0
+            parts[run, key].append(
                 _Part(
                     member=member,
                     at=at,
@@ -409,7 +411,7 @@ def match(
                     kind=kind[of_rank.operation[at]],
                     bytes=of_rank.bytes[at],
                     end_ns=of_rank.end_ns[at] + seeds[member],
-                    num_ranks=_num_ranks(key, of_rank.world_size[at], largest[runs[member]]),
+                    num_ranks=2 if key.pair else num_ranks,
                 )
             )
     _pair_streams(parts, domains)
@@ -480,14 +482,6 @@ def _pairs_by_ends(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple
         for place, other in enumerate(best.tolist())
         if place < other and best[other] == place and is_certain[place] and is_certain[other]
     ]
-
-
-def _num_ranks(key: SortKey, world_size: Int64, largest: int) -> int:
-    """Number of ranks that take part, if it is known: MPI numbers them from 0."""
-    if key.pair:
-        return 2
-    known = int(world_size.max())  # a key is that of an operation
-    return largest + 1 if key.source == "mpi" and known < 0 else known
 
 
 # -- joining the ranks ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE, RECEIVES, SENDS
 from traceprof.ranks.matching import OperationList, members_of, peers_of, shift_between
@@ -157,10 +157,7 @@ class _Side(Record, frozen=True):
     is_both: Int64  # bool[n], whether the kernel sends and receives
 
     def chosen(self, rows: slice) -> _Side:
-        return _Side(*(getattr(self, name)[rows] for name in _COLUMNS))
-
-
-_COLUMNS = ("called_ns", "start_ns", "end_ns", "size", "stream", "is_both")
+        return _Side(*(column[rows] for column in astuple(self)))
 
 
 def pipelines(

@@ -36,7 +36,7 @@ from traceprof.trace.grouping import (
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
@@ -141,12 +141,8 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
             "no operation was captured on all of its ranks",
         )
     start, end, blocked = (
-        whole.times([clocks.to_run(member.report, column) for member, column in columns])
-        for columns in (
-            [(member, member.start_ns) for member in members],
-            [(member, member.end_ns) for member in members],
-            [(member, member.blocked_ns) for member in members],
-        )
+        whole.times([clocks.to_run(member.report, getattr(member, name)) for member in members])
+        for name in ("start_ns", "end_ns", "blocked_ns")
     )
     between, stay = _between(members, clocks), end - blocked
     # Clocks that are too uncertain for waits: `transfer_ns` needs none.
@@ -162,8 +158,10 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
             f"in {np.count_nonzero(~together)} of {len(together)} operations, some rank had left"
             " before another one came: they are not the same",
         )
-    late = start - _medians_of_others(start)
-    uncertainty = _of_others(between)
+    low, high = middle_of_others(start)
+    late, num = start - (low + (high - low) // 2), len(members)
+    of_others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
+    uncertainty = np.sort(of_others, axis=1)[:, (num - 1) // 2].copy()  # without the others
     root = _roots(whole, members)
     last = np.where(whole.is_one_of(FROM_ROOT) & (root >= 0), root, start.argmax(axis=1))
     before_last = start.max(axis=1, keepdims=True) - start
@@ -172,11 +170,8 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     tied[np.arange(len(last)), last] = True
     wait = _waited(whole, (start, blocked, end), last, root, between)
     inside, judged = (
-        whole.times([mask.astype(np.int64) for mask in masks])
-        for masks in (
-            [member.is_inside for member in members],
-            [member.is_judged for member in members],
-        )
+        whole.times([getattr(member, name).astype(np.int64) for member in members])
+        for name in ("is_inside", "is_judged")
     )
     return GroupWaits(
         group=whole,
@@ -289,17 +284,6 @@ def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
     return between
 
 
-def _medians_of_others(values: Int64) -> Int64:
-    low, high = middle_of_others(values)
-    return low + (high - low) // 2
-
-
-def _of_others(between: Int64) -> Int64:
-    num = len(between)
-    others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)
-    return np.sort(others, axis=1)[:, (num - 1) // 2].copy()  # without the others
-
-
 _NO_COMPARISON = int(np.iinfo(np.int64).max)
 
 
@@ -329,9 +313,12 @@ def waits_of_rank(
         column = group.members.index(member)
         rows = np.flatnonzero(group_waits.is_known)
         last = group_waits.last[rows]
-        limits = np.zeros(len(group.members), np.int64)
+        limits, own = np.zeros(len(group.members), np.int64), reports[member]
         for other in np.flatnonzero(np.bincount(last)).tolist():
-            limits[other] = _uncertainty(clocks, reports, member, group.members[other])
+            report = reports[group.members[other]]
+            if report != own:
+                limit = clocks.uncertainty_ns(own, report)
+                limits[other] = _NO_COMPARISON if limit is None else limit
         uncertainty = limits[last]
         wait = group_waits.wait_ns[rows, column].copy()
         # On one clock it is certain: a rank that left before the other came did not wait.
@@ -344,13 +331,6 @@ def waits_of_rank(
     place, wait, last, uncertainty = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(place, kind="stable")
     return RankWaits(place[order], wait[order], last[order], uncertainty[order])
-
-
-def _uncertainty(clocks: Clocks, reports: Sequence[int], first: int, second: int) -> int:
-    if reports[first] == reports[second]:
-        return 0
-    limit = clocks.uncertainty_ns(reports[first], reports[second])
-    return _NO_COMPARISON if limit is None else limit
 
 
 def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
@@ -538,14 +518,6 @@ def _student(freedom: Float64) -> Float64:
     return 1 + 1.21 / freedom + 1.44 / freedom**2
 
 
-def _known_wait_ns(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
-    """Sum of a rank's waits, None if the clocks leave most of them open."""
-    num_unknown = sum(int(waits.is_unknown[chosen].sum()) for waits, _, chosen in parts)
-    if 2 * num_unknown > sum(len(chosen) for *_, chosen in parts):
-        return None
-    return sum(intervals.total(waits.wait_ns[chosen, column]) for waits, column, chosen in parts)
-
-
 def _transfer_of(
     key: OperationKind,
     parts: Sequence[tuple[GroupWaits, int, Int64]],
@@ -563,21 +535,18 @@ def _transfer_of(
     total, bus = counted_bytes(key.operation, size, num_ranks)
     fit = latency_and_rate(total, took, max(waits.clock_error_ns for waits, *_ in parts))
     reports = {arrivals[member].report for waits, *_ in parts for member in waits.group.members}
+    hosts = {machines[report] for report in reports}
+    scope: Scope = "intra-node" if len(hosts) == 1 else "inter-node"
+    num_unknown = sum(int(waits.is_unknown[chosen].sum()) for waits, _, chosen in parts)
+    waited = [intervals.total(waits.wait_ns[chosen, column]) for waits, column, chosen in parts]
     return Transfer(
         num_matched=len(took),
-        wait_ns=_known_wait_ns(parts),
+        wait_ns=None if 2 * num_unknown > len(took) else sum(waited),
         transfer_ns=intervals.total(took),
         algbw_gb_per_s=rate(total, took),
         busbw_gb_per_s=rate(bus, took),
         latency_ns=None if fit is None else fit.latency_ns,
         latency_uncertainty_ns=None if fit is None else fit.uncertainty_ns,
         rate_gb_per_s=None if fit is None else fit.rate_gb_per_s,
-        scope=_scope(reports, machines),
+        scope=None if len(reports) > 1 and None in hosts else scope,
     )
-
-
-def _scope(reports: Collection[int], machines: Sequence[str | None]) -> Scope | None:
-    hosts = {machines[report] for report in reports}
-    if len(reports) > 1 and None in hosts:
-        return None
-    return "intra-node" if len(hosts) == 1 else "inter-node"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from traceprof import intervals
 from traceprof.findings import Count
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations, RankKey, RankOperations
+    from traceprof.trace.model.operations import RankKey, RankOperations
     from traceprof.trace.model.trace import Trace
 
 MIN_DOUBTFUL = 0.01
@@ -212,12 +212,6 @@ class _Stream(Record, frozen=True):
         end = np.where(stop > last, self.ended_ns[-1], self.begun_ns[np.minimum(stop, last)])
         return start, np.maximum(end, start)
 
-    def is_over(self, called_ns: Int64) -> Mask:
-        return called_ns > self.launched_ns[-1]
-
-    def works_off(self, called_ns: Int64) -> Mask:
-        return self.is_over(called_ns) & (called_ns < self.begun_ns[-1])
-
 
 class _Missing(Record, frozen=True):
     """Launches without an operation, or collectives without a kernel, in order of time."""
@@ -252,6 +246,16 @@ class _ShortReplays(Record, frozen=True):
         """The share of its kernels that each lacks."""
         return self.num_missing / (self.num_kernels + self.num_missing)
 
+    def sentences(self, num_counted: int) -> Iterator[str]:
+        if len(self):
+            whole = int((self.num_kernels + self.num_missing).sum())
+            launches, has = counted(len(self), "launch"), "has" if len(self) == 1 else "have"
+            yield (
+                f"{launches} of CUDA graphs {has} fewer kernels than others of the same graph:"
+                f" {int(self.num_missing.sum())} of {counted(whole, 'kernel')} are missing;"
+                f" counted as {counted(num_counted, 'lost launch')}"
+            )
+
 
 class _Process:
     """The launch calls of a process and its operations."""
@@ -266,7 +270,14 @@ class _Process:
             for key, operations in rank.operations_of_process
         }
         self.launched = [
-            (device, number, group, self._launched_by(device, number, group))
+            (
+                device,
+                number,
+                group,
+                rank.launched_by[number]
+                if device == rank.device
+                else launching_calls(group, calls),
+            )
             for device, operations in self.devices.items()
             for number, group in enumerate(operations.groups)
             if len(group)
@@ -274,11 +285,6 @@ class _Process:
         self.has_operation = np.zeros(len(calls), np.bool_)
         for *_, call in self.launched:
             self.has_operation[call[call >= 0]] = True
-
-    def _launched_by(self, device: int, number: int, group: Operations) -> Int64:
-        if device == self.rank.device:
-            return self.rank.launched_by[number]
-        return launching_calls(group, self.calls)
 
     def of_kinds(self, *kinds: int) -> Mask:
         return self.calls.packed_name.isin(
@@ -332,9 +338,10 @@ class _Process:
         some = np.flatnonzero(self.of_kinds(*range(4)))
         some = some[np.lexsort((-calls.ends(some), start[some], calls.packed_thread.at(some)))]
         thread, end = calls.packed_thread.at(some), calls.ends(some)
-        is_new = np.append(True, thread[1:] != thread[:-1])
-        is_outer = is_new.copy()
-        is_outer[1:] |= start[some[1:]] >= _latest(end, np.cumsum(is_new))[:-1]
+        is_outer = np.append(True, thread[1:] != thread[:-1])
+        # Threads lie one after the other, far apart, so that one running maximum serves all.
+        base = np.cumsum(is_outer) * (int(end.max()) - int(start[some].min()) + 1)
+        is_outer[1:] |= start[some[1:]] + base[1:] >= np.maximum.accumulate(end + base)[:-1]
         outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(some)), 0))
         has_any = np.zeros(len(some), np.bool_)
         np.logical_or.at(has_any, outer, self.has_operation[some])
@@ -479,10 +486,12 @@ class _Process:
                 near[rows, stream_of[calls[np.maximum(after - 1, 0)]]] = True
                 near[rows, stream_of[calls[np.minimum(after, len(calls) - 1)]]] = True
         called = missing.called_ns
-        over, works_off = np.zeros_like(candidates), np.zeros_like(candidates)
-        for place, stream in enumerate(streams):
-            over[:, place] = stream.is_over(called)
-            works_off[:, place] = stream.works_off(called)
+        last_launched, last_begun = (
+            np.array([int(getattr(stream, name)[-1]) for stream in streams], np.int64)
+            for name in ("launched_ns", "begun_ns")
+        )
+        over = called[:, np.newaxis] > last_launched
+        works_off = over & (called[:, np.newaxis] < last_begun)
         # A collective without any kernel is never beyond the last one.
         may_be: Mask = (missing.kind >= 0) & (len(streams) > 0)
         is_cut: Mask = may_be & np.all(over | ~candidates, axis=1)
@@ -493,8 +502,9 @@ class _Process:
         if np.count_nonzero(~is_cut & ~may_be_cut) <= MAX_NEGLIGIBLE * num_all:
             is_cut |= may_be_cut
         is_lost: Mask = ~is_cut
-        are_kernels: Mask = is_lost & (missing.kind < _COPY)
-        if not are_kernels.any() and self._has_kernels():
+        has_kernels = any(number in {0, 3} for _, number, _, _ in self.launched)
+        has_kernels |= bool(self.of_kinds(_KERNEL, _GRAPH).any())
+        if has_kernels and not (is_lost & (missing.kind < _COPY)).any():
             is_lost[:] = False  # copies and sets of no bytes
             num_all -= int(np.count_nonzero(~is_cut))
         if np.count_nonzero(is_lost) < MIN_DOUBTFUL * num_all:
@@ -530,7 +540,7 @@ class _Process:
                         num_lost_graphs=int(num_lost[1 + _GRAPH]) + len(counted_ns),
                         num_collectives=int(num_lost[0]),
                         stretches=tuple(_stretches(lost_ns, lost)),
-                        reasons=tuple(_about_replays(replays, len(counted_ns))),
+                        reasons=tuple(replays.sentences(len(counted_ns))),
                     ),
                     lost,
                 ),
@@ -548,10 +558,6 @@ class _Process:
         called_ns = self.start_ns[short.call]
         worst = np.argsort(-short.share, kind="stable")[: ceil(short.share.sum())]
         return short, [stream.around(called_ns) for stream in own], called_ns[worst]
-
-    def _has_kernels(self) -> bool:
-        is_recorded = any(number in {0, 3} for _, number, _, _ in self.launched)
-        return is_recorded or bool(self.of_kinds(_KERNEL, _GRAPH).any())
 
     def _num_graphs(self, device: int) -> int:
         is_graph = self.of_kinds(_GRAPH)
@@ -597,12 +603,8 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
             )
             for device in process.devices
         }
-    both = _Missing(
-        *(
-            np.concatenate((getattr(missing, name), getattr(collectives, name)))
-            for name in _Missing.__struct_fields__
-        )
-    )
+    columns = zip(astuple(missing), astuple(collectives), strict=True)
+    both = _Missing(*map(np.concatenate, columns))
     both = both.chosen(np.argsort(both.called_ns, kind="stable"))
     return {
         device: replace(
@@ -673,24 +675,6 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
         others = pair[num > in_usual[pair % len(kinds)]] // len(kinds)
         expected[rare[~is_in(rare, others)]] = count[usual]
     return expected
-
-
-def _about_replays(short: _ShortReplays, num_counted: int) -> Iterator[str]:
-    if len(short):
-        whole = int((short.num_kernels + short.num_missing).sum())
-        launches, has = counted(len(short), "launch"), "has" if len(short) == 1 else "have"
-        yield (
-            f"{launches} of CUDA graphs {has} fewer kernels than others of the same graph:"
-            f" {int(short.num_missing.sum())} of {counted(whole, 'kernel')} are missing;"
-            f" counted as {counted(num_counted, 'lost launch')}"
-        )
-
-
-def _latest(end_ns: Int64, group: Int64) -> Int64:
-    """Latest end so far in each group; groups follow each other."""
-    base = int(end_ns.min()) if len(end_ns) else 0
-    width = (int(end_ns.max()) - base + 1) if len(end_ns) else 1
-    return np.maximum.accumulate(end_ns - base + group * width) - group * width + base
 
 
 def _stretches(called_ns: Int64, lost: Intervals) -> Iterator[Stretch]:

@@ -12,9 +12,7 @@ from traceprof.findings import Count, one_of
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64
     from traceprof.run.rank import Rank, Window
 
 DIRECTIONS = ("h2d", "d2h", "d2d", "memset")
@@ -74,33 +72,32 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
     once.
     """
     start, end = window.start_ns, window.end_ns
-    directions = _directions(rank)
-    # Compute has by far the most intervals. Its overlap with communication is known; otherwise it
-    # is only intersected with the other kinds, after clipping.
-    few = {
-        kind: intervals.clip(covered, start, end)
-        for kind, covered in {
-            "communication": rank.communication,
-            "copy": rank.copy,
-            **directions,
-        }.items()
-    }
+    copies, memsets, number = rank.operations.copies, rank.operations.memsets, copy_directions(rank)
+    all_of = {"communication": rank.communication, "copy": rank.copy}
+    for direction in DIRECTIONS[:-1]:
+        rows = np.flatnonzero(number == _NUMBERS[direction])
+        all_of[direction] = intervals.union(copies.start_ns[rows], copies.ends(rows))
+    all_of["memset"] = intervals.union(memsets.start_ns, memsets.end_ns)
+    few = {kind: intervals.clip(covered, start, end) for kind, covered in all_of.items()}
     beside = {kind: dict.fromkeys(KINDS, 0) for kind in KINDS}
     beside["compute"]["compute"] = intervals.clip(rank.compute, start, end).measure_ns
+    # Compute has by far the most intervals: it is only intersected with what is clipped.
     for kind, covered in few.items():
         beside[kind][kind] = covered.measure_ns
-        if kind == "communication":
-            together = intervals.clip(rank.overlapped, start, end)
-        else:
-            together = intervals.intersect(covered, rank.compute)
-        _both(beside, kind, "compute", together.measure_ns)
+        together = intervals.intersect(covered, rank.compute).measure_ns
+        beside[kind]["compute"] = beside["compute"][kind] = together
     for direction in DIRECTIONS:
-        _both(beside, direction, "copy", few[direction].measure_ns)
+        beside[direction]["copy"] = beside["copy"][direction] = few[direction].measure_ns
     pairs = [("communication", kind) for kind in ("copy", *DIRECTIONS)]
     pairs += [(kind, other) for kind in DIRECTIONS for other in DIRECTIONS if kind < other]
     for kind, other in pairs:
-        _both(beside, kind, other, intervals.intersect(few[kind], few[other]).measure_ns)
-    alone = {direction: _alone(rank, few, direction) for direction in DIRECTIONS}
+        together = intervals.intersect(few[kind], few[other]).measure_ns
+        beside[kind][other] = beside[other][kind] = together
+    alone = {}
+    for direction in DIRECTIONS:
+        others = [few[kind] for kind in ("communication", *DIRECTIONS) if kind != direction]
+        rest = intervals.subtract(few[direction], intervals.merge(*others))
+        alone[direction] = rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns
     both = intervals.intersect(few["communication"], few["copy"])
     all_three = intervals.intersect(both, rank.compute).measure_ns
     for kind, first, second in (
@@ -114,24 +111,3 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
         KindBeside(kind, beside[kind][kind], alone[kind], *(beside[kind][other] for other in KINDS))
         for kind in KINDS
     )
-
-
-def _directions(rank: Rank) -> dict[str, Intervals]:
-    copies, memsets = rank.operations.copies, rank.operations.memsets
-    direction = copy_directions(rank)
-    covered = {}
-    for number, name in enumerate(DIRECTIONS):
-        chosen = direction == number
-        covered[name] = intervals.union(copies.start_ns[chosen], copies.ends(chosen))
-    covered["memset"] = intervals.union(memsets.start_ns, memsets.end_ns)
-    return covered
-
-
-def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
-    others = ("communication", *(other for other in DIRECTIONS if other != direction))
-    rest = intervals.subtract(few[direction], intervals.merge(*(few[other] for other in others)))
-    return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns
-
-
-def _both(beside: dict[str, dict[str, int]], kind: str, other: str, together_ns: int) -> None:
-    beside[kind][other] = beside[other][kind] = together_ns

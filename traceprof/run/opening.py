@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -140,14 +140,13 @@ def open_report(
 
 def open_run(traces: Sequence[Trace]) -> Run:
     """Sort the GPU operations of a run's open reports into ranks, on one clock."""
-    return assemble_run(traces, [_aligned(open_report(trace)) for trace in traces])
-
-
-def _aligned(ranks: list[Rank]) -> list[Rank]:
-    try:
-        return aligned(ranks)
-    except TraceFormatError:
-        return ranks
+    opened = []
+    for trace in traces:
+        ranks = open_report(trace)
+        with suppress(TraceFormatError):
+            ranks = aligned(ranks)
+        opened.append(ranks)
+    return assemble_run(traces, opened)
 
 
 def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
@@ -359,7 +358,12 @@ def captures(
             for recording in recordings
             if runs[recording[0]] == runs[index]
             and not any(described[other].places & report.places for other in recording)
-            and any(_belong_together(described[other], report) for other in recording)
+            and any(
+                described[other].communicators & report.communicators
+                or (described[other].has_time and report.has_time)
+                or (described[other].is_numbered and report.is_numbered)
+                for other in recording
+            )
         )
         recording = next(fitting, None)
         if recording is None:
@@ -367,14 +371,6 @@ def captures(
         else:
             recording.append(index)
     return recordings
-
-
-def _belong_together(one: _Report, other: _Report) -> bool:
-    return (
-        bool(one.communicators & other.communicators)
-        or (one.has_time and other.has_time)
-        or (one.is_numbered and other.is_numbered)
-    )
 
 
 def _described(report: ReportSummary, ranks: Sequence[RankInfo]) -> _Report:

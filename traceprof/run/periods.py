@@ -587,16 +587,14 @@ def period_steps(
     return PeriodSteps(
         windows.chosen(_middle(windows.phases)),
         tuple(map(period, periods.phases)),
-        tuple(_span(windows, number) for number in range(len(periods.phases))),
+        tuple(
+            (int(windows.start_ns[of_phase][0]), int(windows.end_ns[of_phase][-1]))
+            for of_phase in (windows.phases == np.arange(len(periods.phases))[:, np.newaxis])
+        ),
         (int(windows.start_ns[0]), int(windows.end_ns.max())),
         is_graph[begins],
         place[begins],
     )
-
-
-def _span(windows: StepWindows, phase: int) -> tuple[int, int]:
-    inside = windows.chosen(windows.phases == phase)
-    return int(inside.start_ns[0]), int(inside.end_ns[-1])
 
 
 def _holds_most(

@@ -54,6 +54,11 @@ class MachineClock(Struct, frozen=True):
     ]
     num_operations: Annotated[Count, "Number of operations by which it was compared."]
 
+    def corrected(self, times_ns: Int64) -> Int64:
+        """Return times since the first session's start by the reference's clock, int64[n]."""
+        drifted = np.rint((times_ns - self.at_ns) * self.drift).astype(np.int64)
+        return times_ns + self.offset_ns + drifted
+
 
 class Clocks(Record, frozen=True):
     """Times of reports as times of the run, which begins with the first session."""
@@ -68,14 +73,11 @@ class Clocks(Record, frozen=True):
 
     def to_run(self, report: int, times_ns: Int64) -> Int64:
         """Return times of a report as times of the run, int64[n]."""
-        clock = self.hosts[self.host_of[report]]
-        seeded = times_ns + self.seeds_ns[report]
-        drifted = np.rint((seeded - clock.at_ns) * clock.drift).astype(np.int64)
-        return seeded + clock.offset_ns + drifted
+        return self.of(report).corrected(times_ns + self.seeds_ns[report])
 
     def to_report(self, report: int, times_ns: Int64) -> Int64:
         """Return the first time of a report at or after each time of the run, int64[n]."""
-        clock = self.hosts[self.host_of[report]]
+        clock = self.of(report)
         since = times_ns - clock.offset_ns - clock.at_ns
         drifted = np.rint(since * (clock.drift / (1 + clock.drift))).astype(np.int64)
         first: Int64 = since - drifted + clock.at_ns - self.seeds_ns[report]
@@ -139,7 +141,10 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         ),
         host_of=tuple(number[host] for host in hosts),
         hosts=tuple(
-            _unmeasured(host[1], has_start=starts[first[host]] is not None) for host in distinct
+            MachineClock(name, "none", 0, 0.0, 0, None, 0)
+            if starts[first[run, name, index]] is None
+            else MachineClock(name, "session start", 0, 0.0, 0, NTP_NS, 0)
+            for run, name, index in distinct
         ),
         references=tuple(
             next(index for index, host in enumerate(distinct) if host[0] == run)
@@ -147,8 +152,3 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         ),
         start_utc_ns=origin or None,
     )
-
-
-def _unmeasured(host: str, *, has_start: bool) -> MachineClock:
-    source = "session start" if has_start else "none"
-    return MachineClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)

@@ -80,7 +80,6 @@ def regular_spacing(is_long: Mask) -> int | None:
     return usual if is_regular else None
 
 
-"""With fewer, none is left out."""
 MIN_KERNELS = 0.9
 """Of the usual number of kernels: a first or last step with fewer is cut."""
 _MAX_AS_FEW = 0.1  # of the other steps have as few kernels as a step that is cut
@@ -264,7 +263,9 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     if not len(inside):
         return SteadySteps(none, *whole, none, none.astype(np.int8))
     start, end = steps.start_ns[inside], steps.end_ns[inside]
-    num_kernels, phases = _num_kernels(rank, start, end), steps.phases
+    num_kernels, phases = np.zeros(len(inside), np.int64), steps.phases
+    for group in (rank.operations.kernels, rank.operations.graphs):
+        num_kernels += np.diff(np.searchsorted(group.start_ns, (start, end)), axis=0)[0]
     is_cut = _known_cut(rank, steps.source[inside])
     uses = np.zeros(len(inside), np.int8)
     for phase in distinct_values(phases[inside]).tolist():
@@ -278,19 +279,12 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
             is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
         )
-    is_other = phases[inside] != _longest_phase(phases[inside], end - start, uses)
-    uses[is_other & (uses == StepUse.STEADY)] = StepUse.PHASE
+    # Of phases equally long, within 5 %, the first: all ranks of a run choose the same one.
+    spent_ns = np.bincount(phases[inside], np.where(uses == StepUse.STEADY, end - start, 0))
+    longest = int((spent_ns >= _AS_LONG * spent_ns.max()).argmax())
+    uses[(phases[inside] != longest) & (uses == StepUse.STEADY)] = StepUse.PHASE
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
-
-
-def _longest_phase(phase: Int64, lengths_ns: Int64, uses: Int8) -> int:
-    """Number of the phase whose steady steps take most time: these are what a step is.
-
-    Of phases equally long, within 5 %, the first: all ranks of a run choose the same one.
-    """
-    time = np.bincount(phase, np.where(uses == StepUse.STEADY, lengths_ns, 0))
-    return int((time >= _AS_LONG * time.max()).argmax())
 
 
 def other_phases(rank: Rank, window: Window) -> dict[int, Window]:
@@ -320,13 +314,6 @@ def _known_cut(rank: Rank, source: Int64) -> Mask:
     if ranges is None or ranges.is_cut is None or ranges.is_cut[source].all():
         return np.zeros(len(source), np.bool_)
     return ranges.is_cut[source]
-
-
-def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
-    num = np.zeros(len(start_ns), np.int64)
-    for group in (rank.operations.kernels, rank.operations.graphs):
-        num += np.searchsorted(group.start_ns, end_ns) - np.searchsorted(group.start_ns, start_ns)
-    return num
 
 
 def _names_else(rank: Rank, start_ns: Int64, end_ns: Int64) -> Callable[[Int64], Mask]:

@@ -36,34 +36,25 @@ class StepsSource(str, Enum):
     NONE = "none"
 
 
-class StepPattern(Record, frozen=True):
-    """A framework's name for the range around one training step."""
-
-    # matches the whole name; its first group, if any, is the step's number
-    expression: re.Pattern[str]
-
-
-# In order of preference: the first pattern with matching ranges defines a process's steps.
-PATTERNS: tuple[StepPattern, ...] = (
+# Frameworks' names of the range around one training step. The first group, if any, is the step's
+# number. In order of preference: the first pattern with matching ranges defines a process's steps.
+PATTERNS: tuple[re.Pattern[str], ...] = (
     # `instrument.step`, and names written by hand
-    StepPattern(lazy(r"\Astep (\d+)\Z")),
+    lazy(r"\Astep (\d+)\Z"),
     # torch.profiler's step, when it is emitted as NVTX
-    StepPattern(lazy(r"\AProfilerStep#(\d+)\Z")),
+    lazy(r"\AProfilerStep#(\d+)\Z"),
     # iteration_12, Iteration 12, train_step 3, training_step_3, global_step 3, Step 3
-    StepPattern(
-        lazy(
-            r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z",
-            re.IGNORECASE,
-        )
+    lazy(
+        r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z", re.IGNORECASE
     ),
     # PyTorch Lightning's profiler (action `run_training_batch`)
-    StepPattern(lazy(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z")),
+    lazy(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z"),
     # Megatron-LM and scripts that open one unnumbered range per step
-    StepPattern(lazy(r"\A(?:train_step|training_step|train_batch)\Z")),
+    lazy(r"\A(?:train_step|training_step|train_batch)\Z"),
     # SGLang: step[DECODE bs=32 toks=32]; one of the next may be around it
-    StepPattern(lazy(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z")),
+    lazy(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z"),
     # vLLM: execute_context_2(512)_generation_30(30), or execute_542_context_2(…)_generation_30(…)
-    StepPattern(lazy(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z")),
+    lazy(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z"),
 )
 
 
@@ -159,22 +150,21 @@ def find_training_ranges(
     """
     expressions = [*_OPTIMIZER_STEPS, _WARM_UP, _CUT]
     if user is None:
-        expressions += [pattern.expression for pattern in PATTERNS]
+        expressions += PATTERNS
     any_of = re.compile("|".join(f"(?:{part.pattern})" for part in expressions), re.IGNORECASE)
     candidates = trace.ranges(any_of)
     by_user = {} if user is None else trace.ranges(user)
-    return {
-        process: TrainingRanges(
-            _marked_steps(candidates.get(process))
-            if user is None
-            else _numbered(by_user[process], user)
-            if process in by_user
-            else None,
-            _optimizer_ends(candidates.get(process)),
-            _warm_up(candidates.get(process)),
-        )
-        for process in candidates.keys() | by_user.keys()
-    }
+    found = {}
+    for process in candidates.keys() | by_user.keys():
+        steps = _numbered(by_user[process], user) if user and process in by_user else None
+        ends_ns, warm_up = NO_TRAINING_RANGES.optimizer_ends_ns, intervals.empty()
+        if process in candidates:
+            ranges = candidates[process]
+            steps = steps if user else _marked_steps(ranges)
+            ends_ns, warm = _optimizer_ends(ranges), _matching(ranges, _WARM_UP)
+            warm_up = intervals.union(warm.start_ns, warm.end_ns)
+        found[process] = TrainingRanges(steps, ends_ns, warm_up)
+    return found
 
 
 def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
@@ -263,23 +253,19 @@ def _where(masks: Iterable[Mask], columns: Iterable[Int64]) -> list[Int64]:
     return [column.compress(mask) for mask, column in zip(masks, columns, strict=True)]
 
 
-def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
-    if candidates is None:
-        return None
+def _marked_steps(candidates: NamedRanges) -> StepRanges | None:
     for pattern in PATTERNS:
-        chosen = _matching(candidates, pattern.expression)
+        chosen = _matching(candidates, pattern)
         if len(chosen.names):
             cut = {
                 name.removeprefix(f"{labels.CUT} ") for name in _matching(candidates, _CUT).names
             }
-            return _numbered(chosen, pattern.expression, cut)
+            return _numbered(chosen, pattern, cut)
     return None
 
 
-def _optimizer_ends(candidates: NamedRanges | None) -> Int64:
+def _optimizer_ends(candidates: NamedRanges) -> Int64:
     """Ends of optimizer steps; one inside another does not count."""
-    if candidates is None:
-        return NO_TRAINING_RANGES.optimizer_ends_ns
     for expression in _OPTIMIZER_STEPS:
         end = _matching(candidates, expression).end_ns
         if len(end):
@@ -287,13 +273,6 @@ def _optimizer_ends(candidates: NamedRanges | None) -> Int64:
             reached = np.maximum.accumulate(np.insert(end, 0, np.iinfo(np.int64).min))
             return end[end > reached[:-1]]
     return NO_TRAINING_RANGES.optimizer_ends_ns
-
-
-def _warm_up(candidates: NamedRanges | None) -> Intervals:
-    if candidates is None:
-        return intervals.empty()
-    ranges = _matching(candidates, _WARM_UP)
-    return intervals.union(ranges.start_ns, ranges.end_ns)
 
 
 def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
@@ -316,13 +295,13 @@ def _numbered(
 ) -> StepRanges:
     """Steps by the numbers in their names; exceptions cut those with names in `cut`."""
     num_named, ranges = len(ranges.names), _outer(ranges)
-    texts = [_number_text(expression.search(name)) for name in ranges.names]
-    usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)
-    numbers = (
-        np.array([int(text or 0) for text in texts], np.int64)
-        if usable
-        else np.arange(len(texts), dtype=np.int64)
-    )
+    numbers = np.arange(len(ranges.names), dtype=np.int64)
+    if expression.groups:
+        group: str | int = "step" if "step" in expression.groupindex else 1
+        matches = [expression.search(name) for name in ranges.names]
+        texts = [match[group] or "" for match in matches if match]
+        if all(text.isdecimal() and len(text) < 19 for text in texts):
+            numbers = np.array([*map(int, texts)], np.int64)
     is_cut = np.array([name in cut for name in ranges.names], np.bool_)
     is_cut[-1:] |= ranges.end_ns[-1:] == OPEN_END
     return StepRanges(
@@ -352,9 +331,3 @@ def _outer(ranges: NamedRanges) -> NamedRanges:
         reached = np.maximum.accumulate(np.where(end < OPEN_END, end, 0))
         chosen.append(at[end > np.insert(reached[:-1], 0, -1)])
     return _chosen(ranges, np.sort(np.concatenate(chosen)))
-
-
-def _number_text(match: re.Match[str] | None) -> str | None:
-    if match is None or not match.re.groups:
-        return None
-    return match["step"] if "step" in match.re.groupindex else match[1]

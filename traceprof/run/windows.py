@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Mask
     from traceprof.run.rank import Rank
-    from traceprof.run.step_ranges import StepRanges
     from traceprof.trace.model.trace import Trace
 
 MAX_PROFILER_SHARE = 0.1
@@ -73,7 +72,10 @@ def _training(rank: Rank) -> Training:
     if rank.step_ranges is not None:
         is_marked = rank.training_ranges.steps is not None
         basis = TrainingBasis.STEPS if is_marked else TrainingBasis.OPTIMIZER
-        num_warm_up = _num_leading(_lie_in_warm_up(rank, rank.step_ranges)[steps.source])
+        ranges, warm_up = rank.step_ranges, rank.training_ranges.warm_up
+        warm_ns = intervals.covered_within(warm_up, ranges.start_ns, ranges.end_ns)
+        is_warm = (warm_ns == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
+        num_warm_up = _num_leading(is_warm[steps.source])
     num_warm_up %= len(steps)  # if all are, they count
     spans = rank.trace.profiler_overhead(rank.process)
     is_over = spans.end_ns < intervals.BEYOND_NS
@@ -98,9 +100,7 @@ def _training(rank: Rank) -> Training:
 
 def _without_steps(rank: Rank) -> Training:
     whole = rank.window
-    if isinstance(rank, CpuRank):
-        return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
-    main = rank.main_compute
+    main = None if isinstance(rank, CpuRank) else rank.main_compute
     if main is None:
         return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
     before_ns = main.start_ns - whole.start_ns
@@ -109,12 +109,6 @@ def _without_steps(rank: Rank) -> Training:
 
 def _num_leading(mask: Mask) -> int:
     return len(mask) if mask.all() else int(mask.argmin())
-
-
-def _lie_in_warm_up(rank: Rank, ranges: StepRanges) -> Mask:
-    warm_up = rank.training_ranges.warm_up
-    warm = intervals.covered_within(warm_up, ranges.start_ns, ranges.end_ns)
-    return (warm == ranges.end_ns - ranges.start_ns) & (len(warm_up) > 0)
 
 
 Range = tuple["int | None", "int | None"]
