@@ -97,7 +97,11 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
         of_capture: dict[str, _Claim] = {}
         for finding in capture.findings:
             ranks[finding.id].add(finding.rank)
-            claim = _Claim(finding, _per_step(finding, steps.get(finding.rank, 1)))
+            # Of one that lies mostly in another phase, in the mean of the steps of all phases.
+            ns = finding.metrics.get("per_step_ns") if finding.elsewhere is None else None
+            if not isinstance(ns, int):
+                ns = finding.impact_ns / steps.get(finding.rank, 1)
+            claim = _Claim(finding, ns)
             known = of_capture.get(finding.id)
             if known is None or known.ns < claim.ns:
                 of_capture[finding.id] = claim
@@ -109,15 +113,6 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
         id_: _Claim(claim.finding, total[id_] / len(captures), frozenset(ranks[id_]))
         for id_, claim in worst.items()
     }
-
-
-def _per_step(finding: Finding, num_steps: int) -> float:
-    """Return the cost of a finding in the mean step, from its own numbers if it has them.
-
-    Of one that lies mostly in another phase of the program, in the mean of the steps of all phases.
-    """
-    of_steady = finding.metrics.get("per_step_ns") if finding.elsewhere is None else None
-    return of_steady if isinstance(of_steady, int) else finding.impact_ns / num_steps
 
 
 def _change(

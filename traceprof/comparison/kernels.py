@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -90,9 +90,7 @@ def _over_captures(uses: Sequence[Use], num_captures: int) -> Use:
         return uses[0]
     values = np.array([use.ns for use in uses] + [0.0] * (num_captures - len(uses)))
     error = float(values.std(ddof=1)) / num_captures**0.5
-    first = uses[0]
-    errors = [(error, num_captures - 1)]
-    return Use(first.name, first.category, float(values.mean()), errors, first.place)
+    return replace(uses[0], ns=float(values.mean()), errors=[(error, num_captures - 1)])
 
 
 def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float | None]:
@@ -100,20 +98,14 @@ def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float 
 
     `pairs`: before and after; None if a side lacks the name.
     """
-    alone = [_probability(old, new) for old, new in pairs]
-    known = [index for index, value in enumerate(alone) if value is not None]
-    corrected: list[float | None] = [None] * len(alone)
-    for index, value in zip(known, adjusted([alone[place] or 0.0 for place in known]), strict=True):
-        corrected[index] = value
-    return corrected
-
-
-def _probability(old: Use | None, new: Use | None) -> float | None:
-    uses = [use for use in (old, new) if use is not None]
-    if not all(use.errors for use in uses):
-        return None
-    change = (0.0 if new is None else new.ns) - (0.0 if old is None else old.ns)
-    return p_value(change, [error for use in uses for error in use.errors])
+    alone: dict[int, float] = {}
+    for index, (old, new) in enumerate(pairs):
+        uses = [use for use in (old, new) if use is not None]
+        if all(use.errors for use in uses):
+            change = (0.0 if new is None else new.ns) - (0.0 if old is None else old.ns)
+            alone[index] = p_value(change, [error for use in uses for error in use.errors])
+    corrected = dict(zip(alone, adjusted([*alone.values()]), strict=True))
+    return [corrected.get(index) for index in range(len(pairs))]
 
 
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+|(?<=_)[0-9a-f]{8,}(?=_|\Z)")
@@ -142,7 +134,7 @@ def kernels(
     """
     uses = [uses_of(side, _rows) for side in (before, after)]
     pairs: list[_Pair] = [("name", *both) for both in _shared(*uses)]
-    grouped = [_grouped(side.values(), canonical_name) for side in uses]
+    grouped = [_by_canonical_name(side.values()) for side in uses]
     pairs += [("canonical name", *both) for both in _shared(*grouped)]
     rest = [list(group.values()) for group in grouped]
     by_place = _by_place(rest[0], rest[1], [(old, new) for _, old, new in pairs])
@@ -185,25 +177,22 @@ def _rows(capture: Document) -> Iterator[Row]:
     )
 
 
-def _grouped(uses: Iterable[Use], key: Callable[[Use], str]) -> dict[str, Use]:
+def _by_canonical_name(uses: Iterable[Use]) -> dict[str, Use]:
     groups: defaultdict[str, list[Use]] = defaultdict(list)
     for use in uses:
-        groups[key(use)].append(use)
-    return {name: _together(several) for name, several in groups.items()}
-
-
-def _together(uses: Sequence[Use]) -> Use:
-    largest = max(uses, key=lambda use: use.ns)
-    errors = [error for use in uses for error in use.errors]
-    is_known = all(use.errors for use in uses)
-    return Use(
-        largest.name,
-        largest.category,
-        sum(use.ns for use in uses),
-        errors if is_known else [],
-        min(use.place for use in uses),
-        len(uses),
-    )
+        groups[canonical_name(use)].append(use)
+    return {
+        name: replace(
+            max(several, key=lambda use: use.ns),
+            ns=sum(use.ns for use in several),
+            errors=[error for use in several for error in use.errors]
+            if all(use.errors for use in several)
+            else [],
+            place=min(use.place for use in several),
+            num=len(several),
+        )
+        for name, several in groups.items()
+    }
 
 
 def _by_place(
@@ -380,11 +369,10 @@ def _total(times: Iterable[tuple[CommunicationTotals, int | None, int]]) -> floa
 
 
 def _change(old: _Use | None, new: _Use | None) -> CommunicationChange:
-    named = old or new
-    nothing = _Use("" if named is None else named.operation, None, frozenset(), 0.0, 0.0, 0.0, 0.0)
+    nothing = _Use("", None, frozenset(), 0.0, 0.0, 0.0, 0.0)
     first, second = old or nothing, new or nothing
     return CommunicationChange(
-        operation=nothing.operation,
+        operation=first.operation or second.operation,
         before=first.communicator,
         after=second.communicator,
         count_before=first.count,

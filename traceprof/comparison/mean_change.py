@@ -313,19 +313,15 @@ def _at_same_mix(
             mean_of_blocks(side[kind == number], block_length(length[kind == number]))
             for number in numbers.tolist()
         ]
-        variances = [
-            (share**2 * mean.variance, mean) for share, mean in zip(shares, means, strict=True)
-        ]
         value = sum(share * mean.value for share, mean in zip(shares, means, strict=True))
-        variance = sum(of_kind for of_kind, _ in variances)
-        pooled.append(Mean(value, variance, _freedom(*variances)))
+        variances = [share**2 * mean.variance for share, mean in zip(shares, means, strict=True)]
+        # Degrees of freedom of a sum of variances (Welch, Satterthwaite).
+        squares = sum(
+            variance**2 / mean.freedom for variance, mean in zip(variances, means, strict=True)
+        )
+        freedom = sum(variances) ** 2 / squares if squares else 1.0
+        pooled.append(Mean(value, sum(variances), freedom))
     return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled, is_share=is_share))
-
-
-def _freedom(*parts: tuple[float, Mean]) -> float:
-    """Degrees of freedom of a sum of variances (Welch, Satterthwaite)."""
-    squares = sum(variance**2 / mean.freedom for variance, mean in parts)
-    return sum(variance for variance, _ in parts) ** 2 / squares if squares else 1.0
 
 
 class UsualChange(NamedTuple):

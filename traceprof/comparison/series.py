@@ -102,14 +102,13 @@ class Series(Record, frozen=True):
 
 
 def series(captures: Sequence[Document]) -> Series:
-    """Return the steps of a side.
-
-    Args:
-        captures: its recordings.
-    """
+    """Return the steps of a side, of which `captures` are the recordings."""
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
-    rows = tuple(_rows(capture) if has_steps else _one_row(capture) for capture in captures)
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
+    if has_steps:
+        rows = tuple(map(_rows, captures))
+    else:  # all time that findings judge is one step
+        rows = tuple(np.array([[means[name] for name in COLUMNS]], np.float64) for means in exact)
     mean = {name: sum(times[name] for times in exact) / len(exact) for name in exact[0]}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
     lengths = tuple(steady for steady, _ in slowest)
@@ -133,12 +132,7 @@ def unrecorded(captures: Sequence[Document]) -> Series | None:
 
 
 def training_steps(capture: Document, rank: int) -> int:
-    """Return how many steps of a rank findings are about; 1 without steps.
-
-    Args:
-        capture: an analysis.
-        rank: one of its ranks.
-    """
+    """Return how many steps of a rank findings are about; 1 without steps."""
     spans = {span.rank: span for span in capture.training}
     span = spans.get(rank)
     num = sum(
@@ -147,12 +141,6 @@ def training_steps(capture: Document, rank: int) -> int:
         for step in capture.steps
     )
     return max(num, 1)
-
-
-def _one_row(capture: Document) -> Float64:
-    """Return all time that findings judge as one step, float64[1, 5]."""
-    means = mean_step(capture.step_totals, has_steps=False)
-    return np.array([[means[name] for name in COLUMNS]], np.float64)
 
 
 def _slowest_rank(capture: Document, *, has_steps: bool) -> StepTotals | None:

@@ -96,7 +96,16 @@ def loaded(
     if paths:
         results = analyze_captures(paths, options, jobs=jobs, listener=listener)
         captures = [*map(document, results), *captures]
-    return LoadedSide(_name(sources), tuple(captures), again, options or Options())
+    names = [
+        source.reports[0].path
+        if isinstance(source, Document)
+        else str(source.run.reports[0].path)
+        if isinstance(source, (Analysis, RunResult))
+        else os.fspath(source)
+        for source in sources
+    ]
+    name = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    return LoadedSide(name, tuple(captures), again, options or Options())
 
 
 def stored(path: str | os.PathLike[str], name: str) -> Document:
@@ -160,19 +169,6 @@ def _saved(path: Path) -> Document | None:
     return read_document(content, str(path))
 
 
-def _name(sources: Sequence[Source]) -> str:
-    names = [
-        source.reports[0].path
-        if isinstance(source, Document)
-        else str(source.run.reports[0].path)
-        if isinstance(source, (Analysis, RunResult))
-        else os.fspath(source)
-        for source in sources
-    ]
-    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{others}"
-
-
 def check_allowed(names: Collection[str]) -> None:
     """Refuse unknown kinds of differences with a `UsageError`."""
     for name in names:
@@ -216,7 +212,14 @@ def comparable(
     unlike = why_unlike(before, after)
     if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
         reasons.append(("steps", unlike))
-    compare("recorded on one side only", _recorded_alone(before, after))
+    recorded = [
+        {part for capture in side for report in capture.reports for part in report.recorded}
+        for side in (before, after)
+    ]
+    first, second = (
+        ", ".join(sorted(own - other)) or "nothing" for own, other in (recorded, recorded[::-1])
+    )
+    compare("recorded on one side only", (first, second))
     compare("clocks", (_clocks(before), _clocks(after)))
     unequal = _clock_reason(before, after)
     if unequal is not None:
@@ -289,17 +292,6 @@ def _steps(captures: Sequence[Document]) -> str:
         capture.headline.steps_source.value if capture.steps else "not known"
         for capture in captures
     )
-
-
-def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tuple[str, str]:
-    """Return the parts that are recorded on one side only; empty if a side has no report."""
-    parts = [
-        {part for capture in side for report in capture.reports for part in report.recorded}
-        for side in (before, after)
-    ]
-    alone = parts[0] - parts[1], parts[1] - parts[0]
-    first, second = (", ".join(sorted(some)) or "nothing" for some in alone)
-    return first, second
 
 
 def _clocks(captures: Sequence[Document]) -> str:
@@ -430,7 +422,11 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
     """
     chosen = list(metrics) or [*METRICS]
     for metric in chosen:
-        _check(metric)
+        name, _, id_ = metric.partition(":")
+        if metric not in METRICS and (name != FINDING or id_ not in FINDING_IDS):
+            known = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
+            remedy = f"choose one of {', '.join(known)}"
+            raise UsageError(f"cannot list {metric!r}", "there is no such metric", remedy)
     rows: list[tuple[str | int, ...]] = []
     left_out: list[str] = []
     for run in stored_runs(path):
@@ -448,22 +444,9 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
         time = run.recorded_utc or run.saved_utc
         rows.append((time, run.name, run.git_commit or "", *known))
     rows.sort(key=lambda row: str(row[0]))
-    columns = ("time", "run", "commit", *map(_column, chosen))
+    numbers = [metric.removeprefix(f"{FINDING}:").replace("-", "_") for metric in chosen]
+    columns = ("time", "run", "commit", *(f"{name}_ns" for name in numbers))
     return StoredSeries(columns, tuple(rows), tuple(left_out))
-
-
-def _check(metric: str) -> None:
-    name, _, id_ = metric.partition(":")
-    if (metric in METRICS) or (name == FINDING and id_ in FINDING_IDS):
-        return
-    known = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
-    raise UsageError(
-        f"cannot list {metric!r}", "there is no such metric", f"choose one of {', '.join(known)}"
-    )
-
-
-def _column(metric: str) -> str:
-    return f"{metric.removeprefix(f'{FINDING}:').replace('-', '_')}_ns"
 
 
 def _value(document: Document, metric: str) -> int | None:
