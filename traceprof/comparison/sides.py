@@ -424,8 +424,8 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
     for metric in chosen:
         name, _, id_ = metric.partition(":")
         if metric not in METRICS and (name != FINDING or id_ not in FINDING_IDS):
-            known = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
-            remedy = f"choose one of {', '.join(known)}"
+            choices = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
+            remedy = f"choose one of {', '.join(choices)}"
             raise UsageError(f"cannot list {metric!r}", "there is no such metric", remedy)
     rows: list[tuple[str | int, ...]] = []
     left_out: list[str] = []
