@@ -48,7 +48,7 @@ class Use:
     name: str  # the one that takes most
     category: str  # what it does
     ns: float  # the mean over steps, ranks and recordings
-    # standard error and degrees of freedom; empty if they are not known
+    # standard error and degrees of freedom, if known
     errors: list[tuple[float, int]] = field(default_factory=list)
     place: float = 0.0  # where in a step it first runs, 0 to 1
     num: int = 1  # how many names

@@ -158,9 +158,7 @@ class MeanChange(NamedTuple):
 
     change: float  # after less before
     interval: Interval | None  # where it lies; None if there are too few steps
-    # the same with equal shares of short and long steps; None if steps are of one kind or the
-    # shares differ
-    at_same_mix: AtSameMix | None
+    at_same_mix: AtSameMix | None  # the same at equal shares of short and long steps
 
     @property
     def judged(self) -> Interval | None:

@@ -54,19 +54,16 @@ def phases_of(capture: Document) -> Sequence[ProgramPhase]:
 class Series(Record, frozen=True):
     """The steps of one side."""
 
-    # float64[n, 5] of each recording: a row per step, the columns above, means over the ranks. One
-    # row without steps
+    # float64[n, 5] of each recording: steps by `COLUMNS`, means over the ranks
     captures: tuple[Float64, ...]
-    # float64[n] of each recording, the steady steps of the rank where their mean is longest, which
-    # says what a step takes; all that is judged without steps
+    # float64[n] of each recording, steady steps of the rank where their mean is longest
     lengths: tuple[Float64, ...]
     # by column and cause, of the mean step in ns: over the ranks' steady steps, over ranks, over
     # recordings. The parts sum to `window_ns`, the causes to `idle_ns`
     means: Mapping[str, int]
     num_left_out: int  # the other steps of that rank
     has_steps: bool  # whether every recording has steps
-    # of each recording, how many of its steady steps are slow, by cause
-    slow: tuple[Counter[str], ...] = ()
+    slow: tuple[Counter[str], ...] = ()  # slow steady steps of each recording, by cause
 
     @property
     def num_steps(self) -> int:

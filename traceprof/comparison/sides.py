@@ -407,9 +407,7 @@ class StoredSeries(Record, frozen=True):
     """Numbers of stored runs."""
 
     columns: tuple[str, ...]  # a name for each cell of a row
-    # of each run when it was recorded (else saved; ISO 8601), its name, its commit, and its
-    # numbers in ns
-    rows: tuple[tuple[str | int, ...], ...]
+    rows: tuple[tuple[str | int, ...], ...]  # time (ISO 8601), name, commit, numbers in ns
     left_out: tuple[str, ...]  # why other runs are not among them
 
 

@@ -108,20 +108,17 @@ class Arrivals(Record, frozen=True):
     world_size: Int64  # int64[n], the number of ranks that take part
     called_ns: Int64  # int64[n], when the launching call began, -1 if nothing was launched
     launch_ns: Int64  # int64[n], when that call returned, -1 if nothing was launched
-    # int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's first operation to the
-    # start of this one
+    # int64[n, 11], `TIME_CATEGORIES` from the rank's first operation to its start
     cumulative_ns_at_start: Int64
     spent_at_end_ns: Int64  # int64[n, 11], the same up to its end
-    # int64[n], the number of compute kernels that had started when it started
-    kernels_at_start: Int64
+    kernels_at_start: Int64  # int64[n], compute kernels that had started when it started
     kernels_at_end: Int64  # int64[n], the same when it ended
     window_ns: int  # the length of the part that findings are about
     operations: tuple[str, ...]  # names
     communicators: tuple[str, ...]  # NCCL's ids, and names of MPI's
     groups: tuple[str, ...]  # names of PyTorch's process groups
     num_kernels: int  # the number of kernels
-    # without a GPU, what forward, backward and optimizer ran in the part that findings are about:
-    # operators and garbage collections, in ns by name
+    # without a GPU, operators and collections in the judged part, ns by name
     host_code: Mapping[str, int] = {}
 
     def __len__(self) -> int:
@@ -165,8 +162,7 @@ class PackedArrivals(Record, frozen=True):
     """The `Arrivals` of a rank in a fraction of the bytes, to keep and to send."""
 
     others: Arrivals  # all but the columns
-    # the columns: `_names_of_columns`, then those of `TIME_CATEGORIES` at the start, and between
-    # start and end
+    # `_names_of_columns`, then `TIME_CATEGORIES` at the start, and from start to end
     data: PackedColumns
 
     @classmethod

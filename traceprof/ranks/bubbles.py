@@ -209,8 +209,7 @@ class StageGaps(Record, frozen=True):
     gap_end_ns: Int64  # int64[n + 1]
     parts_ns: Int64  # int64[n + 1, 4], the bubble in each gap by part, 0 if it waits for no stage
     communicating_ns: int  # how much of its bubble it spent in sends and receives
-    # int64[n], when its passes would start if all stages were equal and messages took no time,
-    # since the pipeline's start
+    # int64[n], starts of its passes if stages were equal and messages free
     ideal_start_ns: Int64
     ideal_end_ns: Int64
     shift_ns: int  # to be added to its times so that they compare with the first stage's

@@ -274,12 +274,10 @@ class RankComparison(Record, frozen=True, dict=True):
     clocks: Clocks  # the clocks of the run
     waits: tuple[GroupWaits, ...]  # waits of ranks for each other, by group
     unmatched: tuple[Unmatched, ...]  # operations that were not matched, and why
-    # times and rates of operations once all ranks were there
-    transfers: dict[OperationKind, Transfer]
+    transfers: dict[OperationKind, Transfer]  # times and rates once all ranks were there
     lateness: tuple[Lateness, ...]  # the lateness of each rank that shares operations with others
     window_ns: int  # the median length of the windows of ranks with operations; 0 without any
-    # int64[ranks, ranks], the part of `matrix_ns` in MPI; None without any
-    mpi_matrix_ns: Int64 | None = None
+    mpi_matrix_ns: Int64 | None = None  # int64[ranks, ranks], the part of `matrix_ns` in MPI
 
     @property
     def matrix_ns(self) -> Int64:

@@ -56,8 +56,7 @@ class Lateness(Struct, frozen=True):
     uncertainty_ns: Annotated[
         Count | None, "Uncertainty of its clock against the others'; null if unknown."
     ]
-    # int64[k, 3], the operations to which it was last, latest first: index of the group, row in
-    # it, column of the rank
+    # int64[k, 3], to which it was last, latest first: group, row in it, column of the rank
     operations: Int64
     start_ns: Int64  # int64[k], when it came to each, in the time of its report
     cost_ns: Int64  # int64[k], what each adds to `total_ns`
@@ -184,8 +183,7 @@ class _Excess(Record, frozen=True):
     It counts from the end of the operation at which the members were last together.
     """
 
-    # int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others
-    spent_ns: Int64
+    spent_ns: Int64  # int64[r, 11], time by `TIME_CATEGORIES` beyond the median of the others
     kernels: Int64  # int64[r], the number of compute kernels that ran
     kernels_of_others: Int64  # int64[r], the median of that number for the others
     has_gpu: bool  # whether a member has a GPU

@@ -172,8 +172,7 @@ class SortKey(Record, frozen=True):
     name: str | None  # the name of the group or communicator, None without one
     kind: str = ""  # the kind of operation; empty if the order counts all kinds together
     stream: int = 0  # the place of the stream among those with operations of the kind; MPI's tag
-    # for sends and receives, the numbers of sender and receiver; None if unknown
-    pair: tuple[int, int] | None = None
+    pair: tuple[int, int] | None = None  # sender and receiver of sends and receives, if known
 
 
 def members_of(

@@ -51,8 +51,7 @@ class RankPasses(Record, frozen=True):
     device: int | None  # the CUDA ordinal as the process sees it; None without a GPU
     window_ns: int  # the length of the window
     launched_ns: Int64  # int64[n], when the launch of its first kernel began
-    # int64[n], when its first kernel started, but not before the pass before was over
-    start_ns: Int64
+    start_ns: Int64  # int64[n], when its first kernel started, after the pass before
     end_ns: Int64  # int64[n], when its last kernel was over
     kind: Int64  # int64[n], of `OTHER`, `FORWARD`, `BACKWARD`, `WEIGHTS`
     step: Int64  # int64[n], index of the step it was launched in, -1 for none
@@ -60,9 +59,7 @@ class RankPasses(Record, frozen=True):
     compute_ns: Int64  # int64[n], what its kernels take, summed
     copying_ns: Int64  # int64[n], how long other copies took since the pass before
     called_ns: Int64  # int64[k], ascending, when the calls of its messages began
-    # int64[k], when the operation ended that each message waited for on the GPU, -1 where that is
-    # unknown
-    input_ns: Int64
+    input_ns: Int64  # int64[k], when what each message waited for on the GPU ended; -1 if unknown
     copy_called_ns: Int64  # int64[m], when the call of a copy to another GPU began
     copy_start_ns: Int64  # int64[m]
     copy_end_ns: Int64  # int64[m]

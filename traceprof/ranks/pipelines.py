@@ -137,8 +137,7 @@ class Pipeline(Record, frozen=True):
     """The stages of a pipeline."""
 
     members: tuple[int, ...]  # indices of the ranks, in order of the stages
-    # between them, by sender and receiver (indices of ranks)
-    messages: Mapping[tuple[int, int], PairMessages]
+    messages: Mapping[tuple[int, int], PairMessages]  # by sender and receiver (indices of ranks)
     num_missing: int = 0  # ranks that exchange messages with them and were not recorded
 
     def between(self, stage: int, other: int) -> PairMessages | None:
@@ -547,8 +546,7 @@ class PipelineSchedule(Record, frozen=True):
     num_micro_batches: int | None  # of a step
     num_chunks: int | None  # parts of the model that each stage has
     micro_batch: tuple[Int64, ...]  # by stage int64[n], of each pass; -1 if that is unknown
-    # by stage int64[n], the part of the model of each pass; -1 if that is unknown
-    chunk: tuple[Int64, ...]
+    chunk: tuple[Int64, ...]  # by stage int64[n], part of the model; -1 if unknown
 
     @property
     def ideal_fraction(self) -> float | None:

@@ -57,15 +57,12 @@ class GroupWaits(Record, frozen=True):
     group: Group  # the operations
     start_ns: Int64  # int64[m, r], on the run's clock
     end_ns: Int64  # int64[m, r]
-    # int64[m, r], when the launching calls began, in each report's time; -1 where that is not
-    # known
-    called_ns: Int64
+    called_ns: Int64  # int64[m, r], begin of the launch, in each report's time; -1 if unknown
     wait_ns: Int64  # int64[m, r], each member's wait for the last one
     # int64[m], the median over the members; the shortest stay where clocks are more uncertain than
     # that
     transfer_ns: Int64
-    # the standard error of the clocks' alignment, which all `transfer_ns` share
-    clock_error_ns: float
+    clock_error_ns: float  # standard error of the clocks' alignment, which all `transfer_ns` share
     last: Int64  # int64[m], the column of the member that came last, or for which all others wait
     late_ns: Int64  # int64[m, r], how long after the median of the others each member came
     # int64[r], how well each member's clock compares with those of the others: the median of them;
@@ -377,13 +374,11 @@ class Transfer(Record, frozen=True):
     num_matched: int  # the number of operations
     wait_ns: int | None  # the sum of this rank's waits; None if clocks leave most of them open
     transfer_ns: int  # the sum of the operations' own times
-    # bytes over transfer times of those of known size, in 1e9 bytes per second
-    algbw_gb_per_s: float | None
+    algbw_gb_per_s: float | None  # rate of operations of known size, 1e9 bytes per second
     busbw_gb_per_s: float | None  # the same times nccl-tests' factor
     latency_ns: int | None  # the latency of the model; None if it cannot be fitted
     latency_uncertainty_ns: int | None  # half of its interval of 95 %; None if it cannot be fitted
-    # the rate of the model, for the size that algorithm bandwidth counts
-    rate_gb_per_s: float | None
+    rate_gb_per_s: float | None  # of the model, for the size that algorithm bandwidth counts
     scope: Scope | None  # whether all members are on one machine; None if that is unknown
 
 

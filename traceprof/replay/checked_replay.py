@@ -272,10 +272,8 @@ class StepsUnder(Record, frozen=True):
     """Step lengths under an assumption."""
 
     steps: Float64  # float64[s, w], ns, by `Way`
-    # float64[s, w] each, for alternative readings of the assumption
-    otherwise: tuple[Float64, ...] = ()
-    # float64[s, w], if loading the data is the critical resource; None if it is not
-    paced: Float64 | None = None
+    otherwise: tuple[Float64, ...] = ()  # float64[s, w], by other readings of the assumption
+    paced: Float64 | None = None  # float64[s, w], if loading the data is the critical resource
     note: str = ""  # why loading may be
 
 
@@ -289,14 +287,11 @@ class CheckedReplay(Record, frozen=True):
     share_by_begin: Float64  # float64[s], weights by their begin
     as_it_is: Float64  # float64[s, w], replayed step lengths, ns, by `Way`
     communication: Float64  # float64[s], communication time, ns
-    # float64[s, w n], ns, under each of n assumptions, without their changes of edges between ranks
+    # float64[s, w n], ns, under n assumptions, without changes of edges between ranks
     lengths: Float64
-    # float64[w] and float64[w n], ns, the mean step of the rank where it is longest, by begin: how
-    # late that one began counts, too
-    own_as_it_is: Float64
-    own_lengths: Float64
-    # places of each assumption's alternative readings among the n
-    others: tuple[range, ...]
+    own_as_it_is: Float64  # float64[w], ns, the mean step by begin of the rank where it is longest
+    own_lengths: Float64  # float64[w n], the same under the n assumptions
+    others: tuple[range, ...]  # places of each one's other readings among the n
 
     @property
     def brings_batches(self) -> bool:

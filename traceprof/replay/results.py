@@ -65,8 +65,7 @@ class Baseline(Record, frozen=True):
 
     step_ns: int  # the mean of all steady steps of the rank where it is longest
     replayed_ns: int | None  # of the replayed ones; None if no replay was possible
-    # how many steady ones were replayed; 1 is the whole training where no steps are known
-    num_steps: int
+    num_steps: int  # steady ones that were replayed; 1 if it is the whole training
     num_measured: int  # of how many `step_ns` is the mean: more, where a sample was replayed
     gates: tuple[Gate, ...]  # the checks
     subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
@@ -98,11 +97,9 @@ class Answer(Record, frozen=True):
     change_ns: int | None = None  # what a step gains, as a negative number
     is_too_small: bool = False  # whether the change is smaller than the error of the replay
     refused: str | None = None  # why nothing can be said
-    # what to record for an answer, None if no recording of it would help
-    how_to_collect: str | None = None
+    how_to_collect: str | None = None  # what to record for an answer, None if nothing helps
     note: str = ""  # what the answer leaves out
-    # by which share of what a step takes at least it lies below that, all of its interval
-    below_floor: float = 0.0
+    below_floor: float = 0.0  # by which share the interval lies below a step's least time
 
 
 class WhatIf(Record, frozen=True):
@@ -123,8 +120,7 @@ class Asked:
     whatif: WhatIf  # the step as it is, and what it would be
     failed: tuple[FailedReport, ...]  # reports that could not be read; the run has none of them
     paths: tuple[StepPath, ...] = ()  # the critical paths of the steps that were asked for
-    # what could not be analysed because a part of traceprof failed
-    missing: tuple[NotApplicable, ...] = ()
+    missing: tuple[NotApplicable, ...] = ()  # findings and parts that failed
 
     def __repr__(self) -> str:
         """Return the reports and the number of answers in one line."""

@@ -84,18 +84,14 @@ class CpuWork(Record, frozen=True):
     # when the last one ended. One that was open when the capture ended lasts to the latest time
     # that is known from the others
     end_ns: int
-    # when the first `forward`, `backward` or `optimizer step` began; the end without any
-    first_compute_ns: int
-    # when a thread was in `forward`, `backward` or `optimizer step` and did not wait for
-    # communication
+    first_compute_ns: int  # begin of the first `forward`, `backward` or `optimizer step`
+    # time in `forward`, `backward` or `optimizer step`, not waiting for communication
     compute: Intervals
-    # when a thread was in a communication call or waited for one, or an operation was in flight
-    communication: Intervals
+    communication: Intervals  # time in a call or a wait for one, or with one in flight
     loading: Intervals  # when a thread waited for its data
     communicates: Mask  # bool[n], whether each range is communication
     operations: CpuOperations  # the communication operations
-    # the call that the label of each of `LabelRanges.kinds` describes, None for no call
-    calls: Sequence[CallLabel | None]
+    calls: Sequence[CallLabel | None]  # calls by `LabelRanges.kinds`; None for none
     num_open: int  # ranges that were open when the capture ended
     used_gpu: bool  # whether its ranges include copies to or from a GPU
 

@@ -34,8 +34,7 @@ class Gpu(Record, frozen=True):
     name: str  # of the board
     uuid: str = ""  # `GPU-…`; empty if unknown
     bus: str = ""  # its place on the PCI bus, such as `00000000:3B:00.0`
-    # the slot's maximum, since an idle GPU lowers it. None if unknown
-    pcie_generation: int | None = None
+    pcie_generation: int | None = None  # the slot's maximum: an idle GPU lowers it
     pcie_width: int | None = None  # lanes that are connected
     num_nvlinks: int | None = None  # links that are up; None if unknown
     nvlink_gb_per_s: float | None = None  # GB/s of one link in one direction
@@ -65,12 +64,9 @@ class Cores(Record, frozen=True):
     num_cores: int  # of the machine, hardware threads counted
     allowed: str  # those that the job may run on, such as `0-7,64-71`
     num_allowed: int  # how many these are
-    # how many cores' time the control group may use; None without a limit
-    quota: float | None = None
-    # periods of that limit: since the group began, of a recording during it
-    num_periods: int | None = None
-    # in how many of them its processes were stopped, having used it up
-    num_throttled: int | None = None
+    quota: float | None = None  # cores' time of the control group; None without a limit
+    num_periods: int | None = None  # periods of that limit: of the group, or of a recording
+    num_throttled: int | None = None  # periods in which its processes were stopped
     throttled_ns: int | None = None  # for how long
     num_ranks: int = 0  # expected on the machine, by the launcher or the number of GPUs
     omp_num_threads: int | None = None  # `OMP_NUM_THREADS`
@@ -96,8 +92,7 @@ class MachineLinks(Record, frozen=True):
 
     host: str  # the machine's name
     gpus: tuple[Gpu, ...] = ()  # in order of index
-    # by indices of two GPUs, as `nvidia-smi topo -m` names the path: `NV4`, `PIX`, `SYS`
-    paths: tuple[tuple[str, ...], ...] = ()
+    paths: tuple[tuple[str, ...], ...] = ()  # links of two GPUs, as `nvidia-smi topo -m` names them
     cores: Cores | None = None  # that the job may use; None in files of earlier versions
 
     def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
@@ -184,8 +179,7 @@ class KnownLinks(Record, frozen=True):
 
     peaks: Mapping[str, float]  # GB/s in one direction, by `nvlink` and `pcie`
     peers: Mapping[int, PeerLink]  # by the ordinals of the process's other devices
-    # whether NVLink joins all GPUs of the machine; None if unknown
-    is_all_nvlink: bool | None = None
+    is_all_nvlink: bool | None = None  # whether NVLink joins all GPUs of the machine
 
 
 NO_LINKS = KnownLinks({}, {})

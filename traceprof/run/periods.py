@@ -477,12 +477,9 @@ def from_to(phases: Sequence[Period]) -> str:
 class PeriodSteps(Record, frozen=True):
     """The periods of a rank as its steps, numbered from 0."""
 
-    # the steps; the last one of each phase ends with its last operation. Of very many periods only
-    # those in the middle of each phase
-    windows: StepWindows
+    windows: StepWindows  # the steps; of very many periods those in the middle of each phase
     phases: tuple[Period, ...]  # what returns in each phase of the program, in order of time
-    # when the first period of each phase began, and the last one ended, steps or not
-    spans_ns: tuple[tuple[int, int], ...]
+    spans_ns: tuple[tuple[int, int], ...]  # begin and end of each phase, steps or not
     span_ns: tuple[int, int]  # when the first of the n periods began, and the last one ended
     is_graph: Mask  # bool[n], whether a CUDA graph begins it
     begins: Int64  # int64[n], the index of the kernel or graph that begins it

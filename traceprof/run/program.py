@@ -56,8 +56,7 @@ class Program(Record, frozen=True):
     uses_mpi: bool  # whether the process was seen in MPI calls
     uses_dali: bool = False  # whether NVIDIA DALI loads its data, by a kernel or a thread's name
     evidence: tuple[str, ...] = ()  # the evidence in prose, such as `kernel at::native::copy`
-    # whether it runs kernels made of directives, OpenACC's or OpenMP's
-    uses_directives: bool = False
+    uses_directives: bool = False  # whether it uses OpenACC or OpenMP, by a kernel's name
     has_fused_optimizer: bool = False  # whether one is in use, by a kernel's name
 
 
@@ -99,8 +98,7 @@ class MainCompute(Record, frozen=True):
 
     kernels: Mask  # bool[kernels]
     has_graphs: bool  # whether it includes CUDA graphs that were traced as a whole
-    # the kernel that takes most time, if main compute was not recognised by kernel names
-    name: str | None
+    name: str | None  # the kernel that takes most time, if no name was recognised
     # bool[kernels], kernels from whose first to whose last a period is to repeat: the same, if
     # they were recognised; else those that take most time, until they make half of it
     stands_for_all: Mask
@@ -111,8 +109,7 @@ class MainSpan(Record, frozen=True):
     """When a rank's main compute ran, after any warm-up."""
 
     start_ns: int  # the start of its first operation
-    # from the first start to the last end of what stands for all of the program
-    whole_ns: tuple[int, int]
+    whole_ns: tuple[int, int]  # span of what stands for all of the program
 
 
 def main_compute(

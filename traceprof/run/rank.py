@@ -78,8 +78,7 @@ class Window(Record, frozen=True):
 
     start_ns: int  # its first nanosecond
     end_ns: int  # one past its last
-    # whether it is all of the rank, from its first operation to the end of its last
-    is_whole: bool = False
+    is_whole: bool = False  # whether it is all of the rank, from first start to last end
     kind: WindowKind = WindowKind.WHOLE  # its name in texts
 
     @property
@@ -103,17 +102,14 @@ class Rank(RankInfo, frozen=True, eq=False):
     operations: RankOperations  # all operations of the GPU
     kernel_names: Mapping[int, str]  # demangled names by the ids in `operations.kernels.name`
     communication_operations: Mapping[int, str]  # operations (`AllReduce`, …) by the same ids
-    # the process's ranges that concern its training
-    training_ranges: TrainingRanges = NO_TRAINING_RANGES
-    # peak rates of links from the user or `doctor`, GB/s by link
+    training_ranges: TrainingRanges = NO_TRAINING_RANGES  # ranges of its process
+    # rates of links, GB/s, from the user or `doctor`
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
     links: KnownLinks = NO_LINKS  # the known links of the GPU
     num_devices: int = 1  # number of devices that the process drives
-    # whether a period of the program is a step: nothing in the report marks any
-    may_use_period: bool = False
-    # multiplications and additions of a step of the rank, by the user
-    given_flops_per_step: float | None = None
-    # results derived from the whole process; its ranks share it
+    may_use_period: bool = False  # whether a period may be a step: no range marks any
+    given_flops_per_step: float | None = None  # operations of a step of the rank, by the user
+    # results that the ranks of its process share
     process_cache: Cache = field(default_factory=Cache)
     cache: Cache = field(default_factory=Cache)  # results derived from the operations
 

@@ -66,10 +66,8 @@ class Clocks(Record, frozen=True):
     seeds_ns: tuple[int, ...]  # for each report, what the session's start adds to its times
     host_of: tuple[int, ...]  # for each report, the index of its machine
     hosts: tuple[MachineClock, ...]  # the clocks of the machines
-    # indices of those that the others are measured by, one for each run
-    references: tuple[int, ...]
-    # what the reference's clock showed at time 0 of the run, None if unknown
-    start_utc_ns: int | None
+    references: tuple[int, ...]  # indices of those that others are measured by, one for each run
+    start_utc_ns: int | None  # time 0 of the run by the reference, None if unknown
 
     def to_run(self, report: int, times_ns: Int64) -> Int64:
         """Return times of a report as times of the run, int64[n]."""

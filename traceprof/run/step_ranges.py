@@ -74,8 +74,7 @@ class StepRanges(Record, frozen=True):
     number: Int64  # int64[n], from the names, else 0, 1, 2, …
     start_ns: Int64  # int64[n]
     end_ns: Int64  # int64[n]
-    # bool[n], whether an exception, or the end of the capture, is known to have cut it; None if
-    # none was cut
+    # bool[n], whether an exception or the capture's end cut it; None if none
     is_cut: npt.NDArray[np.bool_] | None = None
     num_nested: int = 0  # how many more ranges with such names lie inside of these, or around all
 
@@ -104,8 +103,7 @@ class StepWindows(Record, frozen=True):
     end_ns: Int64  # int64[n], where the next step starts; the last ends with its last operation
     source: Int64  # int64[n], indices into the process's `StepRanges`
     found_by: StepsSource = StepsSource.RANGES  # the evidence for all of them
-    # int64[n], which of the program's phases each belongs to; None if it has one
-    phase: Int64 | None = None
+    phase: Int64 | None = None  # int64[n], phase of the program; None if it has one
 
     def __len__(self) -> int:
         return len(self.number)

@@ -112,8 +112,7 @@ class RankInfo(Record, frozen=True):
     report: int  # index of the report in the run
     process: int  # the process within its report (a number of the trace's own)
     pid: int  # the operating system's process id
-    # the CUDA ordinal as the process sees it; None for a process without GPU work
-    device: int | None
+    device: int | None  # the CUDA ordinal in the process; None without GPU work
     gpu: str | None  # the GPU's name, None if unknown
     gpu_id: str | None  # the GPU's uuid, else its place on the PCI bus, None if unknown
 
@@ -142,19 +141,17 @@ class ReportSummary(Record, frozen=True):
     notes: tuple[str, ...]  # remarks about its data
     contents: Sequence[Content]  # its tables of events, if it has no rank
     identity: ReportIdentity  # the facts by which it is assigned to a run
-    # the numbers of the report's ranks, by source
-    rank_numbers: Mapping[str, tuple[int | None, ...]]
+    rank_numbers: Mapping[str, tuple[int | None, ...]]  # numbers of its ranks, by source
     cpu_rank_gaps: Mapping[int, CpuRankGaps]  # of each rank without GPU work, by process
-    # by process, the communication call that it was in when the capture ended
+    # communication calls that were open at the end, by process
     open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
     recorded: tuple[Part, ...] = ()  # the parts that it holds, of those that distinguish recordings
     gpus: tuple[str, ...] = ()  # the names of the GPUs that its processes see
-    # how many launches a process made that has no operation, by pid, where others have some
+    # launches without an operation by pid, if other processes have some
     launches_in_vain: Mapping[int, int] = field(default_factory=dict)
-    # how many workers of a data loader each process with GPU work had, where that is known
+    # workers of a data loader by process, if known
     num_workers: Mapping[int, int] = field(default_factory=dict)
-    # steps that were timed without the recorder and under it, by rank; empty if none were
-    timed: tuple[TimedSteps, ...] = ()
+    timed: tuple[TimedSteps, ...] = ()  # steps with and without the recorder, by rank
 
     @property
     def session(self) -> Session:

@@ -47,8 +47,7 @@ class RunChange(Record, frozen=True):
     target: Int64 = _NOTHING  # int64[m], where they lead to
     added: Float64 = _NO_WEIGHTS  # float64[m], how long they hold back, ns
     left_out: frozenset[int] = frozenset()  # numbers of ranks whose steps do not count
-    # other ways to read the assumption, which make the answer's interval wider
-    otherwise: tuple[RunChange, ...] = ()
+    otherwise: tuple[RunChange, ...] = ()  # readings that widen the interval
 
 
 def _removed(edges: Int64) -> RunChange:

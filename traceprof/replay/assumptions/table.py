@@ -90,45 +90,35 @@ class Entry(Record, frozen=True, kw_only=True):
     form: str  # how it is written, with an example of the value: `no-sync`, `launch=0`, `link=2x`
     meaning: str  # what is assumed, in a few words
     details: str = ""  # what the documentation adds, in sentences of Markdown
-    # called with a process, its durations, the value and what `of_run` returns; returns the
-    # durations under the assumption. None if what one process does stays as it is
+    # (process, durations, *value, *of_run) → durations under it; None if they stay
     change: Callable[..., Durations] | None = None
-    # called once with the analysis, before any process is read; returns more arguments for
-    # `change`, which may depend on other ranks. None if nothing does
+    # more arguments of `change`, about all ranks
     of_run: Callable[[OpenAnalysis], tuple[Any, ...]] | None = None
-    # called with the analysis, the graph and the value; returns what changes between ranks. None
-    # if nothing does
+    # (analysis, graph, *value) → what changes between ranks; None if nothing does
     run_change: Callable[..., RunChange | Refusal] | None = None
-    # reads the value of a text, as a tuple of arguments for the functions above. None where only
-    # `form` can be written
+    # reads the value of a text; None if only `form` can be written
     value: Callable[[str], tuple[Any, ...]] | None = None
-    # whether the answer is a bound, "at most", since nobody can make the change in full; else it
-    # is an estimate
-    is_bound: bool = False
+    is_bound: bool = False  # whether nobody can make the change in full: "at most"
     has_spread: bool = False  # whether the bound is the better end of an estimate's interval
-    # under which condition the answer holds, in a few words; or a function of the analysis
-    condition: str | Callable[[OpenAnalysis], str] = ""
+    condition: str | Callable[[OpenAnalysis], str] = (
+        ""  # the condition under which the answer holds
+    )
     is_default: bool = True  # whether it is answered when no assumption is chosen
-    # whether a step takes at least as long as its communication
-    is_at_least_communication: bool = False
+    is_at_least_communication: bool = False  # whether that is a step's least time
     of_communication: bool = False  # whether it changes nothing where nothing communicates
-    # whether it has to be known how long sends and receives wait for each other
-    needs_waits: bool = True
-    # whether other work of the host may be faster then: it may have competed with what goes for
-    # cores and caches, by as much again at most
+    needs_waits: bool = True  # whether waits of sends and receives must be known
+    # whether other work of the host may gain as much again: it competed for cores and caches
     frees_host: bool = False
     comes_last: bool = False  # whether its `change` depends on what others leave of a slowdown
-    # `change` by other readings of what is not known, which the interval spans; as many in all
-    # entries that have any
+    # `change` by other readings, which the interval spans; as many in all entries that have any
     others: tuple[Callable[..., Durations], ...] = ()
-    # called with the analysis and the value; returns why it cannot be assumed of the run, None if
-    # it can
+    # (analysis, *value) → why it cannot be assumed
     refusal: Callable[..., Refusal | None] | None = None
     # kinds of what changes: `host` and `gpu` for what these take, `waits` for what the host waits
     # for, `streams` for what they do, `order` for what runs in another order, `ranks` for what
     # these wait for
     changed: frozenset[str] = _GPU
-    # returns why it may gain nothing if it is assumed alone, None if it surely gains
+    # why it may gain nothing if assumed alone
     doubt: Callable[[OpenAnalysis], str | None] | None = None
 
     @property

@@ -50,9 +50,7 @@ class HiddenWaits(Record, frozen=True):
     call: Int64
     operation: Int64  # int64[m], what the thread may have waited for, an index into `GpuWork`
     waited_ns: Int64  # int64[m], how long that operation still took
-    # bool[m], whether it is at a place that waits by all that its silences show; else they cannot
-    # say
-    is_seen: Mask
+    is_seen: Mask  # bool[m], whether its place is sure to wait; else it may
 
     def __len__(self) -> int:
         return len(self.call)
@@ -69,9 +67,8 @@ class _Gaps(Record, frozen=True):
     since_ns: Int64  # int64[g], when they began
     length_ns: Int64  # int64[g], y
     last: Int64  # int64[g], what the thread launched last before
-    # int64[a], how long all silences of these threads are, also short ones; ascending
-    all_ns: Int64
-    # int64[g] each, the place by more and by less: by calls and kernels, by calls, by thread
+    all_ns: Int64  # int64[a], lengths of all silences of these threads, also short ones; ascending
+    # int64[g], the place by calls and kernels, by calls, by thread
     sites: tuple[Int64, Int64, Int64]
 
     def chosen(self, rows: Mask | Int64) -> _Gaps:

@@ -167,8 +167,7 @@ class HostWaits(Record, frozen=True):
     own_ns: Int64  # int64[m], what the call takes by itself
     tail_ns: Int64  # int64[m], how long after the operation it returns
     is_stall: Mask  # bool[m], whether the launch queue was full
-    # bool[m], whether the host likely uses at once what it waited for, or CUDA waits by itself
-    is_needed: Mask
+    is_needed: Mask  # bool[m], whether the host uses the result at once, or CUDA waits by itself
 
 
 def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> HostWaits:

@@ -67,11 +67,9 @@ class Latencies(Record, frozen=True):
     after_launch_ns: Int64  # int64[n], from then to its start, where only that held it
     after_previous_ns: Int64  # int64[n], from the end of the one before on its stream
     after_wait_ns: Int64  # int64[m], by row of `OperationWaits`
-    # int64[m], what of it is beyond the quickest waits, where no wait held an operation
-    assumed_wait_ns: Int64
-    # int64[n], how much later it began while kernels of other streams left no room
-    crowded_ns: Int64
-    unexplained_ns: Int64  # int64[n], how much later it began for no known reason
+    assumed_wait_ns: Int64  # int64[m], delay beyond the quickest waits, where none was seen to hold
+    crowded_ns: Int64  # int64[n], delay while kernels of other streams left no room
+    unexplained_ns: Int64  # int64[n], delay for no known reason
 
 
 def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
@@ -190,9 +188,7 @@ class Observed(Recorded, frozen=True):
     hand_overs: HandOvers  # between its threads
     stream_waits: OperationWaits  # between its streams
     hidden_waits: HiddenWaits  # silences of its threads that may be waits
-    # of the calls that record an event, the share whose record is lost; 0 if no stream waits for
-    # any
-    lost_records: float
+    lost_records: float  # share of recorded events without a record; 0 if none is waited for
 
 
 class Process(Observed, frozen=True):

@@ -65,32 +65,23 @@ class ProcessFacts(Record, frozen=True):
     host_node: int  # where its nodes begin
     gpu_node: int  # where those of its GPU operations begin
     end_node: int  # one past its last
-    # int64[segments, 3], what compute, communication and copies take in each segment of its streams
-    by_kind_ns: Int64
-    # how many operations were launched before the capture began, of those that were not over when
-    # the host launched the first step
-    num_unlaunched: int
-    num_operations: int  # how many were not over then
+    by_kind_ns: Int64  # int64[segments, 3], compute, communication and copies in each segment
+    num_unlaunched: int  # operations without a launch that were not over at the first step's launch
+    num_operations: int  # all that were not over then
     has_event_records: bool  # whether the report shows which streams waited for which
-    # when a thread that launches to the busiest stream waited for the GPU, or for room in the
-    # launch queue
-    host_waits: Intervals
-    # the share of calls that record an event whose record is lost; 0 if no stream waits for one
-    lost_records: float
+    host_waits: Intervals  # waits of threads that train for the GPU, or for room in its queue
+    lost_records: float  # as in `Observed`
     span_ns: int  # how long the steps of the process take together
     hidden_host_ns: int  # how much of that its threads waited for the GPU by no call that is shown
     hidden_stream_ns: int  # how much its streams waited for each other by none
-    # how long by itself a thread takes for what it hands over in a step to one that trains, the
-    # longest of them; 0 if none is known to
+    # the longest own time of a thread for what it hands over in a step; 0 if unknown
     paced_ns: float
     brings_batches: bool  # whether other threads than those that train copy batches to the GPU
-    # how long a loader works on the CPU for a batch, as its ranges show, less what it may be
-    # ahead: no step takes less in the mean; 0 if that is unknown
+    # a loader's time for a batch by its ranges, the least a step takes; 0 if unknown
     loader_ns: float
     late_ns: Mapping[int, int]  # by rank, how much operations began late for no known reason
     unseen_pace_ns: int  # how long its threads slept until one not seen may have woken them
-    # for which share of the time processes that may load its data were on a CPU, the mean; 0 if
-    # none are known
+    # mean share of time on a CPU of processes that may load its data; 0 if unknown
     workers_ran: float
     may_load: float  # for which share of it a thread without calls may load data, at most
 
@@ -244,7 +235,7 @@ class ProcessPart(Record, frozen=True):
 
     edges: GraphEdges  # of the process
     weights: WeightSets  # of these edges
-    # the groups in which it is matched with others, each with the member that it is
+    # the groups in which it is matched with others, and its member in each
     places: Sequence[tuple[int, int]]
     matched: Sequence[Matched]  # its operations in each of these groups
     scales: Sequence[WeightSets]  # by what the transfers of each group are multiplied

@@ -140,16 +140,13 @@ def in_this_process(
 class RunGraph(Record, frozen=True):
     """The graph of a run with sets of weights."""
 
-    # all of them, without what they are about, by process; then those between processes
-    edges: GraphEdges
+    edges: GraphEdges  # edges of all processes, then between them
     plan: EdgeLevels  # the order in which edges are taken
     weights: WeightSets  # one set for each variant
     steps: tuple[RankSteps, ...]  # of each rank
     facts: tuple[ProcessFacts, ...]  # of each process
-    # by group of ranks, the operations in which its ranks wait for each other
-    matched: tuple[Matched, ...]
-    # the work of each process that remains in each step, by variant
-    remaining: tuple[RemainingWork, ...] = ()
+    matched: tuple[Matched, ...]  # by group, the operations in which ranks wait for each other
+    remaining: tuple[RemainingWork, ...] = ()  # work that is left of each process
     kept: tuple[Kept, ...] = ()  # the processes with their edges; empty if not asked for
 
     @property

@@ -39,8 +39,7 @@ class Sample(Record, frozen=True):
 
     steps: Mapping[int, StepWindows]  # of each rank, by its number, those that are replayed
     compared: tuple[int, int]  # the numbers of the first and the last step that are compared
-    # by (report, process), from the beginning of the first step's range to the end of the last
-    # one's, in the report's own time
+    # the host's time by (report, process), ns of the report's own time
     spans: Mapping[tuple[int, int], tuple[int, int]]
 
     def span_of(self, rank: Rank) -> tuple[int, int]:
@@ -146,14 +145,12 @@ class RankSteps(Record, frozen=True):
     nodes: Int64  # int64[s + 1], where each step begins, and where the last one ends
     last: Int64  # int64[s], where the work that was launched within each step is over
     limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
-    # int64[s + 1], when the host launched these operations; when they ran if that is unknown
-    launched_ns: Int64
+    launched_ns: Int64  # int64[s + 1], when these operations were launched; else when they ran
     is_marked: bool  # whether the report has steps
     # int64[o], where the work of each stream is over, without steps: the training ends with the
     # last of them, whichever that is then
     others: Int64
-    # whether its steps count; what only ranks have whose steps do not is unknown
-    counts: bool = True
+    counts: bool = True  # whether its steps count
 
     def compared(self, sample: Sample) -> RankSteps:
         """Return those steps of a sample that are compared."""

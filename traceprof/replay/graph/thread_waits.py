@@ -46,8 +46,7 @@ class LockWaits(Record, frozen=True):
 class HandOvers(Record, frozen=True):
     """The m places at which a thread resumes after a call of another thread has returned."""
 
-    # int64[m], the call that the thread makes then, an index into `HostCalls`; ascending
-    call: Int64
+    call: Int64  # int64[m], the call that the thread makes then; ascending
     after: Int64  # int64[m], the other thread's call
     # int64[k], calls before which a thread slept or worked by itself: another thread's call
     # returned meanwhile, and was not what it waited for

@@ -101,22 +101,18 @@ class Durations(Record, frozen=True):
     saved_before_call_ns: Float64  # float64[calls], host time removed before each call
     saved_in_call_ns: Float64  # float64[calls], time removed from each call, waits apart
     transfer: Float64  # float64[operations], factor on the transfers of collectives
-    # bool[operations], which do not wait for the one before on their stream
-    skips_stream_order: Mask
+    skips_stream_order: Mask  # bool[operations], whether each ignores the one before on its stream
     skips_host_wait: Mask  # bool[calls], which hold the host for no operation
     is_loading: Mask  # bool[calls], those of threads for which no other waits any more
     is_removed: Mask  # bool[operations], without a launch and the GPU's delays
-    # float64[operations], slowdown beside communication that is removed, once for all assumptions
+    # float64[operations], slowdown beside communication that is removed, once
     removed_slowdown_ns: Float64
-    # whether the host's waits hold it; those for what it uses at once always do
-    waits_for_gpu: bool = True
-    # whether those for kernels do; others are for copies, whose data the host may need
-    waits_for_kernels: bool = True
+    waits_for_gpu: bool = True  # whether waits hold the host, but for what it uses at once
+    waits_for_kernels: bool = True  # whether those for kernels do; others are for copies
     stalls: bool = True  # whether a full queue holds the host
-    # whether waits between streams are as quick as they can be, where none was measured
+    # whether waits between streams are as quick as any, if none was measured
     has_quick_waits: bool = False
-    # whether communication of unknown communicators counts as independent
-    independent_if_unknown: bool = False
+    independent_if_unknown: bool = False  # whether unknown communicators are independent ones
 
 
 class Reading(Record, frozen=True):
@@ -124,14 +120,12 @@ class Reading(Record, frozen=True):
 
     keeps_unexplained: bool = True  # whether delays without a known reason stay
     has_gpu_time: bool = True  # whether the GPU takes any time
-    # whether streams wait for all that they may have waited for, without event records
+    # whether streams wait for all that they may, without event records
     has_possible_waits: bool = True
-    # whether operations that wait for independent communication also wait for all before it on its
-    # stream
+    # whether waits for communication are for all before it on its stream
     has_whole_streams: bool = False
     has_hidden_waits: bool = False  # whether silences that may be waits for the GPU are
-    # whether hidden waits, and the calls that wait, go with the host's recorded waits; else these
-    # calls take as long as without a wait
+    # whether hidden waits, and calls that wait, go with recorded ones
     frees_hidden_waits: bool = False
     is_held_out: bool = False  # whether delays are those of the other half of the steps
 
@@ -142,7 +136,7 @@ AS_RECORDED = Reading()
 class Variant(Record, frozen=True):
     """One variant of a run: an assumption with one reading of what is not known."""
 
-    # returns the durations of a process's actions under the assumption; None for those measured
+    # changes durations by an assumption; None: as measured
     change: Callable[[Process, Durations], Durations] | None = None
     reading: Reading = AS_RECORDED
 
