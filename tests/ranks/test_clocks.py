@@ -89,29 +89,20 @@ def test_machines_are_reached_by_way_of_others() -> None:
     assert [host.offset_ns for host in clocks.hosts] == [0, -MS, -5 * MS]
 
 
-def test_a_machine_without_common_operations_keeps_its_seed() -> None:
+@pytest.mark.parametrize(
+    ("host", "start", "source", "uncertainty"),
+    [("b", MS, "session start", NTP_NS), (None, None, "none", None)],
+)
+def test_a_machine_without_common_operations_keeps_its_seed(
+    host: str | None, start: int | None, source: str, uncertainty: int | None
+) -> None:
     first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
     other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
-    clocks = clocks_of([first, other], ["a", "b"], [0, MS])
-    assert [host.source for host in clocks.hosts] == ["reference", "session start"]
-    assert clocks.to_run(1, other.start_ns).tolist() == [start + MS for start in STARTS]
-    assert clocks.uncertainty_ns(0, 1) == NTP_NS
-
-
-def test_a_machine_without_anything_is_not_compared() -> None:
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
-    other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
-    clocks = clocks_of([first, other], ["a", None], [0, None])
-    assert clocks.of(1).host == "machine of report 1"
-    assert clocks.of(1).source == "none"
-    assert clocks.uncertainty_ns(0, 1) is None
-
-
-def test_operations_that_members_may_leave_early_tell_nothing() -> None:
-    first = arrivals(0, STARTS, ENDS, operation="Broadcast", group="0", sequence=range(40))
-    other = arrivals(1, STARTS, ENDS, operation="Broadcast", group="0", sequence=range(40))
-    clocks = clocks_of([first, other], ["a", "b"], [0, 0])
-    assert clocks.of(1).source == "session start"
+    clocks = clocks_of([first, other], ["a", host], [0, start])
+    assert [host.source for host in clocks.hosts] == ["reference", source]
+    assert clocks.of(1).host == (host or "machine of report 1")
+    assert clocks.to_run(1, other.start_ns).tolist() == [at + (start or 0) for at in STARTS]
+    assert clocks.uncertainty_ns(0, 1) == uncertainty
 
 
 def test_one_operation_is_as_good_as_its_ends_agree_on_one_machine() -> None:

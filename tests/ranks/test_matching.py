@@ -25,11 +25,16 @@ def found(*ranks: Arrivals, machines: Sequence[int] | None = None) -> list[Group
     return [*groups, *unmatched]
 
 
+def one_group(*ranks: Arrivals, machines: Sequence[int] | None = None) -> Group:
+    (group,) = found(*ranks, machines=machines)
+    assert isinstance(group, Group)
+    return group
+
+
 def test_labels_need_no_order() -> None:
     first = arrivals(0, STARTS[:20], ENDS[:20], group="0", sequence=range(20), bytes=8)
     second = arrivals(1, STARTS[5:], ENDS[5:], group="0", sequence=range(5, 30), bytes=8)
-    (group,) = found(first, second)
-    assert isinstance(group, Group)
+    group = one_group(first, second)
     assert (group.name, group.source, group.members) == ("group 0", "labels", (0, 1))
     assert group.place.tolist() == [[5 + index, index] for index in range(15)]
     assert group.is_whole.all()
@@ -55,8 +60,7 @@ def test_captures_that_begin_at_different_operations_are_lined_up() -> None:
     first = arrivals(0, STARTS[:25], ENDS[:25], communicator="0x5", bytes=8)
     second = arrivals(1, STARTS[3:], ENDS[3:], communicator="0x5", bytes=8)
     third = arrivals(2, STARTS[1:20], ENDS[1:20], communicator="0x5", bytes=8)
-    (group,) = found(first, second, third)
-    assert isinstance(group, Group)
+    group = one_group(first, second, third)
     assert group.source == "communicator"
     of = dict(zip(group.members, group.place.T.tolist(), strict=True))
     both = [(a, b) for a, b in zip(of[0], of[1], strict=True) if a >= 0 and b >= 0]
@@ -69,8 +73,7 @@ def test_without_a_name_the_order_tells() -> None:
     first = arrivals(0, STARTS, ENDS)
     second = arrivals(1, STARTS[:28], ENDS[:28], operation="AllReduce")
     other = arrivals(2, STARTS, ENDS, operation="AllGather")
-    (group,) = found(first, second, other)
-    assert isinstance(group, Group)
+    group = one_group(first, second, other)
     assert (group.name, group.source, group.members) == (None, "order", (0, 1))
 
 
@@ -80,8 +83,7 @@ def test_what_was_launched_before_the_capture_is_no_group_of_its_own() -> None:
     groups = [0 if label >= 0 else -1 for label in labelled]
     first = replace(first, group=np.array(groups, np.int64))
     second = arrivals(1, STARTS[1:], ENDS[1:], group="0", sequence=range(29))
-    (group,) = found(first, second)
-    assert isinstance(group, Group)
+    group = one_group(first, second)
     assert group.source == "labels"
     assert len(group) == 29
 
@@ -102,8 +104,7 @@ def test_parts_of_a_gather_may_differ() -> None:
         )
         for rank, size in enumerate((8, 16))
     )
-    (group,) = found(first, second)
-    assert isinstance(group, Group)
+    group = one_group(first, second)
     assert group.bytes.tolist() == [16] * 30
 
 
@@ -125,8 +126,7 @@ def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
     sizes = [8] * 199 + [16]
     first = arrivals(0, starts, ends, group="0", sequence=range(200), bytes=8)
     second = arrivals(1, starts, ends, group="0", sequence=range(200), bytes=sizes)
-    (group,) = found(first, second)
-    assert isinstance(group, Group)
+    group = one_group(first, second)
     assert len(group) == 199
 
 
@@ -139,8 +139,7 @@ def test_sends_meet_receives() -> None:
         1, STARTS[2:], ENDS[2:], operation="SendRecv", group="pp", direction=2, peer=0, bytes=8,
         sequence=range(2, 30),
     )  # fmt: skip
-    (group,) = found(sends, receives)
-    assert isinstance(group, Group)
+    group = one_group(sends, receives)
     assert group.members == (0, 1)
     assert group.place.tolist() == [[index + 2, index] for index in range(28)]
     assert not group.leaves_together.any()
@@ -153,16 +152,14 @@ def test_peers_are_told_by_their_place_in_the_communicator() -> None:
         arrivals(5, STARTS[:9], ENDS[:9], direction=1, peer_in_communicator=0, **how),
         arrivals(6, STARTS[2:], ENDS[2:], direction=2, peer_in_communicator=0, **how),
     ]
-    (group,) = found(*ranks)
-    assert isinstance(group, Group)
+    group = one_group(*ranks)
     assert (group.source, group.members) == ("communicator", (0, 2))
     assert group.place[0].tolist() == [2, 0]
 
 
 def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> None:
     ranks = [arrivals(rank, STARTS, ENDS, operation="SendRecv", report=0) for rank in range(3)]
-    (group,) = found(*ranks[:2], machines=[0, 0])
-    assert isinstance(group, Group)
+    group = one_group(*ranks[:2], machines=[0, 0])
     assert group.source == "order"
     (given_up,) = found(*ranks, machines=[0, 0, 0])
     assert isinstance(given_up, Unmatched)
@@ -285,43 +282,24 @@ def test_single_outliers_do_not_matter() -> None:
     assert shift_of(first, second) == 3
 
 
-def test_several_shifts_that_fit_as_well_are_none() -> None:
+def test_one_clock_or_sizes_decide_between_shifts_that_fit_as_well() -> None:
     regular = np.arange(60, dtype=np.int64) * STEP
     assert shift_of(regular, regular[:40] + STEP // 2) is None
-
-
-def test_one_clock_decides_between_shifts_that_fit_as_well() -> None:
-    regular = np.arange(60, dtype=np.int64) * STEP
     assert shift_of(regular, regular[9:49] + 3_000, one_clock=True) == 9
-
-
-def test_sizes_decide_between_shifts_that_fit_as_well() -> None:
-    regular = np.arange(60, dtype=np.int64) * STEP
     sizes = np.random.default_rng(1).integers(0, 50, 60)
-    first, second = (
-        OperationList(sizes, regular),
-        OperationList(sizes[5:45], regular[5:45] + 7 * STEP),
-    )
+    first = OperationList(sizes, regular)
+    second = OperationList(sizes[5:45], regular[5:45] + 7 * STEP)
     assert shift_between(first, second, one_clock=False) == 5
-
-
-def test_other_sizes_do_not_fit() -> None:
     first, second = OperationList(alike(40), ends(40)), OperationList(alike(40) + 1, ends(40))
     assert shift_between(first, second, one_clock=False) is None
 
 
-def test_nothing_to_line_up() -> None:
-    none, some = OperationList(alike(0), ends(0)), OperationList(alike(3), ends(3))
-    assert shift_between(none, some, one_clock=True) is None
-    assert shift_between(some, none, one_clock=True) is None
-
-
-def test_one_operation_each_is_the_same_one_if_they_are_near() -> None:
-    one = OperationList(alike(1), np.array([10 * STEP], np.int64))
-    near = OperationList(alike(1), np.array([50 * STEP], np.int64))
-    far = OperationList(alike(1), np.array([5_000 * STEP], np.int64))
-    assert shift_between(one, near, one_clock=False) == 0
-    assert shift_between(one, far, one_clock=False) is None
+def test_none_or_one_operation_to_line_up() -> None:
+    assert shift_of(ends(0), ends(3), one_clock=True) is None
+    assert shift_of(ends(3), ends(0), one_clock=True) is None
+    one, near, far = (np.array([steps * STEP], np.int64) for steps in (10, 50, 5_000))
+    assert shift_of(one, near) == 0
+    assert shift_of(one, far) is None
 
 
 def test_spread_is_about_a_line() -> None:
@@ -337,8 +315,7 @@ def test_groups_without_numbers_are_counted() -> None:
     second = arrivals(1, STARTS[3:], ENDS[3:], group="dp", bytes=8, world_size=3)
     third = arrivals(2, STARTS, ENDS, group="dp", bytes=8, world_size=3)
     other = arrivals(3, STARTS, ENDS, group="tp", bytes=8)
-    (group,) = found(first, second, third, other)
-    assert isinstance(group, Group)
+    group = one_group(first, second, third, other)
     assert (group.name, group.num_ranks) == ("group dp", 3)
     of = dict(zip(group.members, group.place.T.tolist(), strict=True))
     assert set(of) == {0, 1, 2}

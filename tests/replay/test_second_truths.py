@@ -1,10 +1,5 @@
-"""What the replay says of programs of the second simulator, beside what these really do.
+"""What the replay says of programs of the second simulator, beside what these really do."""
 
-`python -m tests.replay.test_second_truths 10` prints the table of 10 seeds.
-"""
-
-import sys
-import tempfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +28,6 @@ _OFTEN = (
     "launch-bound", "sometimes-slowed", "accumulating", "copies", "loader-steady", "loader-rare",
     "item-per-step", "loader-stages-slow", "two-threads-fast", "two-threads-slow", "worker-slow",
 )  # fmt: skip
-HOW = ("held", "wide", "refused", "missed")
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Case:
 
     @property
     def how(self) -> str:
-        """How it went, one of `HOW`."""
+        """How it went: `held`, `wide`, `refused` or `missed`."""
         if self.said is None:
             return "refused"
         if self.is_bound:
@@ -129,32 +123,3 @@ def test_nine_of_ten_intervals_hold_the_truth_and_all_bounds(
         enough = num_seeds if parse(assume).is_bound else MIN_HELD * num_seeds
         # What is mended is no longer known.
         assert (count["held"] >= enough) != ((name, assume) in KNOWN), (assume, count)
-
-
-def table(num_seeds: int) -> list[str]:
-    """Return rows of Markdown: for each program and assumption how often the truth was held."""
-    rows = [
-        f"| program | assumption | kind | step | true change | said | {' | '.join(HOW)} |",
-        "|" + "---|" * (6 + len(HOW)),
-    ]
-    for name in PROGRAMS:
-        with tempfile.TemporaryDirectory() as folder:
-            runs = [cases(name, seed, Path(folder)) for seed in range(num_seeds)]
-        for assume in PROGRAMS[name].asked:
-            row = sorted((run[assume] for run in runs), key=lambda case: case.truth)
-            middle = row[len(row) // 2]
-            said = "refused" if middle.said is None else f"{middle.said / 1e6:+.3f}"
-            if middle.said is not None and not middle.is_bound:
-                said += f" [{middle.low / 1e6:+.3f}, {middle.high / 1e6:+.3f}]"
-            count = Counter(case.how for case in row)
-            numbers = " | ".join(str(count[how]) for how in HOW)
-            kind = "bound" if middle.is_bound else "estimate"
-            rows.append(
-                f"| {name} | `{assume}` | {kind} | {middle.step / 1e6:.3f} ms"
-                f" | {middle.truth / 1e6:+.3f} | {said} | {numbers} |"
-            )
-    return rows
-
-
-if __name__ == "__main__":
-    print(*table(int(sys.argv[1])), sep="\n")  # noqa: T201

@@ -11,15 +11,13 @@ from sample_traces.simulator import simulate_scenario
 from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
-from traceprof.errors import UsageError
 from traceprof.replay.critical_path import critical_paths, step_path
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.weights import Variant
 from traceprof.replay.results import StepPath
-from traceprof.replay.whatif import whatif
 
 _NO_REPLAY = Options(savings=False)
-_QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}
+_QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes", "training"}
 
 
 def check(analysis: Analysis, step: int) -> StepPath:
@@ -106,26 +104,12 @@ def test_a_host_that_waits_is_on_it(tmp_path: Path) -> None:
         assert any(part.name.startswith("return from cuda") for part in path.parts)
 
 
-def test_a_step_that_is_not_there_is_an_error() -> None:
-    with closing(analyze(SAMPLE, options=_NO_REPLAY)) as analysis:
-        assert step_path(analysis, 999) is None
-    with pytest.raises(UsageError, match="critical path of step 999"):
-        whatif(SAMPLE, assume=["no-sync"], paths_of=[999])
-
-
 @pytest.mark.long
 def test_of_a_real_run(traces: Path) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
         for step in (0, 29, 58):
             check(analysis, step)
-
-
-def test_a_stream_that_is_first_used_in_the_step_is_followed_back() -> None:
-    """Nothing ran before on that stream, so its first kernel waited for its own launch only."""
-    with closing(analyze(SAMPLE.with_name("training.sqlite"), options=_NO_REPLAY)) as analysis:
-        path = check(analysis, 1)
-    assert {part.kind for part in path.parts} >= {"compute", "communication", "copy"}
 
 
 def test_a_thread_that_is_handed_the_step_is_followed_back(traces: Path) -> None:

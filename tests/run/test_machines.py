@@ -193,38 +193,27 @@ def _peer_ranks(folder: Path) -> dict[int, int | None]:
     return dict(zip(found["rank"].tolist(), peers.tolist(), strict=True))
 
 
-def test_ranks_of_peer_copies_between_processes(tmp_path: Path) -> None:
-    """rank 0: GPU a → b; rank 1: GPU b → c; rank 2: GPU c → a, each in a report of its own."""
-    for number in range(3):
-        _report(tmp_path, number, "node1", "abc")
-    assert _peer_ranks(tmp_path) == {0: 1, 1: 2, 2: 0}
-
-
-def test_a_peer_that_no_rank_uses_is_unknown(tmp_path: Path) -> None:
-    for number in range(2):
-        _report(tmp_path, number, "node1", "abc")
-    assert _peer_ranks(tmp_path) == {0: 1, 1: None}
-
-
-def test_places_on_the_bus_hold_for_one_machine(tmp_path: Path) -> None:
-    """Ranks 0 and 2 are on one machine; the GPU beside rank 1's is on another one's place, too."""
-    for number, host in enumerate(("node1", "node2", "node1")):
-        _report(tmp_path, number, host, "abc", has_uuids=False)
-    assert _peer_ranks(tmp_path) == {0: None, 1: None, 2: 0}
-
-
-def test_several_ranks_on_the_other_gpu_are_none(tmp_path: Path) -> None:
-    """Ranks 1 and 4 share GPU b."""
-    for number in (0, 1, 4):
-        _report(tmp_path, number, "node1", "abc")
-    assert _peer_ranks(tmp_path) == {0: None, 1: None, 4: None}
-
-
-def test_a_copy_within_a_device_has_no_peer(tmp_path: Path) -> None:
-    _report(tmp_path, 0, "node1", "a")
-    assert _peer_ranks(tmp_path) == {0: None}
-    with closing(traceprof.analyze(tmp_path)) as analysis:
-        assert analysis.to_pandas("links")["peer"].isna().all()
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "peers"),
+    [
+        # rank 0: GPU a → b; rank 1: GPU b → c; rank 2: GPU c → a, each in a report of its own.
+        ({0: "node1", 1: "node1", 2: "node1"}, "abc", {0: 1, 1: 2, 2: 0}),
+        ({0: "node1", 1: "node1"}, "abc", {0: 1, 1: None}),  # no rank is on GPU c
+        ({0: "node1", 1: "node1", 4: "node1"}, "abc", {0: None, 1: None, 4: None}),  # two on b
+        # Places on the bus hold for one machine, that of ranks 0 and 2.
+        ({0: "node1", 1: "node2", 2: "node1"}, "abc", {0: None, 1: None, 2: 0}),
+        ({0: "node1"}, "a", {0: None}),  # a copy within a device
+    ],
+)
+def test_ranks_of_peer_copies_between_processes(
+    hosts: dict[int, str], gpus: str, peers: dict[int, int | None], tmp_path: Path
+) -> None:
+    for number, host in hosts.items():
+        _report(tmp_path, number, host, gpus, has_uuids=len({*hosts.values()}) == 1)
+    assert _peer_ranks(tmp_path) == peers
+    if gpus == "a":
+        with closing(traceprof.analyze(tmp_path)) as analysis:
+            assert analysis.to_pandas("links")["peer"].isna().all()
 
 
 def test_peers_of_real_ranks_of_mpi(traces: Path) -> None:

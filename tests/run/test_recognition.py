@@ -37,27 +37,21 @@ def report(
     return ReportIdentity(Path("r.sqlite"), captured, S, 21 * S, set(ids.split()))
 
 
-def test_reports_of_one_time_and_program_are_one_run() -> None:
-    reports = [report(0), report(S, host="b", command="python train.py --local-rank 1")]
-    assert number_runs(reports) == [0, 0]
-
-
-def test_another_time_is_another_run() -> None:
-    assert number_runs([report(0), report(3600 * S), report(S), report(3601 * S)]) == [0, 1, 0, 1]
-
-
-def test_another_program_is_another_run() -> None:
-    assert number_runs([report(0), report(0, command="python serve.py")]) == [0, 1]
-
-
-def test_a_common_communicator_is_one_run_whatever_else_is_said() -> None:
-    assert number_runs([report(0, ids="0x1"), report(3600 * S, ids="0x1 0x2")]) == [0, 0]
-    assert number_runs([report(0, ids="0x1"), report(0, ids="0x2")]) == [0, 0]
-
-
-def test_what_says_nothing_is_taken_for_one_run() -> None:
-    assert number_runs([report(None), report(0)]) == [0, 0]
-    assert number_runs([]) == []
+@pytest.mark.parametrize(
+    ("reports", "runs"),
+    [
+        ([report(0), report(S, host="b", command="python train.py --local-rank 1")], [0, 0]),
+        ([report(0), report(3600 * S), report(S), report(3601 * S)], [0, 1, 0, 1]),
+        ([report(0), report(0, command="python serve.py")], [0, 1]),
+        # A common communicator decides, whatever else is said.
+        ([report(0, ids="0x1"), report(3600 * S, ids="0x1 0x2")], [0, 0]),
+        ([report(0, ids="0x1"), report(0, ids="0x2")], [0, 0]),
+        ([report(None), report(0)], [0, 0]),  # nothing speaks against it
+        ([], []),
+    ],
+)
+def test_reports_of_one_run(reports: list[ReportIdentity], runs: list[int]) -> None:
+    assert number_runs(reports) == runs
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import long_after
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.communication.messages import messages
-from traceprof.errors import UsageError
 from traceprof.ranks.pipelines import one_forward_one_backward
 from traceprof.replay.assumptions.assumption import combined, parse
 from traceprof.replay.assumptions.run_change import (
@@ -177,11 +176,6 @@ def test_copies_have_no_order(tmp_path: Path) -> None:
     (only,) = asked.answers
     assert "no two sends" in (only.refused or "")
     assert all("send-order" not in one.assume for one in whatif(path).whatif.answers)
-
-
-def test_other_orders_are_mistakes() -> None:
-    with pytest.raises(UsageError, match="only send-order=ready-first"):
-        parse("send-order=worst")
 
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

@@ -38,6 +38,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "whatif.md"
 def test_every_entry_can_be_assumed(entry: Entry) -> None:
     changes = [one for one in (entry.change, entry.run_change) if one is not None]
     assert len(changes) == (entry.form != "equal-stages")  # which no replay answers
+    assert parse(entry.form).text == entry.form
     (atom,) = parse(entry.form).atoms
     assert atom.entry is entry
     assert bool(atom.value) == (entry.value is not None)
