@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.selection import known
 from traceprof.errors import TraceFormatError
-from traceprof.trace.model.ranges import RangeTable, Texts
+from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -90,7 +90,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     builder.raw(schema.NVTX.name, **known, start=2, end=9, text=17)
     builder.raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
     names = [name for _, _, name, _, _ in tables(builder.write(tmp_path))[1000]]
-    assert names == ["�\0�", "17", "x" * 1000]
+    assert names == ["�", "17", "x" * 1000]
 
 
 def test_only_ids_of_strings(tmp_path: Path) -> None:
@@ -198,17 +198,19 @@ def test_tables_are_made_again_when_they_were_let_go_of(
 def test_real_exports(real_trace: Path) -> None:
     trace = NsightTrace(real_trace)
     database = trace._database
-    tables = trace._nvtx_tables
-    ranges = [tables.ranges.of(process) for process in tables.ranges.processes]
-    for kinds, of_processes in (("59, 60", ranges), ("34", tables.marks.values())):
-        rows = 0
-        if schema.NVTX.name in database.columns:
+    query = f"SELECT DISTINCT globalTid FROM {schema.NVTX.name} WHERE globalTid IS NOT NULL"
+    rows = database.connection.execute(query) if schema.NVTX.name in database.columns else ()
+    processes = {schema.process_of_thread(thread) for (thread,) in rows}
+    for kinds, table_of in (("59, 60", trace.range_table), ("34", trace.marks)):
+        num_rows = 0
+        if processes:
             query = (
                 f"SELECT count(*) FROM {schema.NVTX.name} WHERE eventType IN ({kinds})"
                 " AND start IS NOT NULL AND globalTid IS NOT NULL"
             )
-            rows = database.connection.execute(query).fetchone()[0]
-        assert sum(len(table) for table in of_processes if table is not None) == rows
+            num_rows = database.connection.execute(query).fetchone()[0]
+        tables = [table_of(process) for process in processes]
+        assert sum(len(table) for table in tables if table is not None) == num_rows
     trace.close()
 
 
@@ -220,7 +222,8 @@ def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
     expected = trace._database.connection.execute(query).fetchall()
     found = [
         (time, marks.names[name], thread)
-        for marks in trace._nvtx_tables.marks.values()
+        for marks in map(trace.marks, {schema.process_of_thread(row[2]) for row in expected})
+        if marks is not None
         for time, name, thread in zip(
             marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True
         )
@@ -228,25 +231,3 @@ def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
     trace.close()
     assert len(found) == count
     assert sorted(found) == sorted(expected)
-
-
-TEXTS = ["one", "", "zwölf", "🚀", "last"]
-
-
-def test_texts_are_as_in_a_list() -> None:
-    texts = Texts(text.encode() for text in TEXTS)
-    assert list(texts) == TEXTS
-    assert [texts[index] for index in range(-5, 5)] == TEXTS + TEXTS
-    assert texts[1:4] == TEXTS[1:4]
-    assert len(texts) == len(TEXTS)
-
-
-def test_there_is_nothing_beyond() -> None:
-    with pytest.raises(IndexError):
-        Texts([b"a"])[1]
-    with pytest.raises(IndexError):
-        Texts([])[0]
-
-
-def test_bytes_that_are_no_text_are_replaced() -> None:
-    assert Texts([b"\xff", b"a\xc3"])[:] == ["�", "a�"]

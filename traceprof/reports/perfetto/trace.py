@@ -40,7 +40,7 @@ from traceprof.run.rank import CpuRank
 from traceprof.trace.model.operations import PERCENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.pipeline_bubble import PipelineBubbleResult
@@ -349,14 +349,13 @@ def write(
     if progress is not None:
         progress.expect(len(ranks))
     written: set[tuple[int, int]] = set()
-    for number, rank in enumerate(ranks, 1):
+    for number, rank in enumerate(_one_by_one(ranks), 1):
         process = rank.report, rank.process
         # Process ids of several machines may be the same, and Perfetto has no pid 0.
         launches = launch_flows(rank, ranks, analysis.ranks)
         has_host = process not in written
         write_rank(writer, rank, analysis.result, number, launches, has_host=has_host)
         written.add(process)
-        _release(rank)
         if progress is not None:
             progress.advance(1)
     writer.flush()
@@ -371,7 +370,7 @@ def _first_ns(analysis: Analysis) -> int:
     clocks = analysis.ranks.clocks
     first = [
         int(clocks.to_run(rank.report, np.array([_first_of(rank)], np.int64))[0])
-        for rank in analysis.run.ranks
+        for rank in _one_by_one(analysis.run.ranks)
     ]
     return min(first, default=0)
 
@@ -391,11 +390,13 @@ def _first_of(rank: Rank) -> int:
     if operators is not None and len(operators):
         times.append(int(operators.start_ns[0]))
     times += [int(samples.start_ns[0]) for samples in link_samples(rank) if len(samples.start_ns)]
-    _release(rank)
     return min(times)
 
 
-def _release(rank: Rank) -> None:
-    """Release what is kept for a rank: ranks are written one after the other."""
-    rank.release()
-    rank.trace.release()
+def _one_by_one(ranks: Sequence[Rank]) -> Iterator[Rank]:
+    """Yield ranks, of each of which what it keeps is then released."""
+    for rank, following in zip(ranks, [*ranks[1:], None], strict=True):
+        yield rank
+        rank.release()
+        if following is None or following.trace is not rank.trace:
+            rank.trace.release()

@@ -197,6 +197,7 @@ class NsightTrace(Trace):
         self.moved: Mapping[RankKey, int] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._events: Events | None = None
+        self._range_tables: dict[int, RangeTable | None] = {}
         try:
             check_is_export(self._database)
             self._database.replaced = repeated_strings(self._database)
@@ -281,8 +282,7 @@ class NsightTrace(Trace):
 
     def release(self) -> None:
         self._events = None
-        if "_nvtx_tables" in vars(self):
-            self._nvtx_tables.ranges.release()
+        self._range_tables.clear()
         ranges = self._kept.get(NAMED_RANGES)
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
@@ -471,10 +471,14 @@ class NsightTrace(Trace):
         return nvtx_names.range_ends(events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
-        return self._nvtx_tables.ranges.of(process)
+        events = self._nvtx_events
+        if events is not None and process not in self._range_tables:
+            self._range_tables[process] = nvtx_names.range_table(events, process)
+        return self._range_tables.get(process)
 
     def marks(self, process: int) -> Marks | None:
-        return self._nvtx_tables.marks.get(process)
+        events = self._nvtx_events
+        return None if events is None else nvtx_names.marks_of(events, process)
 
     @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
@@ -557,10 +561,6 @@ class NsightTrace(Trace):
         return [table for table in tables if table.num_rows]
 
     # -- reading ---------------------------------------------------------------------------------
-
-    @_ReadAgain
-    def _nvtx_tables(self) -> nvtx_names.NvtxTables:
-        return nvtx_names.read_nvtx_tables(self._database)
 
     @cached_property
     def _labelled_ranks(self) -> Mapping[int, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
@@ -62,7 +60,7 @@ class EventColumns(Record, frozen=True):
     text: Column  # n indices into `texts`, -1 if the row has no text of its own
     text_id: Column  # n keys of `strings`, -1 for none
     payload: Column  # n integer payloads, NULL for none
-    texts: tuple[str, ...]  # with 0 in the place of each digit
+    texts: tuple[str, ...]  # with 0 in the place of each digit; none is empty
     binary: Column  # n indices into `payloads`, -1 without, -2 if there are too many to keep
     json: Column  # n indices into `payloads`, as for `binary`
     json_id: Column  # n ids of strings, NULL for none
@@ -81,21 +79,6 @@ class EventColumns(Record, frozen=True):
         return self.ahead.at(rows) + rows
 
 
-class NamedRangesOfAll(Record, frozen=True):
-    """The ranges with a name, of all processes."""
-
-    # int[events], the process that began each range, an index into `processes`; their number for
-    # an event that is not a range with a name
-    process: npt.NDArray[np.integer[Any]]
-    processes: Int64  # int64[p], ascending
-
-    def of_process(self, process: int) -> Int64:
-        """Return the rows of one process, ascending int64[m]."""
-        place = np.searchsorted(self.processes, process)
-        is_known = place < len(self.processes) and self.processes[place] == process
-        return np.flatnonzero(self.process == place) if is_known else np.empty(0, np.int64)
-
-
 class Events(Record, frozen=True, dict=True):
     """The NVTX ranges and names of an export."""
 
@@ -110,16 +93,16 @@ class Events(Record, frozen=True, dict=True):
         return mask
 
     @cached_property
-    def named_ranges(self) -> NamedRangesOfAll:
-        """The ranges with a name, selected once for all processes."""
-        columns = self.columns
-        has_name = columns.text_id.isin(self.strings)
-        has_name |= columns.text.values != NONE
-        of_thread = schema.process_of_thread(columns.threads)
-        processes, place = np.unique(of_thread, return_inverse=True)
-        process = place.astype(np.min_scalar_type(len(processes)))[columns.began.kept]
-        process[~(self.is_range & has_name)] = len(processes)
-        return NamedRangesOfAll(process, processes)
+    def is_named(self) -> Mask:
+        """A mask of the ranges with a name, bool[n]."""
+        has_name: Mask = self.columns.text_id.isin(self.strings)
+        has_name |= self.columns.text.values != NONE
+        return self.is_range & has_name
+
+    def of_process(self, process: int, chosen: Mask) -> Int64:
+        """Return which of the chosen rows, bool[n], a process began, ascending int64[m]."""
+        threads = np.flatnonzero(schema.process_of_thread(self.columns.threads) == process)
+        return np.flatnonzero(self.columns.began.isin(threads.tolist()) & chosen)
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
@@ -154,7 +137,7 @@ class Events(Record, frozen=True, dict=True):
         chosen = (
             np.flatnonzero(self.is_range)
             if process is None
-            else self.named_ranges.of_process(process)
+            else self.of_process(process, self.is_named)
         )
         minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
@@ -223,10 +206,13 @@ class Events(Record, frozen=True, dict=True):
         known += number_of_text
         takes_number = np.array([*map(labels.takes_number, known)], np.bool_)
         if takes_number.any():
-            labelled, keys = numbered_labels(takes_number, number, columns.payload.at(rows))
+            # Labels whose running number is the payload of their range.
+            payload, most = columns.payload.at(rows), 1 << _NUMBER_BITS
+            is_label = takes_number[number] & (payload >= 0) & (payload < most)
+            keys = number[is_label] << _NUMBER_BITS | payload[is_label]
             distinct, place = np.unique(keys, return_inverse=True)
-            number[labelled] = len(known) + place
-            known += label_texts(distinct, known)
+            number[is_label] = len(known) + place
+            known += [f"{known[key >> _NUMBER_BITS]}{key % most}" for key in distinct.tolist()]
         return number, [name_until(name, until) for name in known]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
@@ -272,6 +258,10 @@ def read_events(database: Database) -> EventColumns | None:
         length += len(kept[rowid])
         parts.add(kept, np.zeros(len(kept[rowid]), np.int64))
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
+    text = every.get("text") or pack(np.full(length, NONE))
+    if "" in texts.known:  # no name of its own
+        empty = texts.known.index("")
+        text = pack(np.where(text.values == empty, NONE, text.values))
     began, ended = every["globalTid"], every.get(_END_THREAD) or every["globalTid"]
     threads = distinct_values(np.append(began.distinct, ended.distinct))
     return EventColumns(
@@ -283,7 +273,7 @@ def read_events(database: Database) -> EventColumns | None:
         ended=pack(ended.places_in(threads)),
         kind=every["eventType"],
         domain=every.get("domainId") or pack(np.full(length, NULL)),
-        text=every.get("text") or pack(np.full(length, NONE)),
+        text=text,
         text_id=every.get("textId") or pack(np.full(length, NONE)),
         payload=every.get(schema.NVTX_INTEGER) or pack(np.full(length, NULL)),
         texts=tuple(
@@ -299,23 +289,6 @@ def read_events(database: Database) -> EventColumns | None:
 
 _NUMBER_BITS = 40
 """Of a label's running number; the number of its text is above them."""
-
-
-def numbered_labels(takes_number: Mask, name: Int64, payload: Int64) -> tuple[Int64, Int64]:
-    """Rows of labels whose running number is their range's payload, and a key of each.
-
-    `takes_number`: whether a name is completed by the payload. `name` (an index) and `payload`
-    (NULL for none): of each row.
-    """
-    rows = np.flatnonzero(takes_number[name] & (payload >= 0) & (payload < 1 << _NUMBER_BITS))
-    return rows, name[rows] << _NUMBER_BITS | payload[rows]
-
-
-def label_texts(keys: Int64, names: Sequence[str]) -> list[str]:
-    """Return the whole texts of labels by their keys."""
-    of_name, number = keys >> _NUMBER_BITS, keys & ((1 << _NUMBER_BITS) - 1)
-    pairs = zip(of_name.tolist(), number.tolist(), strict=True)
-    return [f"{names[place]}{value}" for place, value in pairs]
 
 
 _FIRST_RANGE, _LAST_RANGE = RANGES

@@ -1,4 +1,4 @@
-"""All NVTX ranges and marks of an Nsight export as columns: there can be millions."""
+"""NVTX ranges and marks of an Nsight export, and names of threads and domains."""
 
 from __future__ import annotations
 
@@ -9,112 +9,58 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.patterns import lazy
-from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, pieces
-from traceprof.trace.model.ranges import Marks, NamedRanges, RangeTable, Texts
+from traceprof.trace.grouping import distinct_values, pieces
+from traceprof.trace.model.ranges import Marks, NamedRanges, RangeTable
 from traceprof.trace.model.special_values import MAX_RANK, NULL, OPEN_END, whole_number
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import RANGES, Events, label_texts, numbered_labels
-from traceprof.trace.nsight.rows import (
-    RowsByProcess,
-    check_few_processes,
-    check_times,
-    read_strings,
-)
-from traceprof.trace.sqlite.numbering import NumberedTexts
-from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
+from traceprof.trace.nsight.nvtx_events import RANGES
+from traceprof.trace.nsight.rows import check_times, read_strings
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.trace.columns import Column
+    from traceprof.trace.nsight.nvtx_events import Events
     from traceprof.trace.sqlite.database import Database
 
-_LONGEST = 1000  # characters of a text
+_LONGEST = 1000  # characters of a name
 _UNNAMED = "(unnamed)"
 
 
-class RangeTables:
-    """The packed ranges of each process; a process's table is made on first use."""
-
-    def __init__(
-        self, by_process: Mapping[int, Mapping[str, Column]], names: _Names, known: Sequence[str]
-    ) -> None:
-        """Take the columns of each process; `names` numbers their names, `known` by number."""
-        self._by_process, self._names, self._known = by_process, names, known
-        self._tables: dict[int, RangeTable] = {}
-
-    @property
-    def processes(self) -> list[int]:
-        """The processes that have ranges, ascending."""
-        return [*self._by_process]
-
-    def of(self, process: int) -> RangeTable | None:
-        """Return the ranges of a process, None if it has none: the same object until `release`."""
-        if process not in self._by_process:
-            return None
-        if process not in self._tables:
-            self._tables[process] = _table(self._by_process[process], self._names, self._known)
-        return self._tables[process]
-
-    def release(self) -> None:
-        """Release the tables, which are made again on the next use."""
-        self._tables.clear()
+def range_table(events: Events, process: int) -> RangeTable | None:
+    """Return all ranges of a process (globalPid), also unnamed ones; None without any."""
+    rows, columns = events.of_process(process, events.is_range), events.columns
+    if not len(rows):
+        return None
+    start, end = columns.starts.at(rows), events.ends(rows)
+    is_open, end = end == OPEN_END, np.maximum(start, end)
+    check_times(events.database, schema.NVTX.name, start, np.where(is_open, start, end))
+    order = np.lexsort((-end, start))
+    rows = rows[order]
+    name, names = _numbered_names(events, rows)
+    nests = columns.kind.at(rows) == schema.NVTX_PUSH_POP
+    return RangeTable(start[order], end[order], name, columns.thread(rows), nests, names)
 
 
-class NvtxTables(Record, frozen=True):
-    """The NVTX ranges and marks of an export, by process (globalPid)."""
+def marks_of(events: Events, process: int) -> Marks | None:
+    """Return the marks of a process (globalPid); None without any."""
+    columns = events.columns
+    is_mark = columns.kind.isin([schema.NVTX_MARK]) & (columns.starts.values != NULL)
+    rows = events.of_process(process, is_mark)
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(columns.starts.at(rows), kind="stable")]
+    time = columns.starts.at(rows)
+    check_times(events.database, schema.NVTX.name, time, time)
+    name, names = _numbered_names(events, rows)
+    return Marks(time, name, columns.thread(rows), names)
 
-    ranges: RangeTables  # push/pop and start/end ranges
-    marks: Mapping[int, Marks]  # named moments
 
-
-def read_nvtx_tables(database: Database) -> NvtxTables:
-    """NVTX ranges and marks of all processes."""
-    table = schema.NVTX
-    if table.name not in database.columns:
-        nothing = RangeTables({}, _Names(NumberedTexts(), np.empty(0, np.int64)), ())
-        return NvtxTables(nothing, {})
-    database.require(table.name, table.required)
-    expect_rows(database, [table.name])
-    texts = NumberedTexts()
-    optional = ("textId", schema.NVTX_INTEGER)
-    columns = [*table.required, *(name for name in optional if database.has(table.name, name))]
-    numbered = {"text": texts} if database.has(table.name, "text") else {}
-    range_parts, mark_parts = RowsByProcess(), RowsByProcess()
-    for chunk in read_columns(database, table.name, columns, numbered):
-        kind = chunk["eventType"]
-        is_usable = (chunk["start"] != NULL) & (chunk["globalTid"] != NULL)
-        is_range = is_in(kind, (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
-        for parts, chosen in (
-            (range_parts, is_range & is_usable),
-            (mark_parts, (kind == schema.NVTX_MARK) & is_usable),
-        ):
-            usable = np.flatnonzero(chosen)
-            if len(usable) == 0:
-                continue
-            kept = {name: values[usable] for name, values in chunk.items()}
-            is_open = kept["end"] == NULL
-            kept["end"] = np.maximum(kept["start"], kept["end"])
-            check_times(database, table.name, kept["start"], kept["end"])
-            kept["end"][is_open] = OPEN_END
-            of_row = schema.process_of_thread(kept["globalTid"])
-            parts.add(kept, of_row)
-            check_few_processes(database, table.name, len(parts))
-    ranges, marks = dict(range_parts.finished()), dict(mark_parts.finished())
-    ids = [
-        columns["textId"].distinct
-        for columns in (*ranges.values(), *marks.values())
-        if "textId" in columns
-    ]
-    names = _Names(texts, distinct_values(np.concatenate(ids)) if ids else np.empty(0, np.int64))
-    known = names.known(database, [*ranges.values(), *marks.values()])
-    return NvtxTables(
-        RangeTables(ranges, names, known),
-        {process: _marks(columns, names, known) for process, columns in marks.items()},
-    )
+def _numbered_names(events: Events, rows: Int64) -> tuple[Int64, Sequence[str]]:
+    """Names of rows as numbers, int64[m]; a text ends at the end of the C string."""
+    number, names = events.numbered_names(rows)
+    return number, [name.partition("\0")[0][:_LONGEST] or _UNNAMED for name in names]
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
@@ -129,80 +75,6 @@ def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]])
         for thread, name in {**system, **dict(nvtx_names)}.items()
         if thread is not None and name
     }
-
-
-class _Names:
-    """Numbers for names: texts, registered strings, the name of unnamed ranges, numbered labels."""
-
-    def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
-        self._texts, self._ids = texts, ids
-        self._takes_number = np.zeros(0, np.bool_)  # by number of a name
-        self._labels = np.empty(0, np.int64)  # their keys, ascending
-
-    def of(self, columns: Mapping[str, Column], length: int) -> Int64:
-        """Number of each row's name, int64[n]; an empty text is none."""
-        num_texts = len(self._texts.known)
-        number = np.full(length, num_texts + len(self._ids), np.int64)
-        if "textId" in columns:
-            has_id = columns["textId"].values != NULL
-            number[has_id] = num_texts + columns["textId"].places_in(self._ids)[has_id]
-        if "text" in columns:
-            says = np.array([len(text) > 0 for text in self._texts.known] + [False], np.bool_)
-            text = columns["text"].values
-            number = np.where(says[text], text, number)
-        rows, keys = self._numbered(number, columns)
-        number[rows] = len(self._takes_number) + np.searchsorted(self._labels, keys)
-        return number
-
-    def _numbered(self, number: Int64, columns: Mapping[str, Column]) -> tuple[Int64, Int64]:
-        payload = columns.get(schema.NVTX_INTEGER)
-        if payload is None or not self._takes_number.any():
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return numbered_labels(self._takes_number, number, payload.values)
-
-    def known(self, database: Database, by_process: Sequence[Mapping[str, Column]]) -> Texts:
-        """Names by number, with the numbered labels of each process's columns."""
-        strings = read_strings(
-            database, (text_id for text_id in self._ids.tolist() if text_id != NULL)
-        )
-        texts = (
-            # A text ends at the end of the C string.
-            text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
-            for text in self._texts.known
-        )
-        registered = (strings.get(text_id, _UNNAMED) for text_id in self._ids.tolist())
-        names = [*(text[:_LONGEST] for text in texts), *registered, _UNNAMED]
-        takes_number = np.array([*map(labels.takes_number, names)], np.bool_)
-        if takes_number.any():
-            of_all = [self.of(columns, len(columns["start"])) for columns in by_process]
-            self._takes_number = takes_number
-            keys = map(self._numbered, of_all, by_process)
-            self._labels = distinct_values(np.concatenate([of_one for _, of_one in keys]))
-            names += label_texts(self._labels, names)
-        return Texts(name.encode() for name in names)
-
-
-def _table(columns: Mapping[str, Column], names: _Names, known: Sequence[str]) -> RangeTable:
-    start, end, thread, kind = (
-        columns[name].values for name in ("start", "end", "globalTid", "eventType")
-    )
-    name = names.of(columns, len(start))
-    order = np.lexsort((-end, start))
-    return RangeTable(
-        start[order],
-        end[order],
-        name[order],
-        thread[order],
-        (kind == schema.NVTX_PUSH_POP)[order],
-        known,
-    )
-
-
-def _marks(columns: dict[str, Column], names: _Names, known: Sequence[str]) -> Marks:
-    time, thread = (columns.pop(name).values for name in ("start", "globalTid"))
-    name = names.of(columns, len(time))
-    order = np.argsort(time, kind="stable")
-    return Marks(time[order], name[order], thread[order], known)
 
 
 # Libraries create these when they are loaded, used or not.
@@ -263,7 +135,7 @@ def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
     Ranges that never ended are left out.
     """
     columns = events.columns
-    rows = events.named_ranges.of_process(process)
+    rows = events.of_process(process, events.is_named)
     end = events.known_ends(rows)
     is_over = end != OPEN_END
     rows, end = rows[is_over], end[is_over]
