@@ -22,7 +22,6 @@ from traceprof.kernel_names.categories import kernel_kind
 from traceprof.trace.columns import pack
 from traceprof.trace.model.host import ThreadSpans
 from traceprof.trace.model.kinds import CopyKind
-from traceprof.trace.model.ranges import Texts
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class NameTable:
     def __init__(self, names: Sequence[str], num_kernels: int = 0) -> None:
         self.names = names
         self._num_kernels = num_kernels
-        self._folded: Texts | None = None
+        self._folded: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -79,27 +78,17 @@ class NameTable:
     def matching(self, text: str) -> Int64:
         """Return the numbers of names that contain a text in either case, in full or in short."""
         if self._folded is None:
-            names = self.names
-            if isinstance(names, Texts) and names.joined.isascii():
-                self._folded = Texts.of(_folded(names.joined.decode("ascii")), names.ends)
-            else:
-                self._folded = Texts(
-                    _folded(f"{name} {self.label(number)}" if number < self._num_kernels else name)
-                    for number, name in enumerate(names)
-                )
-        letters, wanted = np.frombuffer(self._folded.joined, np.uint8), _folded(text)
-        # Where the text begins, and of these places ever fewer at which it goes on.
-        at = np.flatnonzero(letters[: max(len(letters) - len(wanted) + 1, 0)] == wanted[0])
-        for index, letter in enumerate(wanted[1:], 1):
-            at = at[letters[at + index] == letter]
-        ends = self._folded.ends
-        name = np.searchsorted(ends, at, side="right")
-        is_within = at + len(wanted) <= ends[np.minimum(name, len(ends) - 1)]
-        return np.unique(name[is_within])
+            self._folded = [
+                _folded(f"{name} {self.label(number)}" if number < self._num_kernels else name)
+                for number, name in enumerate(self.names)
+            ]
+        wanted = _folded(text)
+        found = (number for number, name in enumerate(self._folded) if wanted in name)
+        return np.fromiter(found, np.int64)
 
 
-def _folded(text: str) -> bytes:
-    return text.replace("\n", " ").lower().encode("utf-8", "replace")
+def _folded(text: str) -> str:
+    return text.replace("\n", " ").lower()
 
 
 @lru_cache(maxsize=4096)
