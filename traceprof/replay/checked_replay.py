@@ -130,8 +130,7 @@ def gates_of(
     """Return the gates of a replay.
 
     `share`, `measured`: float64[s], weights of steps in the mean, and their lengths in ns.
-    `replayed`: float64[s] each, ns, without unexplained delays, with delays of the other half of
-    the steps, and without GPU time.
+    `replayed`: the same without unexplained delays, with those of other steps, without GPU time.
     """
     facts = graph.facts
     lost = sum(rank.completeness.losses.num_lost for rank in analysis.run.ranks)
@@ -223,11 +222,10 @@ def _misfit(
 def _off_floor(
     graph: RunGraph, share: Float64, measured: Float64, without: Float64
 ) -> float | None:
-    """Return the distance of a step without GPU time from the host's own time.
+    """Return the distance of a step without GPU time from the host's own time, as a share.
 
-    That is from the launch of a step's first operation to the launch of the next step's, less
-    waits of the launching threads; or another thread's own time for the work that it hands over.
-    If other threads load the batches, it is anything from that to the measured step.
+    That is from launch to launch of the steps' first operations, less waits; or another thread's
+    time for what it hands over; or anything up to the step where other threads load batches.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -385,9 +383,8 @@ class CheckedReplay(Record, frozen=True):
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
         """Return two lower bounds of a step under an assumption, in ns: a safe one and an estimate.
 
-        The safe bound is the longest sum of a stream's remaining work. The estimate also includes
-        the time covered by kernels of the slowest rank, less their savings: a replay may overlap
-        kernels that ran sequentially, but they might be slower then.
+        The safe one is the longest sum of a stream's work. The estimate adds what other streams of
+        the slowest rank compute meanwhile: kernels that ran in turn may be slower side by side.
         """
         if assumption.changes_run:
             return 0.0, 0.0
@@ -410,11 +407,7 @@ def checked_replay(
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
-    """Replay a run as measured, and under each assumption separately.
-
-    Without a sample, all steps are replayed. `map_items` prepares the processes of the run;
-    `progress` counts them.
-    """
+    """Replay a run as measured and under each assumption; without a sample, all steps."""
     refusal = cannot_be_replayed(analysis)
     if refusal is not None:
         return refusal

@@ -46,9 +46,8 @@ _HOST_PART, _DELAY_PART = 3, 4  # after compute, communication and copies, as in
 def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
     """Return the time of the critical path in each process, within the steps.
 
-    The path leads to the end of the last step from the begin of the first one, on the rank that
-    ends last and on the ranks it waited for: the parts of all ranks sum to the length of the steps
-    there. The graph's first weights are the measured ones.
+    It leads to the end of the last step on the rank that ends last: the parts of all ranks sum to
+    the length of the steps there. The graph's first weights are the measured ones.
     """
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
     last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
@@ -89,11 +88,9 @@ _MAX_STEP = np.iinfo(np.int64).max
 def step_path(
     analysis: OpenAnalysis, step: int | None = None, last: int | None = None
 ) -> StepPath | None:
-    """Return the critical path of a training step, or of those up to `last`, as measured.
+    """Return the critical path of a training step, or of those up to `last`; without any, of all.
 
-    Without a step, of the training. None if some rank lacks a step, if steps of ranks do not
-    correspond, if there are too many to replay, or if a rank has no GPU or no API calls:
-    dependencies are unknown then.
+    None if ranks lack the steps, or if dependencies are unknown: without a GPU, or API calls.
     """
     ranks = analysis.run.ranks
     if not ranks or any(rank.device is None or not rank.calls for rank in ranks):

@@ -188,8 +188,8 @@ def _waiting_inside(
 ) -> tuple[Int64, Meetings]:
     """Return lengths without waits inside passes, and the meetings that these are.
 
-    Passes that are neither forward nor backward, at the same place of a step on all stages, wait
-    inside where their ends are close together and their begins are not.
+    Passes that are neither forward nor backward wait inside where their ends, on all stages, are
+    close together and their begins are not.
     """
     length = end - start
     num = len(meetings.transfer_ns)

@@ -49,9 +49,7 @@ def savings(
 ) -> Verdict:
     """Return a verdict with the step's savings without each finding, and without all of them.
 
-    For a long run, steps from the middle of the training are replayed. If the replay does not
-    agree with the measurement, findings keep their upper bound: all time that they involve.
-    `map_items` prepares the processes of the run for the replay.
+    If the replay does not agree with the measurement, findings keep their upper bound.
     """
     headline = verdict.headline
     assumed = {id_: atoms for id_, atoms in verdict.assumed.items() if atoms != _BY_PASSES}
@@ -285,11 +283,10 @@ def _together(
     answers: Mapping[tuple[str, ...], Answer],
     map_items: MapItems,
 ) -> Savings:
-    """Return the step time without all findings that a replay can remove.
+    """Return the step time without all findings that a replay can remove, one after the other.
 
-    Findings are removed cumulatively, in their order (that of `assumed`: by finding, its
-    assumptions). Each counts its additional saving if that is known and above noise, and if its
-    interval begins above 1 % of the step. Without any answer, the possible step is unknown.
+    `assumed`: the assumptions of each finding. It counts if its additional saving is above noise,
+    and its interval begins above 1 % of the step.
     """
     baseline = replay.baseline
     gates = with_floor(baseline, answers.values()).gates

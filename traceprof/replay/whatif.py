@@ -85,10 +85,9 @@ def _no_answers(_: OpenAnalysis, assume: Iterable[str] = (), __: object = None) 
 def answers_to(
     analysis: OpenAnalysis, assume: Iterable[str] = (), progress: Progress = UNHEARD
 ) -> WhatIf:
-    """Estimate the step time under each assumption, and under all of them together.
+    """Estimate the step time under each assumption, and all together; without any, the defaults.
 
-    Without assumptions, each single one that needs no value is answered. For a long run, steps
-    from the middle of the training are replayed. `progress` counts processes and assumptions.
+    For a long run, steps from the middle of the training are replayed.
     """
     assumptions = _chosen(assume)
     questions = assumptions or defaults()
@@ -215,11 +214,7 @@ def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Ans
 
 
 def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> str:
-    """Return the caveats of an answer.
-
-    `paced`: why loading may be the critical resource; `changes`: of the step in ns, by `Way`;
-    `off`: their uncertainty.
-    """
+    """Return an answer's caveats; `paced`: of loading, `changes`: by `Way`, `off`: their error."""
     change, hidden = changes[Way.PLAIN], changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
     notes = {
         condition: True,

@@ -421,8 +421,8 @@ class _Process:
     def short_replays(self) -> dict[int, _ShortReplays]:
         """Launches of graphs that have fewer kernels than others of the same graph.
 
-        Graphs of the same thread that begin with the same kernel are distinguished by their
-        kernels: a launch is short if it is rare, and most others have all of its kernels and more.
+        Graphs that begin alike differ by kernels: a launch is short if it is rare, and most others
+        have all of its kernels and more.
         """
         if _GRAPH not in self.kind_of.values():
             return {}
@@ -649,8 +649,7 @@ def _kind(name: str) -> int:
 def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: Int64) -> Int64:
     """Number of kernels that each replay should have, judged by similar ones.
 
-    `replay` and `signature`: of each kernel. `first_signature` (of the first kernel) and `thread`
-    (that launched it): of each replay.
+    `replay`, `signature`: of each kernel; `first_signature`, `thread`: of each replay.
     """
     kinds, kind = np.unique(signature, return_inverse=True)
     count = np.bincount(replay)

@@ -51,11 +51,7 @@ class KindBeside(Struct, frozen=True):
 
 
 def copy_directions(rank: Rank) -> Int64:
-    """Direction of each copy: int64[copies], indices into `DIRECTIONS`; -1 between GPUs.
-
-    Copies that go neither from the host to a device nor back, or whose direction is unknown, are
-    `d2d`.
-    """
+    """Direction of each copy: int64[copies], indices into `DIRECTIONS`; -1 between GPUs."""
     kinds = rank.operations.copies.kind
     direction = np.full(len(kinds), _D2D, np.int64)
     for kind in CopyKind:
@@ -66,11 +62,7 @@ def copy_directions(rank: Rank) -> Int64:
 
 
 def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
-    """A row for each of `KINDS`, in their order: what ran beside it in a window.
-
-    All times are lengths of intersections of unions: operations of one kind that overlap count
-    once.
-    """
+    """A row for each of `KINDS`: what ran beside it in a window, by intersections of unions."""
     start, end = window.start_ns, window.end_ns
     copies, memsets, number = rank.operations.copies, rank.operations.memsets, copy_directions(rank)
     all_of = {"communication": rank.communication, "copy": rank.copy}

@@ -180,11 +180,7 @@ def _bucket_kinds(ranges: LabelRanges) -> Mask:
 
 
 def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
-    """Rest of each `backward` of a thread after its last bucket was ready.
-
-    By then DistributedDataParallel has every gradient: it waits, in C++ where no range can show it,
-    for operations in flight.
-    """
+    """Rest of each `backward` after its last bucket was ready: waiting for operations in flight."""
     is_last = np.array([label.facts.get("last") == "1" for label in ranges.kinds], np.bool_)
     is_backward = np.array([label.operation == labels.BACKWARD for label in ranges.kinds], np.bool_)
     ready = np.sort(ranges.start_ns[(_bucket_kinds(ranges) & is_last)[ranges.kind]])
@@ -200,8 +196,8 @@ def _operations(
 ) -> CpuOperations:
     """Each operation once: a call and its flight, if known, are merged.
 
-    Both have the same text, and the flight begins with the call. Where a text is used again, calls
-    and flights alternate: in a series of them that touch, each odd one belongs to the next.
+    Both have the same text and begin together. In a series of these that touch, each odd one
+    belongs to the next.
     """
     rows = np.flatnonzero(chosen)
     start = ranges.start_ns
@@ -243,11 +239,10 @@ def _operations(
 def _asynchronous(
     ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
 ) -> tuple[Mask, Mask]:
-    """Whether calls may return before their operations are done, two bool[kinds].
+    """Say by kind whether flights of the operation and group were recorded, and whether calls wait.
 
-    The first: whether flights of the same operation and group were recorded (`flown` are the kinds
-    that have some). The second: whether something waits for the operation, or its function never
-    waits.
+    `flown`: kinds with flights. A call does not wait if something waits for its operation later, or
+    its function never waits.
     """
     named = [call and (call.operation, call.fields.communicator) for call in calls]
     with_flights = {named[kind] for kind in flown}

@@ -56,8 +56,7 @@ def _disagree(rank: Rank) -> bool:
 def aligned(ranks: Sequence[Rank]) -> list[Rank]:
     """Ranks of a report with the times of each GPU on the clock of its host.
 
-    Where the operations of a rank are early or late by a constant, they are moved by it. If the
-    constant of one rank is unknown, all stay: ranks are compared with each other, too.
+    They are moved by a constant, if it is known of all: ranks are compared with each other.
     """
     late_ns = {}
     for index, rank in enumerate(ranks):
@@ -114,8 +113,8 @@ def _first_ids(spans: ApiCalls | Operations) -> Int64:
 def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
     """How late operations are on the host's clock, None if that is no constant.
 
-    An operation starts after its call, and a copy that the host reads ends before its call does:
-    the middle of both is off by less than 10 us where that was measured.
+    It is the middle between the quickest launch and the quickest return after a copy that the host
+    reads, off by less than 10 us where that was measured.
     """
     start, since = [], []
     for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):

@@ -32,8 +32,7 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
 def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) -> Int64:
     """Index of the call with each of some correlation ids, int64[n]; -1 for none.
 
-    Of several calls with one id (ids wrap around in a long run), it is the last before a time;
-    `times_ns` returns these times, int64[n], and is called only then.
+    Of several calls with one id it is the last before a time, of those that `times_ns` returns.
     """
     ids = calls.correlation
     if len(ids) == 0:

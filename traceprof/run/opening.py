@@ -66,11 +66,7 @@ class Run(RunSummary, frozen=True):
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the reports open while a block runs, even if another thread closes them.
-
-        Raises:
-            UsageError: one has been closed.
-        """
+        """Keep the reports open while a block runs; a `UsageError` if one has been closed."""
         with ExitStack() as stack:
             for trace in self.traces:
                 stack.enter_context(trace.in_use)
@@ -91,15 +87,10 @@ def open_report(
     use_period: bool = True,
     flops_per_step: float | None = None,
 ) -> list[Rank]:
-    """Read the GPU operations of a report and sort them into ranks.
+    """Read the GPU operations of a report and sort them into ranks by pid and device, CPUs last.
 
-    `patterns`: of communication kernels; the built-in table by default. `step_pattern`: the user's
-    own, for the range around a training step. `peak_overrides`: GB/s by link. `use_period`: whether
-    the period of a program is its step where no range marks steps. `flops_per_step`:
-    multiplications and additions of a step of a rank, from the user.
-
-    Ranks come in order of (pid, device), those without GPU work last, with the numbers that the
-    report alone gives.
+    `use_period`: whether the period of a program is its step where no range marks steps.
+    `flops_per_step`: multiplications and additions of a step of a rank, from the user.
     """
     places = _places(trace)
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
@@ -346,8 +337,7 @@ def captures(
 ) -> list[list[int]]:
     """Reports of each recording of a program, as indices, in the order given.
 
-    Reports are of one recording if they are of one run, no rank is in two of them, and something
-    says that they belong together: a communicator, the time, or the numbers of their ranks.
+    They are of one run, share no rank, and have a communicator, time or numbered ranks in common.
     """
     runs = number_runs([report.identity for report in reports])
     described = [_described(*pair) for pair in zip(reports, ranks, strict=True)]

@@ -65,10 +65,9 @@ class Repeat(Record, frozen=True):
 
 
 def best_lag(names: Names) -> int | None:
-    """Period of a sequence, in elements; None if it has none.
+    """Period of a sequence, in elements: the shortest lag that matches nearly as well as any.
 
-    The shortest lag that matches nearly as well as the best one. If its mismatches recur after a
-    longer lag (the end of an iteration, after many equal layers), the period is that lag.
+    If its mismatches recur after a longer lag (the end of an iteration), the period is that lag.
     """
     lags = candidate_lags(names)
     tried = [lag for lag, share in lags.items() if share >= _MIN_OWN][:_NUM_TRIED]
@@ -350,8 +349,7 @@ def _end_of_last(names: Names, begins: Int64, lag: int) -> int:
 def _begins(part: Items, lag: int) -> Int64 | None:
     """Where periods begin, int64[m]: at the operation with the longest gap before it.
 
-    Only a name that occurs once in each period begins one; if there is none, names count together
-    with those before them. None if no operation recurs regularly.
+    It is a name that occurs once in each period, else one with those before it; None without any.
     """
     names = part.signature
     gap = np.zeros(len(names), np.int64)
@@ -521,13 +519,9 @@ def period_steps(
 ) -> PeriodSteps | None:
     """Steps of a rank by the periods of its kernels; None if it has no period.
 
-    Periods are searched among all kernels in order of start, since streams may take turns, and on
-    the busiest stream alone, since others may run ahead: the more regular ones count. They are the
-    program's only if they hold most of what ran on all streams.
-
-    Kernels that `communicates` (bool[kernels]) are left out: they wait for other ranks. `name_of`:
-    the readable name of a kernel by its index. `span_ns`: the training, in which periods are
-    searched. `whole_ns`: the time most of which periods must hold.
+    They are searched among all kernels in order of start, and on the busiest stream alone; the more
+    regular ones count. Kernels that `communicates` are left out: they wait for other ranks.
+    `span_ns`: the training, in which they are searched. `whole_ns`: what they must hold most of.
     """
     kernels, graphs = operations.kernels, operations.graphs
     searched = min(span_ns[0], whole_ns[0]), span_ns[1]
@@ -599,12 +593,8 @@ def _holds_most(
 ) -> bool:
     """Whether periods hold most of a rank's kernel time and of the launches that begin them.
 
-    Else a part would be judged as the whole: one of several streams that run one after the other,
-    or the launches of one size in a benchmark that tries many.
-
-    `judged`: the time of all periods. `whole_ns`: the time most of which they must hold.
-    `start_ns`, `end_ns`: of the kernels and graphs of all streams. `is_begin`: whether the name
-    begins periods.
+    Else a part would be judged as the whole. `judged`: the time of all periods. `whole_ns`: the
+    time most of which they must hold. `is_begin`: whether a kernel's name begins periods.
     """
     low, high = whole_ns
     judged = intervals.clip(judged, low, high)

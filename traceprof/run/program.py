@@ -117,8 +117,7 @@ def main_compute(
 ) -> MainCompute:
     """Return the main compute: matrix multiplications, else the kernel that takes most time.
 
-    `names` and `communicates` have the demangled names, and the operations of communication
-    kernels, by the ids in `operations.kernels.name`; so in the functions below.
+    `names`, `communicates`: demangled names and operations by kernels' name ids.
     """
     kernels = operations.kernels
     name_of_signature = kernels.name_of_signature.tolist()

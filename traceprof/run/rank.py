@@ -234,11 +234,7 @@ class Rank(RankInfo, frozen=True, eq=False):
 
     @property
     def host_order(self) -> Int32:
-        """The place of each of its process's calls among all, by start: int32[calls].
-
-        Of those that start together it is by end, then correlation id; calls that agree in all
-        three share a place.
-        """
+        """Place of each call among its process's, by start, end and id: int32[calls]."""
         return self.process_cache.get(_host_order, self.calls)
 
     @derived

@@ -100,11 +100,7 @@ class Clocks(Record, frozen=True):
 
 
 def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
-    """Return the clocks by the sessions' starts.
-
-    If reports are of several runs, `runs` has the number of each one's run: a machine's clock may
-    have been set between two.
-    """
+    """Return clocks by the sessions' starts; `runs`: by report, as clocks may be set between."""
     starts = [
         None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0
         for session in sessions

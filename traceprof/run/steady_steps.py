@@ -36,9 +36,8 @@ MIN_EXPLAINED = 0.80
 def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) -> Mask | None:
     """Return which steps are of the longer of two kinds, bool[n]; None if all are of one kind.
 
-    The kinds are divided at the cut of the sorted logarithms of the lengths that explains most of
-    their variance (Otsu, "A threshold selection method from gray-level histograms", 1979), at
-    least the share `min_explained`.
+    They are divided at the cut of their logarithms that explains most of the variance (Otsu, "A
+    threshold selection method from gray-level histograms", 1979), at least `min_explained`.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     num = len(lengths)
@@ -119,15 +118,12 @@ def step_uses(
     """Whether each step is steady, or why not: int8[n] of `StepUse`.
 
     Cut are the first and the last step with under 90 % of the median number of kernels, where
-    hardly another step has as few, and the last one where no step follows. A first one that takes
-    over 1.5 times the median is opening: it compiles, or sets up. Opening are leading steps that
-    take longer than those of the later half. Rare is a step that takes over three times as long as
-    the longest kind, and in which something else ran.
+    hardly another step has as few, and the last one where no step follows. Opening are leading
+    steps that take longer than the later half. Rare is a step over three times as long as the
+    longest kind, in which something else ran.
 
-    Steps are in order of time. `num_kernels`: started in each step; zeros where that is unknown.
-    `ends_early`: no step follows the last one. `is_cut`: steps that are known to be cut, however
-    few steps there are. `ran_else`: whether ranges or calls name something else that ran in some
-    steps.
+    `num_kernels`: zeros where unknown. `ends_early`: no step follows the last one. `is_cut`: known
+    to be cut. `ran_else`: whether ranges or calls name something else in some steps.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)

@@ -123,11 +123,7 @@ class StepWindows(Record, frozen=True):
 
 
 def user_pattern(text: str) -> re.Pattern[str]:
-    """Compile a user's step pattern.
-
-    Raises:
-        UsageError: not a regular expression.
-    """
+    """Compile a user's step pattern; a `UsageError` if it is no regular expression."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -141,10 +137,9 @@ def user_pattern(text: str) -> re.Pattern[str]:
 def find_training_ranges(
     trace: Trace, user: re.Pattern[str] | None = None
 ) -> dict[int, TrainingRanges]:
-    """Training ranges of each process that has any.
+    """Training ranges of each process that has any; `user`: a pattern instead of the built-in ones.
 
-    The user's pattern is searched for in each range's name, in place of the built-in patterns of
-    steps. Its group named `step`, else its first group, is the step's number.
+    Its group named `step`, else its first group, is the step's number.
     """
     expressions = [*_OPTIMIZER_STEPS, _WARM_UP, _CUT]
     if user is None:
@@ -179,12 +174,9 @@ def step_windows(
 ) -> StepWindows:
     """Windows that a process's steps open on one of its ranks.
 
-    A step that launched nothing on this rank has no window. Steps follow each other in GPU time; of
-    two that start at once (one range inside another), the outer comes first and is empty. A copy on
-    a stream without kernels begins none while earlier work still runs: where nothing holds the host
-    up, copies run ever further ahead, until the launch queue is full.
-
-    `launched_by` has the index of the call of each operation by group, -1 for none.
+    They follow each other in GPU time; a step that launched nothing has none. Of two that start at
+    once, the outer comes first and is empty. A copy on a stream without kernels begins none while
+    earlier work still runs: copies may run ever further ahead. `launched_by`: by group.
     """
     launched, start, end, is_beside = _by_launch(operations, launched_by, calls)
     first = np.searchsorted(launched, ranges.start_ns, side="left")
@@ -211,11 +203,7 @@ def step_windows(
 
 
 def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
-    """Windows of the steps of a process without GPU work, which ended at `end_ns`.
-
-    As on a GPU they follow each other without a gap, so that what happens between two ranges, such
-    as loading data, belongs to the step before; the last ends with its range, or with the process.
-    """
+    """Windows of the steps of a process without GPU work: each ends where the next begins."""
     last = np.maximum(ranges.start_ns[-1:], np.minimum(ranges.end_ns[-1:], end_ns))
     end = np.concatenate((ranges.start_ns[1:], last))
     return StepWindows(ranges.number, ranges.start_ns, end, np.arange(len(end)))
@@ -312,10 +300,9 @@ def _numbered(
 
 
 def _outer(ranges: NamedRanges) -> NamedRanges:
-    """Ranges that lie in no other one of their thread.
+    """Ranges that lie in no other one of their thread; one around all others is no step.
 
-    A library may number steps of its own inside those of the trainer. One range around all the
-    others of a thread is no step. A range that was still open when the capture ended holds none.
+    A library may number steps of its own inside. A range that never ended holds none.
     """
     chosen = []
     for thread in distinct_values(ranges.thread):

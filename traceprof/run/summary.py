@@ -53,11 +53,7 @@ class OpenCall(Record, frozen=True):
 
 @optional("open-calls", otherwise=lambda *_: None)
 def last_open_call(trace: Trace, process: int) -> OpenCall | None:
-    """Return the last communication call that a process had not left at the end; None without.
-
-    Raises:
-        TraceFormatError: the report is damaged.
-    """
+    """Return the last communication call that a process had not left at the end; None without."""
     calls = trace.communication_calls(process)
     sources = (calls.labelled, calls.nccl)
     end_ns = trace.session.end_ns
@@ -210,11 +206,7 @@ class RunSummary(Record, frozen=True, dict=True):
 
     @property
     def machines(self) -> list[str | None]:
-        """Machine of each report, None if unknown.
-
-        Reports without its name are of one where each lists the same GPUs, and their ranks use
-        different ones of them.
-        """
+        """Machine of each report; one for nameless ones of the same GPUs, used differently."""
         names = [report.session.host for report in self.reports]
         nameless = {index for index, name in enumerate(names) if name is None}
         listed = {self.reports[index].gpus for index in nameless}
@@ -246,11 +238,7 @@ Made = TypeVar("Made")
 
 
 def try_report(path: Path, make: Callable[[], Made]) -> Made | FailedReport:
-    """Return the result for a report, or the reason for its failure.
-
-    Raises:
-        UsageError: the request is impossible for any report.
-    """
+    """Return the result for a report, or why it failed; a `UsageError` passes."""
     try:
         return make()
     except UsageError:
@@ -270,11 +258,7 @@ def close_on_error(trace: Trace) -> Iterator[None]:
 
 
 def failure(path: Path, error: Exception) -> TraceprofError:
-    """Return the error that says why a report failed.
-
-    Raises:
-        Exception: the error itself, if it is a bug of traceprof and the user wants its traceback.
-    """
+    """Return the error that says why a report failed; raise a bug if its traceback is wanted."""
     if isinstance(error, TraceprofError):
         return error
     if isinstance(error, MemoryError):

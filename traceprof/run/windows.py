@@ -55,11 +55,9 @@ class Training(Struct, frozen=True):
 
 
 def training_of(rank: Rank) -> Training:
-    """Training of a rank: its steps, else everything after its first main compute.
+    """Training of a rank: its steps, else everything after its first main compute, else its window.
 
-    Where nobody marked steps, the periods of its kernels are its steps. Leading steps that warm up,
-    or that the profiler distorts, are left out, unless none remain. Without steps and without main
-    compute, it is the rank's window.
+    Leading steps that warm up, or that the profiler distorts, are left out, unless none remain.
     """
     return rank.cache.get(_training, rank)
 
@@ -117,11 +115,10 @@ Range = tuple["int | None", "int | None"]
 def choose_window(
     rank: Rank, steps: Range | None = None, time_range: Range | None = None
 ) -> Window | None:
-    """Window of a rank that findings are about; None if it lacks the chosen steps.
+    """Window of a rank that findings are about, the training by default; None without the steps.
 
-    It is the training by default. `steps`: A up to but not including B; None leaves that side open.
-    `time_range`: ns of the report's own time; None leaves that side open, and open on both sides it
-    is all of a rank. A rank that did nothing in it still has a window.
+    `steps`: A up to but not including B. `time_range`: ns of the report's time. None leaves a side
+    open.
 
     Raises:
         UsageError: the report numbers several steps alike.
@@ -157,11 +154,7 @@ def time_window(rank: Rank, time_range: Range) -> Window:
 
 
 def check_choice(steps: Range | None, time_range: Range | None) -> None:
-    """Reject a choice that no report could fulfil.
-
-    Raises:
-        UsageError: both are given, or one ends before it starts or is empty.
-    """
+    """Reject a choice that no report could fulfil with a `UsageError`."""
     if steps is not None and time_range is not None:
         raise UsageError(
             "cannot choose a window", "both steps and a time range are given", "give one of them"
@@ -199,11 +192,7 @@ def captured_span(trace: Trace, ranks: Sequence[Rank]) -> tuple[int, int]:
 
 
 def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> None:
-    """Check that a time range overlaps one of the captures, each given by begin and end.
-
-    Raises:
-        UsageError: it overlaps none of them.
-    """
+    """Raise a `UsageError` if a time range overlaps no capture, given by begin and end."""
     start, end = time_range
     for begin_ns, end_ns in spans:
         if (start is None or start < end_ns) and (end is None or end > begin_ns):

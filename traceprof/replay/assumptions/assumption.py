@@ -175,11 +175,7 @@ class Assumption(Record, frozen=True):
 
 
 def parse(text: str) -> Assumption:
-    """Read an assumption: `NAME` or `NAME=VALUE`, several joined by `+`.
-
-    Raises:
-        UsageError: there is no such assumption, or its value is not valid.
-    """
+    """Read an assumption, `NAME` or `NAME=VALUE`, several joined by `+`; or a `UsageError`."""
     return Assumption(tuple(_atom(part.strip()) for part in text.split("+")))
 
 
@@ -280,11 +276,7 @@ def _atom(text: str) -> Atom:
 
 
 def _unmatched_sends(analysis: OpenAnalysis) -> Refusal | None:
-    """Return why assumptions about waits between ranks are impossible; None if they are possible.
-
-    A receive runs from when its rank comes until the data have come: if the send that it waits for
-    is not known, it would take as long whatever else changed.
-    """
+    """Return why it is unknown how long sends and receives wait: they are not matched."""
     num_matched = np.zeros(len(analysis.measured.ranks.ranks), np.int64)
     for one in synchronizing_groups(analysis):
         is_send = one.together & one.waits.group.is_one_of(EXCHANGES)

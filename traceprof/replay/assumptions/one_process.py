@@ -110,9 +110,8 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
 def without_data_loading(process: Process, durations: Durations) -> Durations:
     """Remove data loading from the threads that it held up, and the time of copies to the GPU.
 
-    Threads that copy to the GPU, launch nothing to the stream which computes most and communicate
-    nothing bring batches: nobody waits for these, and they take no time of the GPU. How much their
-    kernels slow others down is not known: at most by all of the time in which both run.
+    Nobody waits for threads that bring batches, and these take no time of the GPU. Other kernels
+    may be slower beside theirs, at most by the time in which both run.
     """
     before = durations.saved_before_call_ns.copy()
     calls, work = process.calls, process.work
@@ -182,9 +181,8 @@ def unknown_data_loading(analysis: OpenAnalysis) -> Refusal | None:
 def without_launch_time(process: Process, durations: Durations, share: float = 1.0) -> Durations:
     """Let launches, and what a thread runs between them, take no time, or less by a share.
 
-    What a CUDA graph does not remove stays: data loading, MPI, sleep, time in which nobody knows
-    what the thread did, and what is done once, such as loading a kernel. Waits between streams that
-    launching hid take as little as they can: nobody has seen them.
+    Data loading, MPI, sleep, unknown time and what is done once, such as loading a kernel, stay.
+    Waits between streams that launching hid take as little as they can.
     """
     calls = process.calls
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
@@ -286,9 +284,8 @@ def with_faster_kernels(
 ) -> Durations:
     """Let kernels whose names match take `factor` times as long.
 
-    Communication slows the GPU down for as long as it takes, whatever runs meanwhile: kernels keep
-    their slowdown, or it changes with them where there is no other compute to hide it. Then faster
-    kernels also slow communication down for less time.
+    They lose as much time to communication as before; `is_slowed_less`: and communication loses
+    less to them.
     """
     work = process.work
     chosen = np.zeros(len(work), np.bool_)
@@ -334,9 +331,8 @@ def _is_read(process: Process) -> Mask:
 def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     """Let copies, and calls that make one meanwhile or wait for one, take no time.
 
-    Waits for numbers that the host reads stay (`no-sync`), and those for results that it uses at
-    once. Copies to the host of what goes back to a GPU at once go there directly instead: neither
-    the wait for them nor what the host does until the copy back takes any time.
+    Waits for numbers that the host reads stay, and those for results that it uses at once. What is
+    copied to the host and back goes directly: what the host does between takes no time.
     """
     durations = faster(durations, process.work.kind == COPY, 0.0)
     calls, waits, work = process.calls, process.host_waits, process.work
@@ -367,12 +363,10 @@ def _without_launches(
 ) -> tuple[Float64, Float64]:
     """Return how much less calls take, and threads before each, if nobody launches copies.
 
-    Calls that launch copies go. They may wait for something unknown: none counts with more than
-    twice the median of those of its name that return before their copy begins. What the thread
-    runs between two copies of one direction goes, too, and what it runs before copies that it waits
-    for, and after them until it launches what is no upload, unless it uses them at once;
-    between other work and a copy, at most twice what is usual between two calls that launch.
-    `copying`: calls that have not returned when their copy begins.
+    A call may wait for something unknown: it counts with at most twice the median of its name. What
+    a thread runs between copies of one direction goes, and around copies that it waits for, unless
+    it uses them at once; elsewhere at most twice the usual time between two launches. `copying`:
+    calls that have not returned when their copy begins.
     """
     calls, work = process.calls, process.work
     inside, before = durations.saved_in_call_ns.copy(), durations.saved_before_call_ns.copy()
@@ -442,8 +436,7 @@ def with_shorter_communication(
 ) -> Durations:
     """Scale the slowdown of kernels with the communication that remains beside them.
 
-    Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
-    its slowdown while communication still runs beside it.
+    Each stretch of communication begins when it did, and takes a share of its time.
     """
     work, before = process.work, durations.removed_slowdown_ns
     lost = _slowed_ns(process, reading, share)
@@ -455,11 +448,7 @@ def with_shorter_communication(
 
 
 def slowed_by_compute_ns(process: Process) -> Float64:
-    """Return the slowdown of one rank's communication by compute, ns, float64[operations].
-
-    Known where kernels of one name ran alone, and mostly beside compute, several times each; their
-    sizes may differ.
-    """
+    """Return how much compute slowed communication where that was seen, float64[operations], ns."""
     work, names, lost = process.work, process.operation_names, np.zeros(len(process.work))
     for index, _ in process.ranks:
         rows = np.flatnonzero((work.rank == index) & (work.kind == COMMUNICATION))

@@ -65,9 +65,7 @@ def missing_event_records(
 
 
 def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:
-    """Return some variants of a graph with all of some changes.
-
-    If several change the weight of an edge, the last one counts.
+    """Return some variants of a graph with all of some changes; of one edge the last counts.
 
     Raises:
         CircularError: with the edges that are added, something would wait for itself.
@@ -108,22 +106,15 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
 
 
 def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> Float64:
-    """Return how long steps take with all of some changes, by end, ns, float64[s, columns].
+    """Return how long steps take with some changes, by end, ns, float64[s, columns].
 
-    Steps that only ranks have that are left out are not a number.
-
-    Raises:
-        CircularError: with the edges that are added, something would wait for itself.
+    Not a number if only ranks that are left out have the step. A `CircularError` as in `changed`.
     """
     return replayed_steps(changed(graph, columns, changes))[1]
 
 
 def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | Refusal:
-    """Let the other ranks go on without waiting for those that are late, and count only them.
-
-    A late rank is taken to be as fast as the one that came before it: its own steps are those of
-    the others then.
-    """
+    """Let the other ranks go on without those that are late, which become as fast as they are."""
     groups = synchronizing_groups(analysis)
     if not groups:
         return Refusal("no ranks were seen to wait for each other on one clock")
@@ -320,11 +311,7 @@ class _Buckets(Record, frozen=True):
 
 
 def with_bucket_cap(analysis: OpenAnalysis, graph: RunGraph, cap_mib: float) -> RunChange | Refusal:
-    """Let gradients be reduced in buckets of another size.
-
-    Where buckets grow, those that were are put together; where they shrink, each is cut into even
-    parts, whose gradients become ready as evenly as bytes are.
-    """
+    """Put gradient buckets together, or cut each into even parts that become ready evenly."""
     unknown = missing_event_records(analysis, graph, "when gradients were ready")
     if unknown is not None:
         return unknown

@@ -27,11 +27,7 @@ MIN_CAP_MIB, MAX_CAP_MIB = 1, 100_000
 
 
 def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
-    """Read the regular expression and the factor of `kernel:REGEX=0.5x`.
-
-    Raises:
-        UsageError: one of both is missing, or is not written as it should be.
-    """
+    """Read `kernel:REGEX=0.5x`; a `UsageError` says what is missing or not understood."""
     pattern, has_value, _ = text.partition(":")[2].rpartition("=")
     if not has_value or not pattern:
         raise UsageError(
@@ -51,11 +47,7 @@ def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
 
 
 def bucket_size(text: str) -> tuple[float]:
-    """Read the size of gradient buckets in MiB.
-
-    Raises:
-        UsageError: it is not a number, too small or too large.
-    """
+    """Read the size of gradient buckets in MiB; a `UsageError` says which sizes are possible."""
     size = text.partition("=")[2]
     if (
         re.fullmatch(r"\d+(?:\.\d+)?", size) is None

@@ -160,9 +160,8 @@ _NOTHING_NS = -intervals.BEYOND_NS
 def _candidates(gaps: _Gaps, site: Int64, calls: HostCalls, work: GpuWork) -> tuple[Int64, ...]:
     """Return the possible targets of each silence, int64[g] each; -1 for none.
 
-    That is what the thread launched last, as for a stream or a copy; what ends last of all that
-    was launched, as for the device; and what was launched as many operations before on the stream
-    as at most silences of the place, as for an event.
+    What the thread launched last (a stream, a copy), what ends last of all (the device), and what
+    most silences of the place are behind on the stream (an event).
     """
     launched = np.flatnonzero(work.call >= 0)
     by_call = launched[np.argsort(calls.in_time[work.call[launched]], kind="stable")]
@@ -346,14 +345,11 @@ _BEFORE_ALL = np.iinfo(np.int64).min // 4
 def hidden_stream_ns(
     process: Recorded, launched_ns: Int64, between: OperationWaits
 ) -> tuple[Int64, Int64]:
-    """Return when operations seem to have waited for another stream for no reason that is known.
+    """Return begins and ends of delays that seem to be waits for other streams, int64[k] each.
 
-    They began 0.5 to 5 us after an operation of another stream that was launched before, and over
-    5 us after all that is known to have held them: launch, stream, recorded waits and what may have
-    been waited for, the copies of the same direction. As many do so by chance as do where all are
-    moved by the same random time: so much counts less. Waits that are inferred from times alone are
-    not known. `launched_ns`: int64[n], when each was handed to the GPU. The result is begins and
-    ends of the delays, int64[k] each, less what chance explains.
+    An operation began 0.5 to 5 us after one of another stream that was launched before, and over 5
+    us after all that is known to have held it. As many do so by chance as do where all are moved by
+    the same random time: so much counts less. `launched_ns`: int64[n], when each was launched.
     """
     work = process.work
     held = np.maximum(launched_ns, _previous_ends(work))

@@ -41,15 +41,10 @@ MAX_SCALAR_BYTES = 16
 def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
     """Say which waits are blocking dependencies: their data is used at once, bool[m].
 
-    Before a call of MPI (or Gloo) that is likely what MPI sends. A program without the wait would
-    use what is not there yet. So it would with a copy to the host if then, without data loading,
-
-    * the thread sleeps for long: it likely writes or sends what came;
-    * it makes no launch for longer than a wait explains: it works on what came, but for a scalar;
-    * the first thing that it launches is a copy of as many bytes to the GPU: what came goes back,
-      from another rank or changed by the host.
-
-    `waiting`: int64[m], outer calls, some several times; `awaited`: the operation of each.
+    Before a call of MPI (or Gloo) that is likely what MPI sends. A copy to the host is used if
+    then, data loading apart, the thread sleeps for long (it writes or sends), launches nothing for
+    longer than a wait explains (it works, but for a scalar), or first copies as many bytes to the
+    GPU (they go back). `waiting`: int64[m], outer calls; `awaited`: the operation of each.
     """
     calls, work = process.calls, process.work
     is_needed = np.zeros(len(waiting), np.bool_)
@@ -79,8 +74,7 @@ def needed_at_once(process: Recorded, waiting: Int64, awaited: Int64) -> Mask:
 def round_trips(process: Recorded, waits: HostWaits) -> tuple[Int64, Int64]:
     """Return the calls that wait for data that goes straight back to a GPU, each with that launch.
 
-    Where the thread's own code runs for longer between them than a wait explains, such as an
-    optimizer on the CPU, what it copies to the GPU is its result.
+    Where the thread works for longer between them, what it copies to the GPU is its result.
     """
     calls, own = process.calls, process.api_calls
     following = _launched_next(process, waits.call)
@@ -118,8 +112,7 @@ def copied_bytes(process: Recorded, operations: Int64) -> Int64:
 def _goes_back(process: Recorded, waits: tuple[Int64, Int64], following: Int64) -> Mask:
     """Say which copies to the host are followed by one of as many bytes to the GPU, bool[m].
 
-    Of several copies that follow each other on a stream, the first or the last one. Where the
-    thread loads data between them, what it copies to the GPU is something else.
+    Of copies in a row the first or the last one; none where the thread loads data between.
     """
     calls, work, own, (waiting, awaited) = process.calls, process.work, process.api_calls, waits
     begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
@@ -173,8 +166,7 @@ class HostWaits(Record, frozen=True):
 def host_waits(process: Recorded, events: EventWaits | None, stalls: Stalls) -> HostWaits:
     """Return the waits of a process's host: synchronizing calls, copies, full queues.
 
-    A call whose operation is not known waits for nothing here: it takes as long as it took.
-    `events`: what streams waited for, if event records show it; `stalls`: launches that a full
+    A call whose operation is not known takes as long as it took. `stalls`: launches that a full
     queue blocked.
     """
     calls, work = process.calls, process.work
@@ -297,11 +289,7 @@ def _synchronized(
 
 
 def _behind_others(waiting: Int64, last: Int64, process: Recorded) -> tuple[Int64, Int64]:
-    """Return the waits for a stream that seem to have been for another one as well, by times.
-
-    The stream had been made to wait for that one since its last operation: the call returned within
-    20 us of the other stream's operation, and long after its own stream's.
-    """
+    """Return waits for a stream that were for another one, too: they returned after that one."""
     calls, work = process.calls, process.work
     own_end_ns = np.where(last >= 0, work.end_ns[last], np.iinfo(np.int64).min // 2)
     other = _ended_in(waiting, process)

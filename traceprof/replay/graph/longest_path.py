@@ -45,9 +45,7 @@ class EdgeLevels(Record, frozen=True):
 
 
 def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
-    """Return the order in which edges are relaxed: by level, then by target.
-
-    Nothing leads to the root, and an edge leads to each other node.
+    """Return the order in which edges are relaxed; nothing leads to the root, and to all else one.
 
     Raises:
         CircularError: there is a cycle.

@@ -75,11 +75,9 @@ class Latencies(Record, frozen=True):
 def measured_latencies(process: Recorded, between: OperationWaits) -> Latencies:
     """Measure the delay after each kind of thing that operations wait for.
 
-    What held it last is measured, up to 20 us; what did not, is at most the median of its kind.
-    What would have let it begin last, with usual delays, held it last: an operation that was
-    launched 3 us before the stream was free, and begins 5 us later, as all do 8 us after their
-    launch, waited for its launch, and would begin 1 us after the one before if launched in time.
-    Waits that are only possible explain nothing.
+    What would have let an operation begin last, with usual delays, held it: its delay is measured,
+    up to 20 us; that of the others is at most the median of its kind. Waits that are only possible
+    explain nothing.
     """
     calls, work = process.calls, process.work
     num = len(work)

@@ -283,9 +283,8 @@ def process_part(
 ) -> ProcessPart:
     """Read one process, cut it into segments and weigh it.
 
-    `stalls`: its launches that a full queue blocked. By group of ranks, `matched_places` are the
-    operations in which its `members` wait for each other. `left_out`: int64[l], the numbers of
-    steps of its first rank that are not steady. Without a sample all steps are replayed.
+    `matched_places`: by group of ranks, operations in which its `members` wait for each other.
+    `left_out`: int64[l], numbers of its first rank's steps that are not steady.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
     observed = observe(ranks, shift, stalls, span)

@@ -164,14 +164,11 @@ def run_graph(
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> RunGraph:
-    """Return the graph of a run whose reports are open.
+    """Return the graph of a run whose reports are open; without a sample, of all steps.
 
     Processes are read one after the other. The memory that remains grows with the number of waits,
-    not with the number of operations, unless `keeps_processes`. Without a sample, all steps are
-    replayed. `progress` counts processes.
-
-    Raises:
-        CircularError: calls or operations seem to wait for each other.
+    not of operations, unless `keeps_processes`. A `CircularError` says that calls wait for each
+    other.
     """
     owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
     for index, rank in enumerate(analysis.run.ranks):
@@ -277,10 +274,8 @@ _MAX_WEIGHTS = 1_000_000  # at once, if more than one set is: each takes eight b
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64, tuple[Float64, ...]]:
     """Return the length of each step by begin and by end, for each set of weights, ns.
 
-    float64[s, k] each, the mean over the ranks that have the step; and those by begin of each rank.
-    Steps are separated by where they begin, as in reports; and by where their work is over. A host
-    that runs ahead begins the next steps (a copy on a stream of its own) long before their work is
-    done: then only the ends show how fast steps follow each other.
+    float64[s, k] each, means over the ranks that have the step; and those by begin of each rank.
+    Where a host runs ahead, only the ends of their work show how fast steps follow each other.
     """
     steps, by_end, of_ranks = [], [], []
     numbers, place = graph.weights.distinct()
@@ -328,9 +323,8 @@ def steady_shares(
 ) -> tuple[Float64, Float64]:
     """Return the weight of each step in the mean of the slowest rank's steady steps.
 
-    By begin and by end, float64[s], which sum to 1 each. Steps that are not steady count nothing.
-    Of a sample, each kind of steps counts as much as it does among all of them. By end, the time
-    until the next step begins is part of the next one, and the first one has no beginning.
+    By begin and by end, float64[s]: each sums to 1. Of a sample, each kind of steps counts as much
+    as it does among all. By end, the time until the next step begins is part of the next one.
     """
     numbers = _numbers(steps_by_rank)
     steps = distinct_values(np.concatenate(numbers))
@@ -372,10 +366,9 @@ def steady_shares(
 
 
 def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> Float64:
-    """Return the mean over ranks of values of the same step, float64[steps, k].
+    """Return the mean over ranks of values of the same step, float64[steps, k]; else not a number.
 
     `values`: float64[s, k] of each rank. Where numbers are used twice, steps go by their order.
-    Those of no rank whose steps count are not a number.
     """
     steps, place = np.unique(np.concatenate(_numbers(steps_by_rank)), return_inverse=True)
     counts = np.repeat([rank_steps.counts for rank_steps in steps_by_rank], [*map(len, values)])

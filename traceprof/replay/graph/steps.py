@@ -55,10 +55,9 @@ class Sample(Record, frozen=True):
 def sample_of(
     run: Run, measured: Sequence[BreakdownResult], numbers: Mapping[int, Int64] | None = None
 ) -> Sample | None:
-    """Choose steps that all ranks have, from the middle of the training or of those judged.
+    """Choose steps of all ranks from the middle of the training, or of the judged `numbers`.
 
-    None if these would not be fewer, or steps are not known. `numbers`: of the judged steps, by
-    rank. Of a program with phases they are of the longest one.
+    None if these would not be fewer, or steps are unknown. Of several phases it is the longest.
     """
     of_rank = {result.rank: result for result in measured}
     steps = {rank.rank: _training_steps(rank, of_rank.get(rank.rank)) for rank in run.ranks}
@@ -195,11 +194,7 @@ def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSt
 
 
 def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
-    """Let the trainings of ranks without steps begin with the first of them.
-
-    One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
-    training would seem to become longer.
-    """
+    """Let the trainings of ranks without steps begin with the first: one host launches all."""
     first = min(steps_by_rank, key=lambda rank_steps: int(rank_steps.limits_ns[0]))
     return [
         replace(
@@ -256,10 +251,9 @@ def step_operations(
 
 
 def _last_of_steps(rank: Rank, observed: Recorded, own: Int64, source: Int64) -> Int64:
-    """Return the operation that ends last of those launched within each step, int64[s].
+    """Return the operation that ends last of those launched in each step, int64[s].
 
-    Only operations of the stream that computes most count, if every step has some: a loader runs
-    ahead.
+    On the stream that computes most, if every step uses it: a loader runs ahead.
     """
     ranges, work, shift = rank.host_steps, observed.work, observed.shift_ns
     assert ranges is not None  # noqa: S101  (there are steps)

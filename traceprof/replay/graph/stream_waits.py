@@ -256,9 +256,8 @@ def stream_waits(events: EventWaits | None, work: GpuWork) -> OperationWaits | N
 def inferred_waits(process: Recorded, late: Int64) -> OperationWaits:
     """Return which operations seem to have waited for one of another stream, or may have.
 
-    An operation that nothing known held, and that began within 20 us of the end of another stream's
-    operation which was launched before it, is taken to have waited for that one. `late`: int64[n],
-    the time from the end of what each operation surely waited for to its start, ns.
+    Nothing known held it, and it began within 20 us of the end of an operation of another stream
+    that was launched before. `late`: int64[n], delay of each after what surely held it, ns.
     """
     work = process.work
     consumer = np.flatnonzero((late > TOLERANCE_NS) & (work.call >= 0))
@@ -280,11 +279,10 @@ def inferred_waits(process: Recorded, late: Int64) -> OperationWaits:
 
 
 def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
-    """Return the most that streams of a process may have waited for each other by events.
+    """Return the most that streams may have waited for each other by events: producers, consumers.
 
-    Producers and consumers, int64[k] each, indices into its operations. No operation waited by an
-    event for what ends, in any replay, after all the producers of it and of those before it on its
-    stream.
+    No operation waited by an event for what ends, in any replay, after all the producers of it and
+    of those before it on its stream.
     """
     calls, work = process.calls, process.work
     wait = _calls_of_kind(process, ApiCallKind.STREAM_WAIT)

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
-    """Split steady steps into two halves: the half of each time, 0 or 1, int64[n], else -1.
+    """Split steady steps into halves, as Thue and Morse: 0 or 1 for each time, else -1, int64[n].
 
-    Steps alternate as in the sequence of Thue and Morse: no period of the steps falls into one
-    half, as that of a loader of two batches would with even and odd ones.
+    So no period of the steps falls into one half.
     """
     step = np.searchsorted(limits_ns, start_ns, side="right") - 1
     is_inside = np.append(is_steady, False)[step] & (step >= 0)
@@ -38,11 +37,9 @@ def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
 
 
 def held_out_latencies(process: Process) -> Latencies:
-    """Return delays for cross-validation: those of similar operations in the other half.
+    """Return delays for cross-validation: those of the same name and stream in other steps.
 
-    Operations are similar on the same stream, with the same name. An operation without a similar
-    one keeps its own delay. So does one that other streams left no room for, and one that began
-    before its call returned: these delays belong to their own step.
+    An operation without any keeps its own, and so does one that other streams left no room for.
     """
     latencies, work = process.latencies, process.work
     half = halves(work.start_ns, process.limits_ns, process.is_steady)
@@ -58,10 +55,9 @@ def held_out_latencies(process: Process) -> Latencies:
 
 
 def held_out_tails(process: Process) -> Float64:
-    """Return the time from the awaited operation to the call's return, from the other half.
+    """Return the time from the awaited end to the return, from the other half, float64[m].
 
-    A call that returns much later has worked or slept since, and an operation that was over before
-    the call delayed nobody: both keep their own time. The result is float64[m].
+    A call that has worked or slept since, or waited for nothing, keeps its own.
     """
     waits = process.host_waits
     operation, tail = waits.operation, waits.tail_ns
