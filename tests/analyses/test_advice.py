@@ -288,6 +288,30 @@ def test_nothing_is_advised_that_happened_once(
     assert not any(line.startswith("Look at step") for line in unknown.advice)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "num", "said"),
+    [
+        ("nvkernel_solve_F1L204_2", 10, True),
+        ("nvkernel_solve_F1L204_2", 2, False),
+        ("solve", 10, False),
+    ],
+)
+@pytest.mark.parametrize(("id_", "is_pageable"), [("pageable-copy", True), ("exposed-copy", False)])
+def test_copies_for_each_kernel_of_directives(
+    id_: str, is_pageable: bool, kernel: str, num: int, said: bool, tmp_path: Path
+) -> None:
+    """Ten kernels of 200 µs; before some of them, what they need is copied for 600 µs."""
+    trace = TraceBuilder()
+    for number in range(10):
+        at = MS * number
+        if number < num:
+            copy = at, at + 600 * US
+            trace.memcpy(*copy, bytes=MS, pageable=is_pageable, launch=(at - 5 * US, copy[1]))
+        trace.kernel(at + 610 * US, at + 810 * US, kernel, launch=(at + 601 * US, at + 605 * US))
+    found = finding(trace.write(tmp_path), id_)
+    assert found.advice[0].startswith("Keep the data on the GPU, in one data region") == said
+
+
 def test_the_first_allocations_of_host_memory_need_no_action(tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("aten::mm", 0, US).kernel(10 * US, 20 * US, TORCH, launch=(0, US))
     trace.api("cudaHostAlloc_v3020", 30 * US, 2 * MS)

@@ -110,6 +110,20 @@ def test_advice_for_a_program_that_is_not_pytorch(cause: str, tmp_path: Path) ->
         assert word not in advice
 
 
+@pytest.mark.parametrize(("num_gaps", "first"), [(1, "Look at what"), (3, "The host works on")])
+def test_code_of_the_host_that_ran_once(num_gaps: int, first: str, tmp_path: Path) -> None:
+    """Kernels of 100 µs, and gaps of 20 ms in which the launching thread runs."""
+    builder = TraceBuilder().raw(
+        "SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid()
+    )
+    for number in range(num_gaps + 1):
+        now = number * 20 * MS
+        builder.kernel(now + US, now + 100 * US, f"fill_{number}", launch=(now, now + US))
+    finding = one(judged(tmp_path, builder))
+    assert finding.advice[0].startswith(first)
+    assert ("before fill_1, once for 19.9 ms" in finding.advice[0]) == (num_gaps == 1)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -137,27 +151,27 @@ def test_a_pool_is_not_advised_where_one_is_used(
         (
             "fill_42_gpu",
             ("cuMemAlloc_v2", "cuStreamSynchronize"),
-            ["Allocate and", "OpenACC: async"],
+            ["Keep the data", "OpenACC: async"],
         ),
         ("fill_42_gpu", ("cuStreamSynchronize",), ["OpenACC: async"]),
         ("fill_42_gpu", ("cudaEventRecord",), []),
         (
             "fill",
             ("cuMemAlloc_v2", "cuStreamSynchronize"),
-            ["Launch many", "Launch few", "Allocate b"],
+            ["Allocate b", "Launch many", "Launch few"],
         ),
     ],
 )
 def test_small_kernels_of_directives(
     kernel: str, calls: tuple[str, ...], said: list[str], tmp_path: Path
 ) -> None:
-    """Per kernel of 2 µs the calls, of 3 µs each, and 34 µs of launching; a wait ends with it."""
+    """Per kernel of 2 µs an allocation of 12 µs, if any, and launching; a wait ends with it."""
     builder = TraceBuilder()
     for number in range(40):
         now = number * 50 * US
-        for place, name in enumerate(calls[:-1]):
-            builder.api(name, now + place * 6 * US, now + (place * 6 + 5) * US)
-        builder.kernel(now + 40 * US, now + 42 * US, kernel, launch=(now + 8 * US, now + 39 * US))
+        for name in calls[:-1]:
+            builder.api(name, now, now + 12 * US)
+        builder.kernel(now + 40 * US, now + 42 * US, kernel, launch=(now + 14 * US, now + 39 * US))
         builder.api(calls[-1], now + 41 * US, now + 43 * US)
     result = judged(tmp_path, builder)
     finding = one(result)
@@ -179,6 +193,20 @@ def test_mpi_is_named(tmp_path: Path) -> None:
     assert "the host was in MPI (MPI_Allreduce)" in finding.title
     assert "MPI_Isend" in finding.advice[0]
     assert finding.evidence[0].label.startswith("MPI: MPI_Allreduce")
+
+
+@pytest.mark.parametrize("num_gaps", [1, 3])
+@pytest.mark.parametrize("call", ["nanosleep", "pthread_cond_wait"])
+def test_a_sleep_of_the_programs_own(call: str, num_gaps: int, tmp_path: Path) -> None:
+    builder = TraceBuilder().raw("StringIds", id=90_000, value=call)
+    for number in range(num_gaps + 1):
+        now = number * 20 * MS
+        builder.kernel(now + US, now + MS, launch=(now, now + US))
+        row = {"start": now + 2 * US, "end": now + 20 * MS - US, "globalTid": global_tid()}
+        builder.raw("OSRT_API", **row, nameId=90_000)
+    first, *_ = one(judged(tmp_path, builder)).advice
+    assert first.startswith("Take the sleep out (nanosleep") == (call == "nanosleep")
+    assert ("once for 19.0 ms" in first) == (call != "nanosleep" and num_gaps == 1)
 
 
 def test_what_a_thread_slept_in(tmp_path: Path) -> None:

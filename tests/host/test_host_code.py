@@ -201,6 +201,14 @@ def test_advice(calls: CallCounts, is_pytorch: bool, said: str, not_said: str) -
     assert not_said not in text
 
 
+def test_allocations_recur_only_where_there_are_steps() -> None:
+    calls = CallCounts(3, 100, 0, is_hip=False)
+    assert any("ALLOC_CONF" in line for line in advised(IdleCause.ALLOCATION, calls))
+    first, *others = advised(IdleCause.ALLOCATION, calls, recurs=False)
+    assert first.startswith("In the first steps this is normal")
+    assert not others
+
+
 @pytest.mark.parametrize("is_of_profiler", [True, False])
 def test_a_profilers_own_time_is_named(is_of_profiler: bool) -> None:
     none = CallCounts(0, 0, 0, is_hip=False)
@@ -209,7 +217,12 @@ def test_a_profilers_own_time_is_named(is_of_profiler: bool) -> None:
 
 
 def advised(
-    cause: IdleCause, calls: CallCounts, *, is_pytorch: bool = True, is_of_profiler: bool = False
+    cause: IdleCause,
+    calls: CallCounts,
+    *,
+    is_pytorch: bool = True,
+    is_of_profiler: bool = False,
+    recurs: bool = True,
 ) -> list[str]:
     facts = HostFacts(
         program=Program(is_pytorch, uses_mpi=False),
@@ -219,7 +232,8 @@ def advised(
         how_to_collect=HowToCollect("", dict.fromkeys(Part, "")),
         calls=calls,
         reads_pages=False,
+        num_steps=2 if recurs else 1,
         launches_graphs=False,
         once={},
     )
-    return advice([cause], facts, {})
+    return advice([cause], facts, {}, {})

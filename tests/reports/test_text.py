@@ -20,6 +20,8 @@ from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
 from tests.support.commands import alter
 from tests.support.dashboard import named
+from tests.support.profiler_events import annotation, event
+from tests.support.profiler_events import write as write_events
 from tests.support.selection import known, long_after
 from tests.support.traces import (
     OWN_CPU_PROFILES,
@@ -203,6 +205,24 @@ def test_one_operation_is_not_judged(num: int, tmp_path: Path) -> None:
         trace.kernel(100 * number, 100 * number + 100)
     told = "Nothing can be judged from a single GPU operation." in shown(trace.write(tmp_path))
     assert told == (num == 1)
+
+
+@pytest.mark.parametrize("num", [1, 12])
+def test_a_small_part_is_not_judged(num: int, tmp_path: Path) -> None:
+    """An upload of 800 ns, and matrix multiplications of 40 ns: 5 % of the time, or 38 %."""
+    trace = TraceBuilder().memcpy(0, 800, launch=(0, 1))
+    for number in range(num):
+        begin = 1000 + 100 * number
+        trace.kernel(begin, begin + 40, "gemm_f16f16", launch=(begin - 20, begin - 10))
+    said = "Only 4.8 % of the recorded GPU time can be judged, too little"
+    assert (said in shown(trace.write(tmp_path))) == (num == 1)
+
+
+def test_events_of_another_accelerator_are_named(tmp_path: Path) -> None:
+    events = [annotation("step", 1, 9), event("mtia_ccp_events", "matmul", 2, 1, (0, 3))]
+    begin = shown(write_events(tmp_path / "trace.json", events))
+    assert "Nothing can be judged: the events of this accelerator (mtia_ccp_events)" in begin
+    assert "\nDo: " not in begin
 
 
 def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:

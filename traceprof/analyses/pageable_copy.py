@@ -9,9 +9,9 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import exposed_copies
-from traceprof.analyses.remedies import PIN, PREFETCH
+from traceprof.analyses.remedies import DATA_REGION, PIN, PREFETCH
 from traceprof.analyses.results import CostResult
-from traceprof.host.host_waits import MAX_STAGED_BYTES
+from traceprof.host.host_waits import MAX_STAGED_BYTES, copies_for_kernels
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
@@ -68,6 +68,7 @@ class PageableCopyResult(CostResult, frozen=True):
     # time in which the GPU did nothing but these copies, or nothing at all while the host was
     # inside their calls
     cost_ns: int
+    copies_for_kernels: bool  # whether directives copy for most kernels
     is_unknown: bool  # whether there are large copies, but none whose kinds of memory are known
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
@@ -113,6 +114,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         share_per_step=share_per_step(rank, window, cost),
         only_step=only_step(rank, window, cost),
         is_pytorch=rank.program.is_pytorch,
+        copies_for_kernels=copies_for_kernels(rank, window),
         is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
     )
@@ -140,6 +142,7 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
         f" from its work for {duration(result.cost_ns)}{too}"
     )
     advice = _ADVICE if result.is_pytorch else _CUDA_ADVICE
+    advice = (*((DATA_REGION,) if result.copies_for_kernels else ()), *advice)
     saving = f.Saving.of_step(result.cost_ns, result.share_per_step)
     return f.costly(ID, result, title, result.cost_ns, metrics, result.evidence, advice, saving)
 
@@ -213,5 +216,5 @@ _CUDA_ADVICE = (
 PAGE = {
     "min_kib": str(MAX_STAGED_BYTES // 1024),
     "advice": f.bullets(_ADVICE),
-    "cuda_advice": f.bullets(_CUDA_ADVICE),
+    "cuda_advice": f.bullets((*_CUDA_ADVICE, DATA_REGION)),
 }

@@ -15,6 +15,11 @@ DIRECTIVES = (
     "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
     " OpenMP: nowait with depend"
 )
+DATA_REGION = (
+    "Keep the data on the GPU, in one data region around the loop (OpenACC enter data and present,"
+    " OpenMP target enter data), as contiguous arrays: most kernels come with an allocation or a"
+    " copy of their own here, as where arrays of pointers are copied row by row"
+)
 LAUNCH_FIRST = (
     "Launch what other streams, GPUs or ranks wait for (a send, an all-gather) before the kernels"
     " that fill the queue, or from a thread of its own"

@@ -113,6 +113,15 @@ def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
     return not len(source) or bool(is_in(source, unpinned).any())
 
 
+def copies_for_kernels(rank: Rank, window: Window) -> bool:
+    """Whether a program of OpenACC or OpenMP copies to or from the host for most kernels."""
+    kernels, copies = rank.operations.kernels, rank.operations.copies
+    with_host = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST)
+    num = np.count_nonzero(is_in(copies.kind, with_host) & window.holds_start(copies.start_ns))
+    num_kernels = np.count_nonzero(window.holds_start(kernels.start_ns))
+    return rank.program.uses_directives and bool(2 * num >= num_kernels > 1)
+
+
 MIN_BLOCKING_NS = 20_000
 """A call that stays longer than this with a copy of pageable memory waits for it: CUDA stages
 smaller ones and returns (measured: 98 % of those that return at once take under 15 us)."""

@@ -427,6 +427,16 @@ def test_only_calls_and_ranges(path: Path) -> None:
     assert "none: no GPU operation was recorded" in attempt(path, "info").out
 
 
+def test_a_process_with_a_context_and_no_operation(path: Path) -> None:
+    """CUDA was traced: that is not what to do."""
+    builder = TraceBuilder().api("cudaMalloc_v3020", 0, 10).nvtx("step 0", 0, 10)
+    builder.raw(schema.CUDA_CONTEXTS, processId=1000, deviceId=0, contextId=1, nullStreamId=7)
+    builder.write(path)
+    action = attempt(path).document["headline"]["verdict"]["action"]
+    assert "--cuda-flush-interval=1000 … until the program has ended" in action
+    assert "CUDA was traced in 1 process (1000)" in " ".join(notes(path))
+
+
 def test_every_table_is_there_and_empty(path: Path) -> None:
     # As `nsys export --lazy=false` writes them.
     export = TraceBuilder()

@@ -16,9 +16,11 @@ from traceprof.analyses.exposed_copy.attribution import (
     gradient_copies,
     is_memory_known,
 )
+from traceprof.analyses.remedies import DATA_REGION
 from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.host.host_waits import copies_for_kernels
 from traceprof.host.places import PlaceKind, places, places_of_calls
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
 from traceprof.run.steady_steps import covered_per_step, only_step
@@ -401,6 +403,7 @@ class ExposedCopyResult(CostResult, frozen=True):
     parts: tuple[CopyPart, ...]  # the exposed copies by kind, longest first
     # which kinds of work ran at the same time, one row for each kind
     beside: tuple[KindBeside, ...]
+    copies_for_kernels: bool  # whether directives copy for most kernels
 
 
 def run(rank: Rank, window: Window) -> ExposedCopyResult:
@@ -444,6 +447,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         parts=parts,
         beside=beside,
         is_pytorch=rank.program.is_pytorch,
+        copies_for_kernels=copies_for_kernels(rank, window),
         only_step=only_step(rank, window, exposed),
     )
 
@@ -455,6 +459,8 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     longest = max(parts, key=lambda part: part.exposed_ns)
+    of_program = (DATA_REGION,) if result.copies_for_kernels else ()
+    lines = advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch)
     evidence = sorted(
         (item for part in parts for item in part.evidence),
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
@@ -466,7 +472,7 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         metrics.exposed_ns,
         metrics,
         tuple(evidence[: f.MAX_EVIDENCE]),
-        advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
+        (*of_program, *lines),
         place=longest.place,
     )
 

@@ -25,8 +25,9 @@ from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import call_counts
 from traceprof.kernel_names import readable
+from traceprof.patterns import lazy
 from traceprof.run.rank import Window
-from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step
+from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step, steady_steps
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
@@ -270,6 +271,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
             held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
             how_to_collect=rank.trace.how_to_collect,
             calls=call_counts(rank, window),
+            num_steps=len(steady_steps(rank, window).judged),
             reads_pages=2 * causes.host_code_before_pages_ns(window)
             > by_cause[IdleCause.HOST_CODE],
             launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
@@ -429,13 +431,14 @@ def _advice(result: GpuIdleResult) -> list[str]:
         main = sorted({result.other_in_step, *main}, key=lambda cause: -result.in_step[cause])
     unknown: list[str] = []
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
-        once = _once(result, IdleCause.UNKNOWN)
-        unknown = unknown_advice(*result.unknown_ns, result.facts, once)
+        silent = _once(result, IdleCause.UNKNOWN)
+        unknown = unknown_advice(*result.unknown_ns, result.facts, silent)
     longest = {cause: rows[0].name for cause, rows in result.details.items() if rows}
     # The class of the iterator may stand on any of the ranges around each other.
     loading = result.details.get(IdleCause.DATA_LOADING, ())
     longest[IdleCause.DATA_LOADING] = " ".join(row.name for row in loading)
-    known = advice(main, result.facts, longest, _once(result, IdleCause.WAITING))
+    once = {cause: _once(result, cause) for cause in (IdleCause.WAITING, IdleCause.HOST_CODE)}
+    known = advice(main, result.facts, longest, once)
     is_mostly_unknown = main[:1] == [IdleCause.UNKNOWN]
     return [*lines, *unknown, *known] if is_mostly_unknown else [*lines, *known, *unknown]
 
@@ -443,11 +446,15 @@ def _advice(result: GpuIdleResult) -> list[str]:
 def _once(result: GpuIdleResult, cause: IdleCause) -> str:
     """Return where the host slept or was silent at once, for most of a cause; empty elsewhere."""
     longest = result.evidence[0]
-    named, _, between = longest.label.partition(", ")
+    between = _BETWEEN.search(longest.label)
     length = longest.end_ns - longest.start_ns
-    if named != CAUSES[cause] or 2 * length <= result.by_cause[cause]:
+    is_of_cause = longest.label.startswith(CAUSES[cause])
+    if between is None or not is_of_cause or 2 * length <= result.by_cause[cause]:
         return ""
-    return f"{between}, once for {duration(length)}"
+    return f"{between[1]}, once for {duration(length)}"
+
+
+_BETWEEN = lazy(", ((?:after|before) .*)")
 
 
 PAGE = {

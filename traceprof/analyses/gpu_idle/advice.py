@@ -8,6 +8,7 @@ from traceprof.analyses.remedies import (
     COLLECT,
     CORES,
     CUDA_GRAPH,
+    DATA_REGION,
     DIRECTIVES,
     GRAPHS,
     LOAD_CHEAPER,
@@ -22,6 +23,7 @@ from traceprof.findings import bullets
 from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
 from traceprof.host.places import PlaceKind, kind_of
+from traceprof.host.thread_evidence import CallCounts
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -29,7 +31,6 @@ from traceprof.trace.model.parts import HowToCollect, Part
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.host.thread_evidence import CallCounts
     from traceprof.run.program import Program
     from traceprof.run.steady_steps import OnlyStep
 
@@ -134,11 +135,6 @@ _PYTORCH: Advice = {
     ),
 }
 _LARGER = "Launch fewer, larger kernels: fuse small ones, and give each more to do"
-_DATA_REGION = (
-    "Allocate and copy once, before the loop, as one contiguous array: OpenACC enter data copyin,"
-    " and present in the loop; OpenMP target enter data. Most kernels come with an allocation of"
-    " their own here, as where an array of pointers is copied row by row"
-)
 _KEEP_POOL = (
     "Let the pool of memory keep what is freed: cudaMemPoolSetAttribute(pool,"
     " cudaMemPoolAttrReleaseThreshold, …) with a large value (CUDA 11.2). By default it returns its"
@@ -215,6 +211,7 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
 _FROM_POOL = lazy(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
+_SLEEPS = lazy(r"(?:clock_)?nanosleep|u?sleep\b")
 _LOADS = lazy(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"
@@ -229,13 +226,19 @@ _BOTH_NEEDED = (
     " ahead of the GPU cannot hide its sleep, and a host that sleeps cannot"
     " get ahead. Removing one alone may gain little, both together more"
 )
-_ONCE = (
-    "Look at what the program does {}: a sleep, a lock, a file, a barrier; record several steps, to"
-    " see whether it recurs"
-)
+_ONCE = "Look at what the program does {}: {}; record several steps, to see whether it recurs"
+_MAY_BE = {
+    IdleCause.WAITING: "a sleep, a lock, a file, a barrier",
+    IdleCause.UNKNOWN: "a sleep, a lock, a file, a barrier",
+    IdleCause.HOST_CODE: "set-up, a file, a loop on the host",
+}
 _SILENT = (
     "Record when the host's threads were on a CPU: {}; that shows whether they worked or slept in"
     " the unknown time"
+)
+_OWN_SLEEP = (
+    "Take the sleep out ({}: the program sleeps for a fixed time, or polls): wait for what it needs"
+    " itself, such as an event of the GPU or a condition variable"
 )
 _STACKS = (
     "Record the host's Python, too: torch.profiler.profile(…, with_stack=True) names its lines"
@@ -269,6 +272,7 @@ class HostFacts(Record, frozen=True):
     held: frozenset[Part]  # the parts that the report holds, of those that show what the host did
     how_to_collect: HowToCollect  # how to record a part that the report lacks
     calls: CallCounts  # allocations, launches and waits
+    num_steps: int  # the steps that are judged, in which something may recur
     # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
     launches_graphs: bool  # whether most kernels belong to CUDA graphs
@@ -276,7 +280,10 @@ class HostFacts(Record, frozen=True):
 
 
 def advice(
-    causes: Sequence[IdleCause], facts: HostFacts, longest: Mapping[IdleCause, str], once: str = ""
+    causes: Sequence[IdleCause],
+    facts: HostFacts,
+    longest: Mapping[IdleCause, str],
+    once: Mapping[IdleCause, str],
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -284,31 +291,32 @@ def advice(
         causes: those that matter, largest first; `IdleCause.UNKNOWN` has advice of its own.
         facts: about the program.
         longest: where the host was longest, by cause: a range, an operator, a call.
-        once: where and for how long the host slept at once, for most of that time.
+        once: where and for how long the host slept or ran code at once, for most of that time.
     """
     program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
     is_pytorch = program.is_pytorch
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
-    is_rare = kind_of(longest.get(IdleCause.HOST_CODE, "")) in BY_PLACE
-    once_only = {*facts.once} - ({IdleCause.HOST_CODE} if is_rare else set())
+    host_code = IdleCause.HOST_CODE
+    is_rare = _is_known(host_code, longest.get(host_code, ""))
+    once_only = {*facts.once} - ({host_code} if is_rare else set())
     looks = [
         look_at(facts.once[cause], because(cause, reads_pages=facts.reads_pages))
         for cause in causes
         if cause in once_only
     ]
     causes = [cause for cause in causes if cause not in once_only]
+    if calls.is_uncached:  # a graph of kernels cannot hold allocations between them
+        causes.sort(key=lambda cause: cause is not IdleCause.ALLOCATION)
     lines = looks + [
         line
         for cause in causes
         for line in (
-            _CACHE_IS_EMPTY[1:]
-            if cause is IdleCause.ALLOCATION and is_pytorch and not calls.num_allocations
-            else _of_cache(is_off=calls.is_uncached, is_hip=calls.is_hip)
+            _of_cache(calls, recurs=facts.num_steps > 1)
             if cause is IdleCause.ALLOCATION and is_pytorch
-            else (_ONCE.format(once),)
-            if cause is IdleCause.WAITING and once
             else _PAGES
             if cause is IdleCause.HOST_CODE and facts.reads_pages
+            else (_ONCE.format(once[cause], _MAY_BE[cause]),)
+            if once.get(cause) and not _is_known(cause, longest.get(cause, ""))
             else _DALI
             if cause is IdleCause.DATA_LOADING and program.uses_dali
             else _of_directives(cause, calls)
@@ -354,7 +362,7 @@ def unknown_advice(unlaunched_ns: int, silent_ns: int, facts: HostFacts, once: s
     """
     if silent_ns < unlaunched_ns:
         return [_UNLAUNCHED]
-    lines = [_ONCE.format(once)] if once else []
+    lines = [_ONCE.format(once, _MAY_BE[IdleCause.UNKNOWN])] if once else []
     if Part.THREAD_SWITCHES in facts.held:
         return [*lines, "For the unknown time the report shows nothing about the launching thread"]
     stacks = [_STACKS] if facts.is_of_profiler else []
@@ -369,9 +377,8 @@ def page_advice() -> str:
             continue
         of_torch = _PYTORCH.get(cause, ())
         if cause is IdleCause.ALLOCATION:
-            of_torch = tuple(
-                line for is_off in (True, False) for line in _of_cache(is_off=is_off, is_hip=False)
-            )
+            each, few = (CallCounts(num, num, 0, is_hip=False) for num in (1000, 1))
+            of_torch = (*_of_cache(each, recurs=True), *_of_cache(few, recurs=True))
         if cause is IdleCause.DATA_LOADING:
             of_torch = (*of_torch, *BY_LOADER[MULTI])
         if cause is IdleCause.HOST_CODE:
@@ -382,20 +389,24 @@ def page_advice() -> str:
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         setup += _PAGES if cause is IdleCause.HOST_CODE else []
         setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
+        setup += [_OWN_SLEEP.format("nanosleep")] if cause is IdleCause.WAITING else []
         setup += [_KEEP_POOL] if cause is IdleCause.ALLOCATION else []
-        setup += [DIRECTIVES, _DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
-        setup += [_ONCE.format("in its longest sleep")] if cause is IdleCause.WAITING else []
+        setup += [DIRECTIVES, DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
+        if cause in {IdleCause.WAITING, IdleCause.HOST_CODE}:
+            setup.append(_ONCE.format("in the longest gap", _MAY_BE[cause]))
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
     return "\n\n".join(parts)
 
 
-def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
+def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
     """Return what to do where PyTorch allocates, with the variables of CUDA or of ROCm."""
-    platform, malloc = ("HIP", "hipMalloc") if is_hip else ("CUDA", "cudaMalloc")
+    platform, malloc = ("HIP", "hipMalloc") if calls.is_hip else ("CUDA", "cudaMalloc")
     variable = f"PYTORCH_NO_{platform}_MEMORY_CACHING"
-    lines = _CACHE_IS_OFF if is_off else _CACHE_IS_EMPTY
+    lines = _CACHE_IS_OFF if calls.is_uncached else _CACHE_IS_EMPTY
+    if not calls.is_uncached and not (recurs and calls.num_allocations):
+        lines = _CACHE_IS_EMPTY[1:]
     return tuple(
         line.format(platform=f"PYTORCH_{platform}", malloc=malloc, variable=variable)
         for line in lines
@@ -407,10 +418,17 @@ _OF_DIRECTIVES = {IdleCause.LAUNCH_BOUND, IdleCause.ALLOCATION}
 
 def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
     """Return what to do in programs of OpenACC and OpenMP, whose kernels are no graph's."""
-    once = (_DATA_REGION,) if calls.is_uncached else ()
+    once = (DATA_REGION,) if calls.is_uncached else ()
     if cause is IdleCause.ALLOCATION:
         return once or _of_cause(cause, is_pytorch=False)
     return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), _LARGER)
+
+
+def _is_known(cause: IdleCause, name: str) -> bool:
+    """Whether what the host was in longest has a remedy of its own, also if that was once."""
+    if cause is IdleCause.HOST_CODE:
+        return kind_of(name) in BY_PLACE
+    return cause is IdleCause.WAITING and _SLEEPS.match(name) is not None
 
 
 def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
@@ -421,6 +439,8 @@ def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str,
                 return lines
     if not is_pytorch and cause is IdleCause.ALLOCATION and _FROM_POOL.match(name):
         return (_KEEP_POOL,)
+    if cause is IdleCause.WAITING and _SLEEPS.match(name):
+        return (_OWN_SLEEP.format(name),)
     if is_pytorch and cause is IdleCause.HOST_CODE and name:
         place = kind_of(name)
         if place in BY_PLACE:

@@ -20,7 +20,7 @@ from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
 from traceprof.trace.model.parts import Part
-from traceprof.trace.model.trace import KINETO_FORMAT
+from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
 from traceprof.units import between, counted, duration, percent
 
 if TYPE_CHECKING:
@@ -172,7 +172,12 @@ def _of_phase(phase: RunResult, finding: Finding, name: str) -> tuple[str, str |
 
 def _unjudged(analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on a recording from which nothing can be judged; None for others."""
-    if analysis.headline is None:
+    headline = analysis.headline
+    if headline is None:
+        contents = (content for report in analysis.run.reports for content in report.contents)
+        unread = ", ".join({content.name: None for content in contents if content.what == UNREAD})
+        if unread:
+            return ThreeLines(_NOT_READ.format(unread), None, None, None)
         record = analysis.run.how_to_collect(Part.GPU_OPERATIONS).partition(" (")[0]
         return ThreeLines(_NO_OPERATION, f"Record them: {record}", None, None)
     lost = lost_lines(analysis.completeness)
@@ -182,10 +187,18 @@ def _unjudged(analysis: RunResult) -> ThreeLines | None:
     num = sum(part.num_kernels + part.num_communication + part.num_copies for part in wholes)
     categories = {part.category for of_rank in analysis.compute for part in of_rank.parts}
     if num == 1 and GRAPH not in categories:
-        return ThreeLines(_ONE_OPERATION, "Record some steps of the work", None, None)
+        return ThreeLines(_ONE_OPERATION, _RECORD_STEPS, None, None)
+    judged = headline.judged_fraction
+    num_steps = headline.lengths.num_steps if headline.lengths else 0
+    if judged is not None and judged < _MIN_JUDGED and num_steps <= 1:
+        return ThreeLines(_LITTLE.format(percent(judged)), _RECORD_STEPS, None, None)
     return None
 
 
+_MIN_JUDGED = 0.1  # of the recorded GPU time: less says little of the rest
+_RECORD_STEPS = "Record some steps of the work"
+_LITTLE = "Only {} of the recorded GPU time can be judged, too little for a verdict."
+_NOT_READ = "Nothing can be judged: the events of this accelerator ({}) are not read."
 _ONE_OPERATION = "Nothing can be judged from a single GPU operation."
 _NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
 

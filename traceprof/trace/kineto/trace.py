@@ -28,7 +28,7 @@ from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.ranges import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import OPEN_END
-from traceprof.trace.model.trace import KINETO_FORMAT, Session, Trace
+from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD, Session, Trace
 from traceprof.trace.model.trace import Content as Table
 from traceprof.units import counted
 
@@ -131,7 +131,7 @@ def _contents(content: Content) -> list[Table]:
     num, unread = content.num_events, content.num_unread
     return [
         *(Table(*_TABLES[kind], num[kind]) for kind in num if kind in _TABLES),
-        *(Table(name, "unread accelerator event", unread[name]) for name in unread),
+        *(Table(name, UNREAD, unread[name]) for name in unread),
     ]
 
 

@@ -47,6 +47,10 @@ class SectionData(Record, frozen=True):
     """The content of a section of a report, which a trace can keep; can be pickled."""
 
 
+UNREAD = "unread accelerator event"
+"""What is in tables of accelerators that are not supported."""
+
+
 class Content(Record, frozen=True):
     """A table of events that a report holds."""
 
@@ -81,7 +85,6 @@ class Trace(Protocol):
         origin: the program that wrote this file, in words, after `exported by`.
         product_version: of that program; None if unknown.
         schema_version: of the file; None if unknown.
-        how_to_collect: how to record or export each part.
         moved: by how many ns operations were moved, by rank.
     """
 
@@ -90,8 +93,11 @@ class Trace(Protocol):
     format_name: str
     product_version: str | None
     schema_version: str | None
-    how_to_collect: HowToCollect
     moved: Mapping[RankKey, int]
+
+    @property
+    def how_to_collect(self) -> HowToCollect:
+        """How to record or export each part, from what this report holds of it."""
 
     @property
     def in_use(self) -> AbstractContextManager[None]:

@@ -28,7 +28,7 @@ from traceprof.trace.model.host import (
     NO_SYNCHRONIZATIONS,
     EventRecords,
 )
-from traceprof.trace.model.parts import Part
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
 from traceprof.trace.nsight import host, nvtx_names, schema
@@ -121,6 +121,12 @@ def on_stalls(*, is_lost: bool) -> Iterator[str]:
         )
 
 
+_WHOLE = (
+    "nsys profile --trace=cuda,nvtx --cuda-flush-interval=1000 … until the program has ended (it"
+    " used CUDA, but no operation was written)"
+)
+
+
 def on_lost_work(pids: Collection[int]) -> Iterator[str]:
     """Yield a note on processes with a CUDA context and no GPU operation, if there are any."""
     if pids:
@@ -180,7 +186,6 @@ class NsightTrace(Trace):
 
     format = NSIGHT_FORMAT
     format_name = HOW_TO_COLLECT.format_name
-    how_to_collect = HOW_TO_COLLECT
 
     def __init__(
         self, path: Path, progress: Progress | None = None, *, file: Path | None = None
@@ -329,6 +334,14 @@ class NsightTrace(Trace):
         """Nsight's warnings that events of CUDA were lost."""
         warnings = self.target.diagnostics()
         return tuple(text for text in warnings if _OF_CUDA.search(text))
+
+    @cached_property
+    def how_to_collect(self) -> HowToCollect:
+        if self.operations or not self.target.with_contexts:
+            return HOW_TO_COLLECT
+        return HowToCollect(
+            HOW_TO_COLLECT.format_name, {**HOW_TO_COLLECT.texts, Part.GPU_OPERATIONS: _WHOLE}
+        )
 
     @property
     def notes(self) -> Sequence[str]:
