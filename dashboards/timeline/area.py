@@ -85,7 +85,7 @@ def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
         stop = min(starting.stop, starting.start + MAX_LISTED)
         first = np.concatenate((running[:MAX_LISTED], np.arange(starting.start, stop)))
         count += len(running) + starting.stop - starting.start
-        starts = track.row.starts(first)
+        starts = track.row.start_ns[first]
         entries += [
             (int(start), key, timeline, track, int(place))
             for start, place in zip(starts.tolist(), first.tolist(), strict=True)
@@ -99,7 +99,7 @@ def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
                 "row": key,
                 "label": timeline.events[track.source].label_of(int(track.index[place])),
                 "start": str(start),
-                "duration": str(int(track.row.length[place])),
+                "duration": str(int(track.row.length(place))),
             }
             for start, key, timeline, track, place in entries[:MAX_LISTED]
         ],
@@ -110,5 +110,5 @@ def _clipped(track: Track, start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
     """Return the places of a row's events in an area, and how long each is inside it."""
     running, starting = track.row.in_view(start_ns, end_ns)
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
-    start = np.maximum(track.row.starts(inside), start_ns)
-    return inside, np.minimum(track.row.ends(inside), end_ns) - start
+    start = np.maximum(track.row.start_ns[inside], start_ns)
+    return inside, np.minimum(track.row.end_ns[inside], end_ns) - start

@@ -112,7 +112,7 @@ def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
             else:
                 high = middle
         if low < len(track.index):
-            start = int(track.row.starts(np.array([low]))[0])
+            start = int(track.row.start_ns[low])
             firsts.append((start, int(track.index[low])))
     return min(firsts)[1] if firsts else None
 
@@ -170,7 +170,7 @@ def summarize(timeline: RankTimeline, track: Track, start_ns: int, end_ns: int) 
     running, starting = track.row.in_view(start_ns, end_ns)
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
     events = timeline.events[track.source]
-    length = track.row.length[inside].astype(np.int64)
+    length = track.row.length(inside)
     names, count, total, longest = events.by_name(track.index[inside].astype(np.int64), length)
     summary: dict[str, Any] = {"count": len(inside), "num_names": len(names)}
     if len(inside) == 1:
@@ -198,8 +198,8 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
         return None
     number, place = location
     track, events = timeline.tracks[number], timeline.events[source]
-    start = int(track.row.starts(np.array([place]))[0])
-    end = start + int(track.row.length[place])
+    start = int(track.row.start_ns[place])
+    end = int(track.row.end_ns[place])
     name = int(events.numbers(np.array([index]))[0])
     return {
         "id": event_id(timeline, source, index),
@@ -392,7 +392,7 @@ def _ranges_around(
         place = int(track.row.started_before(np.array([time_ns + 1]))[0]) - 1
         if place < 0 or not ranges.nests[track.index[place]]:
             continue
-        if track.row.ends(np.array([place]))[0] <= time_ns:
+        if track.row.end_ns[place] <= time_ns:
             continue
         if track.index[place] == inside_of:
             break

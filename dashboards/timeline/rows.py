@@ -1,8 +1,4 @@
-"""The times of one row of events, in as few bytes as they need: a rank has millions of events.
-
-Events stand in runs of 256. Of each run a base is kept, and of each event numbers above it, of one,
-two or four bytes; where those do not suffice, of eight.
-"""
+"""The times of one row of events, and how they look in a view."""
 
 from __future__ import annotations
 
@@ -22,147 +18,86 @@ from traceprof.units import counted, three_digits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from dashboards.clock import RankClock
     from traceprof.intervals import Float64, Int64
     from traceprof.trace.model.operations import LinkSamples
-
-    Narrow = npt.NDArray[Any]
-
-_SHIFT = 8
-_RUN = 1 << _SHIFT
-_EVERY = slice(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """The times of n events in order of their start, with sums that make every view fast."""
 
-    base_ns: Int64  # int64[runs], the start of each run's first event
-    start: Narrow  # [n], each event's start above its run's base
-    length: Narrow  # [n], how long each event lasts, ns
-    # int64[runs'], how much the events before each run cover together; one more than there are
-    # runs where the last run is full, as for `covered`
-    covered_base_ns: Int64
-    covered: Narrow  # [n + 1], how much is covered by those events of the run that come before
-    longest_ns: Int64  # int64[runs], the longest event of each run
+    start_ns: Int64  # int64[n]
+    end_ns: Int64  # int64[n]
+    covered_ns: Int64  # int64[n + 1], how much the events before each cover together
     # int64[n], the latest end so far; None if no event begins before another's end
     reach_ns: Int64 | None
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.start_ns)
 
     @classmethod
     def of(cls, start_ns: Int64, end_ns: Int64) -> Row:
         """Return the row of n events given as two int64[n], ordered by start."""
-        length = end_ns - start_ns
-        firsts = np.arange(0, len(start_ns), _RUN)
-        longest = np.maximum.reduceat(length, firsts) if len(firsts) else length
-        packed_length, added, reach = _narrow(length), length, None
+        added, reach = end_ns - start_ns, None
         if (start_ns[1:] < end_ns[:-1]).any():
             reach = np.maximum.accumulate(end_ns)
             # What each event adds to the union of those before it.
-            begin = np.maximum(start_ns[1:], reach[:-1])
-            added = np.append(length[:1], np.maximum(end_ns[1:] - begin, 0))
+            added[1:] = np.maximum(end_ns[1:] - np.maximum(start_ns[1:], reach[:-1]), 0)
         covered = np.zeros(len(start_ns) + 1, np.int64)
         np.cumsum(added, out=covered[1:])
-        covered_base = covered[::_RUN].copy()
-        base = start_ns[firsts]
-        return cls(
-            base,
-            _narrow(_above(start_ns, base)),
-            packed_length,
-            covered_base,
-            _narrow(_above(covered, covered_base)),
-            longest,
-            reach,
-        )
+        return cls(start_ns, end_ns, covered, reach)
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes, without its runs."""
-        reach = 0 if self.reach_ns is None else self.reach_ns.nbytes
-        return self.start.nbytes + self.length.nbytes + self.covered.nbytes + reach
-
-    @property
-    def start_ns(self) -> Int64:
-        """The start of each event, int64[n], made anew each time."""
-        return self.starts(_EVERY)
-
-    @property
-    def end_ns(self) -> Int64:
-        """The end of each event, int64[n], made anew each time."""
-        return self.ends(_EVERY)
+        """Its size in bytes."""
+        arrays = (self.start_ns, self.end_ns, self.covered_ns, self.reach_ns)
+        return sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def first_ns(self) -> int:
         """The first start; there must be an event."""
-        return int(self.base_ns[0])
+        return int(self.start_ns[0])
 
     @property
     def last_ns(self) -> int:
         """The last end; there must be an event."""
-        return int(self._reaches(np.array([len(self) - 1]))[0])
+        return int(self._reach_ns[-1])
 
-    def starts(self, index: Int64 | slice) -> Int64:
-        """Return the starts of some events, int64[m]."""
-        if isinstance(index, slice):
-            index = np.arange(len(self))[index]
-        starts: Int64 = self.base_ns[index >> _SHIFT] + self.start[index]
-        return starts
+    @property
+    def _reach_ns(self) -> Int64:
+        return self.end_ns if self.reach_ns is None else self.reach_ns
 
-    def ends(self, index: Int64 | slice) -> Int64:
-        """Return the ends of some events, int64[m]."""
-        return self.starts(index) + self.length[index]
+    def length(self, index: Int64 | slice | int) -> Int64:
+        """Return how long some events last, int64[m]."""
+        lengths: Int64 = self.end_ns[index] - self.start_ns[index]
+        return lengths
 
     def started_before(self, times_ns: Int64) -> Int64:
         """Return how many events began before each of some times, int64[m]."""
-        if len(self) == 0:
-            return np.zeros(len(times_ns), np.int64)
-        run = np.searchsorted(self.base_ns, times_ns) - 1  # the last that began before
-        above = times_ns - self.base_ns[np.maximum(run, 0)]
-        low = np.maximum(run, 0) << _SHIFT  # as many began before at least
-        high = np.minimum(low + _RUN, len(self))
-        for _ in range(_SHIFT + 1):
-            middle = (low + high) >> 1
-            is_open = low < high
-            began = is_open & (self.start[np.minimum(middle, len(self) - 1)] < above)
-            low = np.where(began, middle + 1, low)
-            high = np.where(is_open & ~began, middle, high)
-        return np.where(run < 0, 0, low)
+        return np.searchsorted(self.start_ns, times_ns)
 
     def covered_before(self, times_ns: Int64, started: Int64) -> Int64:
         """Return the time covered before each time, ns; `started` is `started_before` of these."""
-        covered: Int64 = self.covered_base_ns[started >> _SHIFT] + self.covered[started]
+        covered = self.covered_ns[started]
         some = started > 0
         # Those that started before a time and go on after it cover all up to the latest end.
-        covered[some] -= np.maximum(self._reaches(started[some] - 1) - times_ns[some], 0)
+        covered[some] -= np.maximum(self._reach_ns[started[some] - 1] - times_ns[some], 0)
         return covered
 
     def in_view(self, start_ns: int, end_ns: int) -> tuple[Int64, slice]:
         """Return the events that run as a view begins, and the slice of those that start in it."""
-        if len(self) == 0:
-            return np.empty(0, np.int64), slice(0, 0)
         first, stop = self.started_before(np.array([start_ns, end_ns])).tolist()
         # All before these end before the view.
         begin = max(first - 1, 0)
         if self.reach_ns is not None:
             begin = int(np.searchsorted(self.reach_ns[:first], start_ns, side="right"))
         before = np.arange(begin, first)
-        return before[self.ends(before) > start_ns], slice(first, max(first, stop))
+        return before[self.end_ns[before] > start_ns], slice(first, max(first, stop))
 
     def at_least(self, events: slice, least_ns: int) -> Int64:
         """Return the events of a slice that last at least this long, int64[m], in order."""
-        runs = slice(events.start >> _SHIFT, -(-events.stop // _RUN))
-        candidates = runs.start + np.flatnonzero(self.longest_ns[runs] >= least_ns)
-        indices = (candidates[:, None] * _RUN + np.arange(_RUN)).ravel()
-        indices = indices[(indices >= events.start) & (indices < events.stop)]
-        long: Int64 = indices[self.length[indices] >= least_ns]
-        return long
-
-    def _reaches(self, index: Int64) -> Int64:
-        return self.ends(index) if self.reach_ns is None else self.reach_ns[index]
+        return events.start + np.flatnonzero(self.length(events) >= least_ns)
 
 
 def merged(rows: Sequence[Row]) -> Row:
@@ -171,19 +106,6 @@ def merged(rows: Sequence[Row]) -> Row:
     end = np.concatenate([row.end_ns for row in rows])
     union = intervals.union(start, end)
     return Row.of(union.start_ns, union.end_ns)
-
-
-def _above(values: Int64, base: Int64) -> Int64:
-    above: Int64 = values - np.repeat(base, _RUN)[: len(values)]
-    return above
-
-
-def _narrow(values: Int64) -> Narrow:
-    most = int(values.max(initial=0))
-    for kind in (np.uint8, np.uint16, np.uint32):
-        if most <= np.iinfo(kind).max:
-            return values.astype(kind)
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +158,7 @@ def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -
     columns = len(borders) - 1
     running, starting = row.in_view(start_ns, end_ns)
     least_ns = -(-(end_ns - start_ns) // columns)
-    is_long = row.length[running] >= least_ns
+    is_long = row.length(running) >= least_ns
     event = np.concatenate((running[is_long], row.at_least(starting, least_ns)))
     if len(event) > most_events:
         event = event[:0]
@@ -245,11 +167,11 @@ def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -
     covered = np.diff(row.covered_before(borders, started))
     count = np.diff(started)
     count[0] += len(running)
-    begin = row.starts(event)
+    begin = row.start_ns[event]
     of_event = np.searchsorted(borders, begin, side="right") - 1
     count -= np.bincount(np.maximum(of_event, 0), minlength=columns)
 
-    alone = intervals.union(begin, row.ends(event))
+    alone = intervals.union(begin, row.end_ns[event])
     by_event = np.diff(intervals.covered_before(alone, borders))
     column = np.flatnonzero((count > 0) | (covered > by_event))
     return Viewport(borders, event, column, covered[column], count[column])

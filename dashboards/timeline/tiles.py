@@ -104,8 +104,8 @@ def _row(
     if track.samples is not None:
         return json.dumps(written, separators=(",", ":"))
     row, events = track.row, timeline.events[track.source]
-    begin = np.maximum(row.starts(view.event), start_ns)
-    length = np.minimum(row.ends(view.event), end_ns) - begin
+    begin = np.maximum(row.start_ns[view.event], start_ns)
+    length = np.minimum(row.end_ns[view.event], end_ns) - begin
     index = track.index[view.event].astype(np.int64)
     name = events.numbers(index)
     # Of the screen's columns: a row can be cut into fewer, and into none narrower than 1 ns.
@@ -144,7 +144,7 @@ def _categories(
     time = np.zeros((len(sampled), len(categories)), np.int64)
     block = np.arange(len(sampled))[:, None]
     np.add.at(
-        time, (block, category[len(name) :].reshape(sampled.shape)), track.row.length[sampled]
+        time, (block, category[len(name) :].reshape(sampled.shape)), track.row.length(sampled)
     )
     return {
         "categories": categories,

@@ -111,11 +111,11 @@ def test_hits_are_marked_where_they_begin(analysis: Analysis, written: str, colu
                 continue
             names = ranks[number][track.source]
             for place, index in enumerate(track.index.tolist()):
-                length = int(track.row.length[place])
+                length = int(track.row.length(place))
                 is_named = query.text.lower() in names.name_of(index).lower()
                 is_kind = not query.kinds or track.kind == COMMUNICATION
                 if is_named and is_kind and (query.longer_ns is None or length > query.longer_ns):
-                    begins.append(int(track.row.starts(np.array([place]))[0]))
+                    begins.append(int(track.row.start_ns[place]))
     borders = even_limits(start, middle, columns)
     inside = np.array([begin for begin in begins if start <= begin < middle])
     expected = np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist()
