@@ -2,7 +2,9 @@
 // Rows of uPlot charts under one axis: the same width, one pointer, the colours of the theme.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { FONT, make, themeColor } from "./frame.js";
+import { FONT, Note, arrow, listenToKeys, make, themeColor } from "./frame.js";
+
+/** @import { Pieces } from "./types.d.ts" */
 
 const FOOT = 34; // of the x axis and its title, below the last row
 const LEFT = 58; // for the numbers of the y axis
@@ -63,20 +65,31 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
   });
 }
 
-/** Rows of charts, one below the other. */
+/**
+ * Rows of charts, one below the other: base of charts whose rows have pieces, such as steps.
+ * @template Row
+ */
 export class Rows {
   /**
    * @param {HTMLElement} root
    * @param {string} label their content, for screen readers
+   * @param {Row[]} drawn
+   * @param {Pieces<Row>} pieces
    */
-  constructor(root, label) {
+  constructor(root, label, drawn, pieces) {
     this.root = root;
+    this.rows = drawn;
+    this.pieces = pieces;
     root.replaceChildren();
     root.tabIndex = 0;
     root.setAttribute("role", "application");
     root.setAttribute("aria-label", label);
     /** @type {uPlot[]} */
     this.charts = [];
+    this.at = { row: 0, index: -1 }; // the piece that keys have selected
+    this.note = new Note(root);
+    root.addEventListener("mouseleave", () => this.note.hide());
+    listenToKeys(root, (event) => this.#onKey(event));
     this.resizer = new ResizeObserver(() => this.#resize());
     this.resizer.observe(root);
   }
@@ -93,10 +106,46 @@ export class Rows {
    */
   add(title, options, data) {
     const box = make("div", "plot-row", make("div", "plot-title", title));
-    this.root.append(box);
+    this.note.shown.before(box);
     const chart = new uPlot(options, data, box);
     this.charts.push(chart);
     return chart;
+  }
+
+  /**
+   * Say what is under the pointer. Rows share its position, but it is over one of them only.
+   * @param {uPlot} chart
+   * @param {Row} row
+   */
+  pointed(chart, row) {
+    const { left = -1, top = -1, event } = chart.cursor;
+    if (left < 0 || top < 0 || !(event?.target instanceof Node) || !chart.over.contains(event.target)) return;
+    const index = this.pieces.under(chart, row);
+    if (typeof index === "number") this.note.show(this.pieces.lines(row, index), event.clientX, event.clientY);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey({ key, target }) {
+    if (target !== this.root) return false; // a button of the legend
+    const steps = arrow(key);
+    if (!steps && key !== "Enter") return false;
+    const [down, right] = steps ?? [0, 0];
+    this.at.row = Math.min(Math.max(this.at.row + down, 0), this.rows.length - 1);
+    const row = /** @type {Row} */ (this.rows[this.at.row]);
+    if (!steps) {
+      if (this.at.index >= 0) this.pieces.open?.(row, this.at.index);
+      return true;
+    }
+    const places = this.pieces.places(row);
+    this.at.index = Math.min(Math.max(this.at.index + right, 0), places.length - 1);
+    const chart = /** @type {uPlot} */ (this.charts[this.at.row]);
+    const left = chart.valToPos(places[this.at.index] ?? 0, "x");
+    const box = chart.over.getBoundingClientRect();
+    chart.setCursor({ left, top: box.height / 2 });
+    const lines = this.pieces.lines(row, this.at.index);
+    this.note.show(lines, box.left + left, box.top + box.height / 2);
+    this.note.say(lines);
+    return true;
   }
 
   #resize() {

@@ -2,7 +2,7 @@
 // Stacked bars, a row for each rank: steps, with their time by kind.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { MS, Note, arrow, follow, legend, listenToKeys, make, text, themeColor } from "./frame.js";
+import { MS, follow, legend, make, text, themeColor } from "./frame.js";
 import { Rows, WHOLE, rowOptions } from "./plot.js";
 
 /** @import { StackRow, Stacks } from "./types.d.ts" */
@@ -105,24 +105,26 @@ function markSlow({ ctx, data, bbox, valToPos }, { slow, step }) {
 const isGrouped = ({ shortest_ns, longest_ns }) =>
   longest_ns.some((most, index) => most > (shortest_ns[index] ?? most));
 
-export class StacksChart {
+/** @extends {Rows<StackRow>} */
+export class StacksChart extends Rows {
   /**
    * @param {HTMLElement} root
    * @param {Stacks} drawn
    * @param {string} label
    */
   constructor(root, drawn, label) {
+    super(root, `${label}; arrow keys move through it, Enter shows a step`, drawn.rows, {
+      places: ({ step }) => step,
+      under: ({ cursor }) => cursor.idx,
+      lines: (row, index) => barLines(row, index, drawn),
+      open: (row, index) => follow(row, index, drawn.base),
+    });
     this.drawn = drawn;
     this.without = new Set();
-    this.rows = new Rows(root, `${label}; arrow keys move through it, Enter shows a step`);
-    root.append(this.#legend());
-    this.at = { row: 0, index: -1 };
     this.top = (highest(drawn.rows.map((row) => highest(row.longest_ns))) / MS) * HEADROOM || 1;
     const sync = `stacks-${Math.random()}`;
+    root.prepend(this.#legend());
     drawn.rows.forEach((row, number) => this.#add(row, number, sync));
-    this.note = new Note(root);
-    root.addEventListener("mouseleave", () => this.note.hide());
-    listenToKeys(root, (event) => this.#onKey(event));
   }
 
   #legend() {
@@ -150,7 +152,7 @@ export class StacksChart {
     const isShown = this.without.delete(number);
     if (!isShown) this.without.add(number);
     button.setAttribute("aria-pressed", String(isShown));
-    this.rows.charts.forEach((chart, row) => chart.setData(this.#data(row), false));
+    this.charts.forEach((chart, row) => chart.setData(this.#data(row), false));
     this.redraw();
   }
 
@@ -178,7 +180,7 @@ export class StacksChart {
       size: [row.step.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
     });
     const options = rowOptions({
-      height: rows.length > MANY ? LOW : HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit: "ms",
+      height: rows.length > MANY ? LOW : HEIGHT, width: this.width, isLast: number === rows.length - 1, axis, unit: "ms",
       top: this.top, sync, zooms: true,
     }, {
       series: [
@@ -189,7 +191,7 @@ export class StacksChart {
         { paths: () => null, points: { show: true, size: 3, width: 1, stroke: "#999999" } },
       ],
       hooks: {
-        setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, number)],
+        setCursor: [(/** @type {uPlot} */ chart) => this.pointed(chart, row)],
         draw: [(/** @type {uPlot} */ chart) => markSlow(chart, row)],
       },
     });
@@ -204,7 +206,7 @@ export class StacksChart {
         range: (_chart, from, to) => axisRange(row.step, rows, from, to),
       },
     };
-    const chart = this.rows.add(row.title, options, this.#data(number));
+    const chart = this.add(row.title, options, this.#data(number));
     chart.over.style.cursor = "pointer";
     let downAt = 0;
     chart.over.addEventListener("mousedown", (event) => { downAt = event.clientX; });
@@ -213,50 +215,5 @@ export class StacksChart {
       if (Math.abs(event.clientX - downAt) > 4 || typeof index !== "number") return;
       follow(row, index, this.drawn.base);
     });
-  }
-
-  /**
-   * @param {uPlot} chart
-   * @param {number} number
-   */
-  #onCursor(chart, number) {
-    const { idx, left = -1, top = -1, event } = /** @type {uPlot.Cursor} */ (chart.cursor);
-    // Rows share the pointer's position, but it is over one of them only.
-    if (!event || typeof idx !== "number" || left < 0 || top < 0) return;
-    if (!(event.target instanceof Node) || !chart.over.contains(event.target)) return;
-    const row = this.drawn.rows[number];
-    if (row) this.note.show(barLines(row, idx, this.drawn), event.clientX, event.clientY);
-  }
-
-  /** @param {KeyboardEvent} event */
-  #onKey({ key, target }) {
-    if (target !== this.rows.root) return false; // a button of the legend
-    const steps = arrow(key);
-    const { rows, base } = this.drawn;
-    if (key === "Enter") {
-      const row = rows[this.at.row];
-      if (row && this.at.index >= 0) follow(row, this.at.index, base);
-      return true;
-    }
-    if (!steps) return false;
-    this.at.row = Math.min(Math.max(this.at.row + steps[0], 0), rows.length - 1);
-    const row = /** @type {StackRow} */ (rows[this.at.row]);
-    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), row.step.length - 1);
-    const chart = /** @type {uPlot} */ (this.rows.charts[this.at.row]);
-    const left = chart.valToPos(row.step[this.at.index] ?? 0, "x");
-    const box = chart.over.getBoundingClientRect();
-    chart.setCursor({ left, top: box.height / 2 });
-    const lines = barLines(row, this.at.index, this.drawn);
-    this.note.show(lines, box.left + left, box.top + box.height / 2);
-    this.note.say(lines);
-    return true;
-  }
-
-  redraw() {
-    this.rows.redraw();
-  }
-
-  dispose() {
-    this.rows.dispose();
   }
 }

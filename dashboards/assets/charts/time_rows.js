@@ -2,7 +2,7 @@
 // Rows over one time axis: a drag chooses a range for all pages, a double click all of the time.
 import { withTime } from "../address.js";
 import { go } from "../navigation.js";
-import { Note, arrow, legend, listenToKeys } from "./frame.js";
+import { legend } from "./frame.js";
 import { Rows, rowOptions } from "./plot.js";
 
 /** @import uPlot from "../vendor/uPlot/uPlot.d.ts" */
@@ -51,8 +51,11 @@ export function withPiece(here, base, start, end) {
  */
 export const scaleOf = ({ title, unit }) => `${title.replace(/^rank \d+( · )?/, "")} ${unit}`;
 
-/** @template {TimeRow} Row */
-export class TimeRows {
+/**
+ * @template {TimeRow} Row
+ * @extends {Rows<Row>}
+ */
+export class TimeRows extends Rows {
   /**
    * @param {HTMLElement} root
    * @param {{ axis: string, base: string, rows: Row[] }} drawn
@@ -60,17 +63,17 @@ export class TimeRows {
    * @param {RowKind<Row>} kind the drawing of each row, and the text of its pieces
    */
   constructor(root, drawn, label, kind) {
+    super(root, `${label}; arrow keys move through it`, drawn.rows, {
+      places: (row) => kind.times(row).slice(0, -1),
+      under: (chart, row) => pieceAt(kind.times(row), chart.posToVal(chart.cursor.left ?? 0, "x")),
+      lines: (row, index) => kind.lines(row, index),
+    });
     this.drawn = drawn;
     this.kind = kind;
-    this.rows = new Rows(root, `${label}; arrow keys move through it`);
-    this.at = { row: 0, index: -1 };
-    root.append(legend(kind.legend(drawn.rows)));
+    root.prepend(legend(kind.legend(drawn.rows)));
     const sync = `time-${Math.random()}`;
     drawn.rows.forEach((row, number) => this.#add(row, number, sync));
-    this.note = new Note(root);
-    root.addEventListener("mouseleave", () => this.note.hide());
     root.addEventListener("dblclick", () => go(withTime(location.href, null, null), { stay: true }));
-    listenToKeys(root, (event) => this.#onKey(event));
   }
 
   /**
@@ -83,7 +86,7 @@ export class TimeRows {
     const alike = drawn.rows.filter((other) => scaleOf(other) === scaleOf(row));
     const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
     const options = rowOptions({
-      height: drawn.rows.length > MANY ? kind.low : kind.height, width: this.rows.width, isLast: number === drawn.rows.length - 1,
+      height: drawn.rows.length > MANY ? kind.low : kind.height, width: this.width, isLast: number === drawn.rows.length - 1,
       axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1,
       sync, zooms: true,
     }, {
@@ -91,7 +94,7 @@ export class TimeRows {
       hooks: {
         drawAxes: [(/** @type {uPlot} */ chart) => kind.drawBehind?.(chart, row)],
         draw: [(/** @type {uPlot} */ chart) => drawLimit(chart, row)],
-        setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, row)],
+        setCursor: [(/** @type {uPlot} */ chart) => this.pointed(chart, row)],
         setSelect: [(/** @type {uPlot} */ chart) => this.#onSelect(chart)],
       },
     });
@@ -101,7 +104,7 @@ export class TimeRows {
     const [, left] = /** @type {[uPlot.Axis, uPlot.Axis]} */ (options.axes);
     if (kind.increments) left.incrs = kind.increments;
     const title = row.limit_text ? `${row.title} · ${row.limit_text}` : row.title;
-    this.rows.add(title, options, kind.data(row));
+    this.add(title, options, kind.data(row));
   }
 
   /** @param {uPlot} chart */
@@ -110,44 +113,6 @@ export class TimeRows {
     const [start = 0, end = 0] = [left, left + width].map((x) => chart.posToVal(x, "x"));
     if ((end - start) * 1e9 < MIN_NS) return;
     go(withPiece(location.href, this.drawn.base, start, end), { stay: true });
-  }
-
-  /**
-   * @param {uPlot} chart
-   * @param {Row} row
-   */
-  #onCursor(chart, row) {
-    const { left = -1, top = -1, event } = chart.cursor;
-    if (!event || left < 0 || top < 0) return;
-    if (!(event.target instanceof Node) || !chart.over.contains(event.target)) return;
-    const index = pieceAt(this.kind.times(row), chart.posToVal(left, "x"));
-    this.note.show(this.kind.lines(row, index), event.clientX, event.clientY);
-  }
-
-  /** @param {KeyboardEvent} event */
-  #onKey({ key }) {
-    const steps = arrow(key);
-    if (!steps) return false;
-    this.at.row = Math.min(Math.max(this.at.row + steps[0], 0), this.drawn.rows.length - 1);
-    const row = /** @type {Row} */ (this.drawn.rows[this.at.row]);
-    const times = this.kind.times(row);
-    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), times.length - 2);
-    const chart = /** @type {uPlot} */ (this.rows.charts[this.at.row]);
-    const left = chart.valToPos(times[this.at.index] ?? 0, "x");
-    const box = chart.over.getBoundingClientRect();
-    chart.setCursor({ left, top: box.height / 2 });
-    const lines = this.kind.lines(row, this.at.index);
-    this.note.show(lines, box.left + left, box.top + box.height / 2);
-    this.note.say(lines);
-    return true;
-  }
-
-  redraw() {
-    this.rows.redraw();
-  }
-
-  dispose() {
-    this.rows.dispose();
   }
 }
 

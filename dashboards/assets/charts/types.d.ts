@@ -21,6 +21,16 @@ export interface Places {
   end_ns: number[];
 }
 
+/** What rows of charts are made of, such as steps. */
+export interface Pieces<Row> {
+  /** Where those of a row stand on the axis, ascending. */
+  places(row: Row): number[];
+  /** The one under the pointer. */
+  under(chart: uPlot, row: Row): number | null | undefined;
+  lines(row: Row, index: number): string[];
+  open?(row: Row, index: number): void;
+}
+
 export type Values = (number | null)[];
 
 export type Part = "compute_ns" | "exposed_communication_ns" | "exposed_copy_ns" | "idle_ns";
