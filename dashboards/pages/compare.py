@@ -183,9 +183,6 @@ def _two_bars(comparison: Comparison) -> list[Component]:
     ]
 
 
-# -- the timelines of both sides ------------------------------------------------------------------
-
-
 def _two_timelines(compared: ComparedSides) -> list[Component]:
     """Return a step of each side, one below the other, which `assets/compare` draws."""
     sides = [("before", BEFORE, compared.before), ("after", AFTER, compared.after)]
@@ -229,9 +226,6 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
         " take longer"
     )
     return [ui.card(title, *parts, note=note)]
-
-
-# -- kernels side by side -------------------------------------------------------------------------
 
 
 def _kernels(comparison: Comparison, section: Section) -> Component:

@@ -371,8 +371,6 @@ def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:
     return places
 
 
-# -- modules of the model -------------------------------------------------------------------------
-
 _MAX_MODULES = 500
 _MAX_MODULE = 120  # characters
 _INDENT = "\u2003"

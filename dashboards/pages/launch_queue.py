@@ -206,9 +206,6 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     return ui.card(f"Stalls of rank {result.rank}", *parts)
 
 
-# -- the figure -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     """The queue of one rank's process."""

@@ -184,8 +184,6 @@ def _listed(
     return card(title, table(name, columns, entries, f"{name}.csv")) if entries else None
 
 
-# -- the figures ----------------------------------------------------------------------------------
-
 _COLORS = {
     "h2d": charts.BLUE,
     "d2h": charts.ORANGE,

@@ -185,8 +185,6 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
     )
 
 
-# -- the figures ----------------------------------------------------------------------------------
-
 _ROW = 30
 _NS_PER_MS = 1e6
 _MAX_NAME = 48

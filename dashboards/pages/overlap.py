@@ -208,8 +208,6 @@ def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
     )
 
 
-# -- the figures ----------------------------------------------------------------------------------
-
 _ROW, _LOW_ROW = 22, 17
 _MAX_HIGH = 8  # rows
 

@@ -83,8 +83,6 @@ def _notes(view: View) -> Component | None:
     return ui.card("About the data", html.Ul(notes, className="notes")) if notes else None
 
 
-# -- the breakdown of time ------------------------------------------------------------------------
-
 _BREAKDOWN = "Where the time went"
 MAX_ROWS = 8
 """Ranks that have a row of their own at once."""
@@ -148,9 +146,6 @@ def _scrolled(table: Component) -> Component:
     return html.Div(table, className="scroll")
 
 
-# -- many ranks -----------------------------------------------------------------------------------
-
-
 def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
     by_machine: dict[str, list[BreakdownResult]] = {}
     for result in results:
@@ -198,9 +193,6 @@ def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]
     if rest > 0:
         entries.append(html.Li(f"{rest} more"))
     return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]
-
-
-# -- a row for each rank --------------------------------------------------------------------------
 
 
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:

@@ -236,8 +236,6 @@ def _findings(view: View, rank: int) -> str:
     return ", ".join(counts) or "none"
 
 
-# -- who waited for whom --------------------------------------------------------------------------
-
 MAX_APART = 2
 """Machines whose many ranks are drawn by themselves, as the two of a cell are once it is opened."""
 _MAX_TITLE = 24  # characters of a machine beside the matrix

@@ -239,8 +239,6 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
     }
 
 
-# -- the figures ----------------------------------------------------------------------------------
-
 MAX_BARS = 300  # of one rank: more would be thinner than three pixels
 _MAX_CELLS = 48_000  # of the grid of steps and ranks
 

@@ -101,9 +101,6 @@ def _waiting(question: PendingAnswer) -> Component:
     return html.Div([html.P(text), bar], className="loading", role="status")
 
 
-# -- what can be assumed --------------------------------------------------------------------------
-
-
 def _form(assumed: Sequence[str]) -> Component:
     meanings = {entry.form: entry.meaning for entry in ASSUMPTIONS if entry.is_default}
     others = [text for text in assumed if text not in meanings]
@@ -129,9 +126,6 @@ def _form(assumed: Sequence[str]) -> Component:
     about_it = html.P(about, className="note")
     form = ui.folded("Assume …", about_it, choices, asking, opened=bool(assumed))
     return html.Section(form, className="card")
-
-
-# -- the answers ----------------------------------------------------------------------------------
 
 
 def _gates(baseline: Baseline) -> Component:

@@ -131,9 +131,6 @@ def assets_path() -> str:
     return f"assets-{content.hexdigest()[:16]}"
 
 
-# -- pages and the bar ----------------------------------------------------------------------------
-
-
 def _register_pages() -> None:
     if dash.page_registry:  # by another application of this process
         return
@@ -258,9 +255,6 @@ def _register_answers(app: Dash, module: ModuleType) -> None:
         return no_update, True  # the reader went on
 
 
-# -- other replies --------------------------------------------------------------------------------
-
-
 def _progress(progress: AnalysisProgress | None) -> dict[str, int | bool]:
     if progress is None:
         return {"is_over": True}
@@ -297,8 +291,6 @@ def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | 
     app.server.add_url_rule(FILES, "files", view_func=changes)
     app.server.add_url_rule(ANEW, "anew", view_func=read, methods=["POST"])
 
-
-# -- compression ----------------------------------------------------------------------------------
 
 _OF_REQUESTS = {
     "COMPRESS_MIMETYPES": ["application/json", "text/html"],

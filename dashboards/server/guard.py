@@ -149,9 +149,6 @@ def _content_policy(app: Dash) -> str:
     )
 
 
-# -- the sender -----------------------------------------------------------------------------------
-
-
 def _check_origin() -> None:
     """Refuse what the page of another site asks for; a link on it may be followed."""
     site = request.headers.get("Sec-Fetch-Site")
@@ -202,9 +199,6 @@ def _without_token() -> AnyResponse:
 
 def _is_same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
-
-
-# -- what went wrong ------------------------------------------------------------------------------
 
 
 def _as_http(error: Exception) -> HTTPException:

@@ -215,9 +215,6 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
     }
 
 
-# -- GPU operations -------------------------------------------------------------------------------
-
-
 def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int) -> Iterator[Fact]:
     rank = timeline.rank
     group, place = timeline.operation(index)
@@ -313,9 +310,6 @@ def _correlation(columns: ApiCalls | Operations, place: int) -> int:
 
 def _bytes(size: int) -> str:
     return size_text(size) if size < 1000 else f"{size_text(size)} ({size:,} bytes)"
-
-
-# -- the host -------------------------------------------------------------------------------------
 
 
 def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterator[Fact]:

@@ -190,9 +190,6 @@ def number(text: str) -> float | None:
     return None if text == "–" else float(text.replace(",", ""))  # noqa: RUF001
 
 
-# -- the numbers of each page ---------------------------------------------------------------------
-
-
 def test_overview(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, sample_url)
@@ -383,9 +380,6 @@ def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> Non
         page.goto("about:blank")
 
 
-# -- addresses ------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -> None:
     shown(page, sample_url)
@@ -445,9 +439,6 @@ def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -
     page.wait_for_selector("table.breakdown")
 
 
-# -- looks and keys -------------------------------------------------------------------------------
-
-
 def test_light_and_dark(own_page: Page, sample_url: str) -> None:
     own_page.emulate_media(color_scheme="dark")
     page = shown(own_page, sample_url)
@@ -505,9 +496,6 @@ def test_heads_of_tables_break_between_words_only(page: Page, sample_url: str, p
     page.wait_for_function(_ALL_FIT)
 
 
-# -- names ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def hostile_url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the dashboard of a run whose every name is an attack."""
@@ -535,9 +523,6 @@ def test_names_are_never_markup_and_fit(page: Page, hostile_url: str, module: An
     assert page.locator("#page script").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert "G" * 200 not in page.content()  # laying out such a name takes the browser its time
-
-
-# -- while the reports are read -------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -24,9 +24,6 @@ def go(page: Page, title: str) -> None:
     expect(page.locator("#page h1")).to_have_text(title)
 
 
-# -- what is measured -----------------------------------------------------------------------------
-
-
 def test_a_time_range_is_measured_as_analyze_does(analysis: Analysis) -> None:
     (result, *_) = analysis.result.breakdown
     step = result.steps[2].measures
@@ -76,9 +73,6 @@ def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:
     assert view.numbers == {0}
     assert address.chosen == Scope(rank=(0,))
     assert view.window(0, 1, 2) == (1, 2)
-
-
-# -- in the browser -------------------------------------------------------------------------------
 
 
 def test_a_time_range_holds_on_every_page_and_none_loads_plotly(

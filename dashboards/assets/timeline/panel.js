@@ -95,8 +95,6 @@ export class TimelinePanel {
     );
   }
 
-  // -- what is selected -----------------------------------------------------------------------
-
   /** @param {...HTMLElement} inside */
   show(...inside) {
     this.detail.hidden = false;
@@ -250,8 +248,6 @@ export class TimelinePanel {
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   }
 
-  // -- the tooltip -----------------------------------------------------------------
-
   /**
    * lines: the first one stands out.
    * @param {string[]} lines
@@ -272,8 +268,6 @@ export class TimelinePanel {
   hideTooltip() {
     this.tooltip.hidden = true;
   }
-
-  // -- what the search finds ------------------------------------------------------------------
 
   /**
    * matches: the server's answer to a search.

@@ -87,8 +87,6 @@ export class Timeline {
     this.start();
   }
 
-  // -- the address ------------------------------------------------------------------------------
-
   /** Apply the address, also when the reader goes back. */
   start() {
     return this.place.restore();
@@ -98,8 +96,6 @@ export class Timeline {
   note(jump = false) {
     this.place.note(jump);
   }
-
-  // -- the view ---------------------------------------------------------------------------------
 
   extent() {
     return this.linked?.extent() ?? this.data.extent(this.opened);
@@ -194,8 +190,6 @@ export class Timeline {
     return this.view ? timeAt(x, this.view, this.painter.plotWidth) : 0;
   }
 
-  // -- rows -------------------------------------------------------------------------------------
-
   get rows() {
     return this.layout.rows;
   }
@@ -229,8 +223,6 @@ export class Timeline {
     if (y < scroller.scrollTop + covered) scroller.scrollTop = y - covered - MARGIN;
     else if (y + height > scroller.scrollTop + room) scroller.scrollTop = y + height - room + MARGIN;
   }
-
-  // -- drawing ----------------------------------------------------------------------------------
 
   // Draw anew, once for all that changes until the next frame.
   refresh() {
@@ -292,8 +284,6 @@ export class Timeline {
     this.root.dataset.state = failure ? "failed" : "ready";
     if (failure) this.panel.showMessage(`The dashboard cannot be reached: ${failure}`);
   }
-
-  // -- selecting --------------------------------------------------------------------------------
 
   forgetSelection() {
     this.selected = null;

@@ -134,9 +134,6 @@ def test_an_address_that_cannot_be_shown_says_why(client: FlaskClient, search: s
     assert "There is no such view" in answer.get_data(as_text=True)
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
 ASSETS = f"/{assets_path()}/"
 PATHS = (
     f"{ASSETS}../../app.py", f"{ASSETS}..%2fserver%2fapp.py", f"{ASSETS}%2fetc%2fpasswd",
@@ -168,9 +165,6 @@ def test_no_path_reaches_the_file_system(sample_url: str, path: str) -> None:
     assert b"root:" not in body
     assert re.search(rb"^\s*(import|from) \w", body, re.MULTILINE) is None
     assert b"SQLite format" not in body
-
-
-# -- who asks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

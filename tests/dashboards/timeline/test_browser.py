@@ -29,9 +29,6 @@ def first_kernel(analysis: Analysis) -> tuple[int, int, str]:
     return int(kernels.start_ns[0]), int(kernels.end_ns[0]), name
 
 
-# -- what is drawn --------------------------------------------------------------------------------
-
-
 def test_rows_stand_in_order_and_the_whole_run_is_shown(
     timeline: Timeline, analysis: Analysis
 ) -> None:
@@ -70,9 +67,6 @@ def test_a_kernel_has_the_colour_of_its_category(timeline: Timeline, analysis: A
     legend = timeline.page.locator(".timeline-bar .legend")
     expect(legend.get_by_text("normalization")).to_be_visible()
     expect(legend.get_by_text("optimizer")).to_be_hidden()
-
-
-# -- zoom and pan ---------------------------------------------------------------------------------
 
 
 def test_wheel_and_keyboard_zoom_and_move(timeline: Timeline) -> None:
@@ -130,9 +124,6 @@ def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
     timeline.page.keyboard.up("Control")
     timeline.wait()
     assert timeline.view == pytest.approx((left, 200 / width * span))
-
-
-# -- selecting ------------------------------------------------------------------------------------
 
 
 def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, analysis: Analysis) -> None:
@@ -205,9 +196,6 @@ def test_escape_selects_nothing(timeline: Timeline) -> None:
     timeline.press("Escape")
     assert "correlation" not in timeline.panel
     timeline.wait_for_address("select", None)
-
-
-# -- evidence, address, search --------------------------------------------------------------------
 
 
 def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, analysis: Analysis) -> None:
@@ -302,9 +290,6 @@ def test_the_keyboard_reaches_everything(timeline: Timeline) -> None:
     assert names[-1].startswith("timeline; wheel")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert timeline.page.evaluate(outline) == "solid"
-
-
-# -- other traces ---------------------------------------------------------------------------------
 
 
 @pytest.mark.long

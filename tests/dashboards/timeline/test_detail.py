@@ -156,9 +156,6 @@ def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
     assert summarize(timeline, compute, 301, 302) == {"count": 0, "num_names": 0, "names": []}
 
 
-# -- search ---------------------------------------------------------------------------------------
-
-
 def events_of(*ranks: RankTimeline) -> dict[int, dict[str, Events]]:
     """Return what is searched."""
     return {timeline.rank.rank: timeline.events for timeline in ranks}
@@ -250,9 +247,6 @@ def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.Monke
         event = search(events_of(*ranks), Query("op_id"), Place(0))
         # The ranges, and the place of the kernel.
         assert (event["count"], event["num_names"], event["names"]) == (4, 4, [])
-
-
-# -- streams that wait ----------------------------------------------------------------------------
 
 
 def test_an_operation_leads_to_what_waited_for_it(tmp_path: Path) -> None:

@@ -71,9 +71,6 @@ def events(tile: dict[str, Any]) -> int:
     return len(tile["event"]) + int(sum(tile["count"]))
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> None:
     rank = answer(sample("rank", rank=1))
     assert rank["rows"][0] == {
@@ -240,8 +237,6 @@ def test_a_search_says_where_events_cannot_be_read(monkeypatch: pytest.MonkeyPat
         assert "cannot read the ranges" in reply.get_json()["error"]
 
 
-# -- what is refused ------------------------------------------------------------------------------
-
 VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
 SEARCH = {"rank": 0, "text": "a", "at": 0, "direction": "next"}
 EVIL_NUMBERS = ("", " 1", "1_0", "٣", "1e3", "0x10", "nan", "-", "+1", "1" * 40, "../../etc/passwd")
@@ -337,9 +332,6 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
         assert response.status_code == 500
         assert "'soon'" in json.loads(response.get_data())["error"]
         assert any("'soon'" in record.getMessage() for record in caplog.records)
-
-
-# -- what is kept ---------------------------------------------------------------------------------
 
 
 def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

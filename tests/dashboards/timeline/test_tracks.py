@@ -107,9 +107,6 @@ def test_search_neighbours_and_tables(ask: Any, row: dict[str, Any]) -> None:
     assert block["count"] == 3
 
 
-# -- in the browser -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def timeline(page: Page, serve: Serve) -> Timeline:
     return Timeline(page, f"{serve(MARKS)}/timeline?rank=0")
