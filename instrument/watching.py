@@ -3,11 +3,11 @@
 Every rank divides each step into the time that it waits for others, the wait for its loader, and
 the rest, its own.
 
-Each `every` steps a thread puts medians into the store of the process group, a key-value store that
-all ranks reach: other than a collective it needs no order among ranks, and none can hang in it.
-Rank 0 compares them. It also puts how far the training is, once a second: while a step does not
-end, who holds it up is who gives no such sign of life, or is behind and waits for nobody. Rank 0
-says so, and where it is silent itself the first rank that is not.
+A thread puts medians of each `every` steps, and once a second how far the training is, into the
+store of the process group, a key-value store that all ranks reach: other than a collective it needs
+no order among ranks, and none can hang in it. Rank 0 compares them. While a step does not end, who
+holds it up is who gives no such sign of life, or is behind and waits for nobody. Rank 0 says so,
+and where it is silent itself the first rank that is not.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,10 +47,11 @@ NOISE_FACTOR = 3.0
 MIN_NOISE = 0.01  # of the peers' own time
 MIN_EXCESS = 0.01  # of a step
 EXCERPT_EVERY_S = 3600.0
+NUM_KEPT = 3  # windows in a sign of life: rank 0 may read it later than the next one ends
 
 
 class Times(NamedTuple):
-    """A rank's medians over the steps of one window, in ns."""
+    """A rank's steps in one window, in ns: medians, and the mean of the waits for its loader."""
 
     rank: int
     step: int  # the last one of the window
@@ -57,27 +59,21 @@ class Times(NamedTuple):
     own_ns: int
     wait_ns: int
     loader_ns: int
-    spread_ns: int  # half the distance between the quartiles of its own time
+    spread_ns: int = 0  # of its own time
+    loader_error_ns: int = 0  # standard error of the mean
     peers: Sequence[int] = ()  # ranks that should take as long; empty for all
-    loader_mean_ns: int = 0
-    loader_error_ns: int = 0  # standard error of this mean
 
     @classmethod
-    def of(
-        cls,
-        rank: int,
-        number: int,
-        rows: Sequence[tuple[int, int, int, int]],
-        peers: Sequence[int] = (),
-    ) -> Times:
-        """Return the medians of steps from the parts of each; `number` is the last step's."""
-        columns = [*zip(*rows, strict=True)]
-        _, own_ns, _, loader_ns = columns
-        lower, _, upper = statistics.quantiles(own_ns, n=4, method="inclusive")
-        medians = [int(statistics.median(column)) for column in columns]
+    def of(cls, window: Window, rows: Sequence[Sequence[int]], before: Times | None) -> Times:
+        """Return times from the parts of each step, and from the window before."""
+        *columns, loader_ns = zip(*rows, strict=True)
+        step_ns, own_ns, wait_ns = (int(statistics.median(column)) for column in columns)
         mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
-        spread = int((upper - lower) / 2)
-        return cls._make((rank, number, *medians, spread, peers, int(mean), int(error)))
+        lower, _, upper = statistics.quantiles(columns[1], n=4, method="inclusive")
+        change = abs(own_ns - before.own_ns) if before else 0
+        noise = max(int((upper - lower) / 2), change), int(error)
+        times = step_ns, own_ns, wait_ns, int(mean)
+        return cls(window.rank, window.number, *times, *noise, window.peers)
 
     def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
         """Return the times of the ranks that should take as long."""
@@ -101,14 +97,14 @@ def excess_ns(
     peers = times.peers_of(all_times)
     if not peers:
         return 0
-    name, noise_name = (
-        ("loader_mean_ns", "loader_error_ns") if of_loader else ("own_ns", "spread_ns")
+    name, noise = ("loader_ns", "loader_error_ns") if of_loader else ("own_ns", "spread_ns")
+    usual, usual_noise = (
+        statistics.median(getattr(peer, field) for peer in peers) for field in (name, noise)
     )
-    usual = statistics.median(getattr(peer, name) for peer in peers)
-    noise = statistics.median(getattr(peer, noise_name) for peer in peers)
-    noise = max(noise, MIN_NOISE * usual, times.loader_error_ns if of_loader else 0)
+    own_noise = times.loader_error_ns if of_loader else 0
+    limit = noise_factor * max(usual_noise, MIN_NOISE * usual, own_noise)
     excess = getattr(times, name) - usual
-    return int(excess) if excess > max(noise_factor * noise, MIN_EXCESS * times.step_ns) else 0
+    return int(excess) if excess > max(limit, MIN_EXCESS * times.step_ns) else 0
 
 
 class Verdicts:
@@ -118,17 +114,7 @@ class Verdicts:
         # By slow rank, the step when its first slow window began.
         self.since: dict[str, dict[int, int]] = {"slow": {}, "slow_loaders": {}}
         self._every = every
-        self._streaks: dict[tuple[str, int], int] = {}  # windows that say otherwise
-        self._before: dict[int, Times] = {}
-
-    def steadied(self, all_times: Sequence[Times]) -> list[Times]:
-        """Return times whose spread is at least their change since the window before."""
-        steady = []
-        for times in all_times:
-            change = abs(times.own_ns - self._before.get(times.rank, times).own_ns)
-            steady.append(times._replace(spread_ns=max(times.spread_ns, change)))
-            self._before[times.rank] = times
-        return steady
+        self._once: set[tuple[str, int]] = set()  # whose last window says otherwise
 
     def lines(self, all_times: Sequence[Times]) -> list[str]:
         """Return a line for each rank that is slow from now on, or no more."""
@@ -138,31 +124,31 @@ class Verdicts:
             # A finding ends within the noise itself: at the limit it would come and go.
             factor = 1.0 if rank in since else NOISE_FACTOR
             excess = excess_ns(times, all_times, factor, of_loader=of_loader)
-            is_other = bool(excess) != (rank in since)
-            streak = is_other * (self._streaks.get((name, rank), 0) + 1)
-            self._streaks[name, rank] = streak % 2
-            if streak < 2:
+            key, is_other = (name, rank), bool(excess) != (rank in since)
+            self._once = self._once ^ {key} if is_other else self._once - {key}
+            if not is_other or key in self._once:
                 continue
-            begin = times.step - 2 * self._every
+            begin, peers = times.step - 2 * self._every, times.peers_of(all_times)
             if rank in since:
-                does = "waits for its loader" if of_loader else "computes"
-                lines.append(
-                    f"rank {rank} {does} as long as its peers again since step {begin};"
-                    f" it was slow since step {since.pop(rank)}"
+                line = (
+                    f"{'waits for its loader' if of_loader else 'computes'} as long as its peers"
+                    f" again since step {begin}; it was slow since step {since.pop(rank)}"
                 )
-                continue
-            since[rank] = begin
-            peers = times.peers_of(all_times)
-            waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
-            ratio = times.own_ns / max(statistics.median(peer.own_ns for peer in peers), 1)
-            mean, usual = times.loader_mean_ns / 1e6, (times.loader_mean_ns - excess) / 1e6
-            lines.append(
-                f"rank {rank} waits {mean:.1f} ms a step for its loader since step {begin},"
-                f" its peers {usual:.1f} ms"
-                if of_loader
-                else f"rank {rank} computes {ratio:.2f} x its peers since step {begin}; the others"
-                f" wait {waits / 1e6:.1f} ms a step for it"
-            )
+            elif of_loader:
+                since[rank] = begin
+                line = (
+                    f"waits {times.loader_ns / 1e6:.1f} ms a step for its loader since step"
+                    f" {begin}, its peers {(times.loader_ns - excess) / 1e6:.1f} ms"
+                )
+            else:
+                since[rank] = begin
+                ratio = times.own_ns / max(statistics.median(peer.own_ns for peer in peers), 1)
+                waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
+                line = (
+                    f"computes {ratio:.2f} x its peers since step {begin}; the others wait"
+                    f" {waits / 1e6:.1f} ms a step for it"
+                )
+            lines.append(f"rank {rank} {line}")
         return lines
 
 
@@ -173,7 +159,8 @@ class _Sign(NamedTuple):
     activity: int = 0  # changes with each call
     num_sent: int = 0  # buckets of DDP in this step
     line: str = ""  # of the script, unless it is in a call
-    times: Sequence[Any] = ()  # of its last window
+    times: Sequence[Sequence[Any]] = ()  # of its last windows
+    asked: Sequence[Any] = ()  # by rank 0: who is to record, from which step on
 
 
 class Reporter:
@@ -193,18 +180,23 @@ class Reporter:
         self._tables: SimpleQueue[Table | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._verdicts = Verdicts(every)
-        self._number = next(_numbers)  # the same on all ranks, which watch equally often
-        self._times: Times | Sequence[Any] = ()
-        self._silent: set[int] = set()
-        self._stuck: set[str] = set()
-        self._progress: tuple[object, ...] = ()  # of this rank at the last beat
-        # By rank, at each beat since then. More than one: this rank may have been stopped itself.
-        self._signs: deque[dict[int, _Sign]] = deque(maxlen=max(round(TIMEOUT_S / BEAT_S), 2))
-        self._last = math.inf  # no wait lasts beyond this
+        # The same on all ranks, which watch equally often.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._prefix = f"traceprof/watch/{attempt}/{next(_numbers)}/"
         self._store: Any = None  # a connection of its own: the training's would wait for ours
         self._cloned: Any = None  # the training's
         self._rank = 0
-        self._num_excerpts, self._next_excerpt = 0, 0.0  # asked for; when one may be again
+        self._times: deque[Times] = deque(maxlen=NUM_KEPT)
+        self._due: deque[tuple[int, float]] = deque()  # steps to compare; how long to wait
+        self._last = math.inf  # no wait lasts beyond this
+        self._silent: set[int] = set()
+        self._stuck: set[int] = set()
+        self._progress: Sequence[object] = ()  # of this rank at the last turn
+        # At each beat since then. Ten: this rank may have been stopped itself.
+        self._beats: deque[dict[int, _Sign]] = deque(maxlen=max(round(TIMEOUT_S / BEAT_S), 2))
+        self._asked: Sequence[Any] = ()
+        self._heard: Sequence[Any] = ()  # what was asked last
+        self._next_excerpt = 0.0  # when one may be asked for
         from instrument.step_timer import StepTimer, parts  # noqa: PLC0415  (it imports torch)
 
         self.timer, self._parts = StepTimer(every, self.full), parts
@@ -244,98 +236,90 @@ class Reporter:
             thread.join(2.0)
 
     def _run(self) -> None:
-        latest = None
-        while True:
+        window, is_over = None, False
+        while not is_over or self._due or not self._windows.empty():
+            is_over, new = self._last < math.inf, None
+            with suppress(Empty):
+                new = self._windows.get(timeout=BEAT_S / 20 if is_over else BEAT_S)
+            window = new or window
             try:
-                window = self._windows.get(timeout=BEAT_S)
-            except Empty:
-                self._try(self._beat, latest)
-                continue
-            if window is None:
-                self._try(self._give_sign, latest, True)
-                return self._tables.put(None)
-            self._try(self._pass_on, latest := window)
+                if window is not None and window.store is not None:
+                    self._turn(window, is_new=new is not None, is_over=is_over)
+            except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
+                _log.info("steps are not reported: %s", error)
+                self._due.clear()
+        self._tables.put(None)
 
-    def _try(self, what: Callable[..., object], window: Window | None, *arguments: object) -> None:
-        try:
-            if window is not None and window.store is not None:
-                if self._cloned is not window.store:
-                    self._cloned, self._rank = window.store, window.rank
-                    self._store = getattr(window.store, "clone", lambda: window.store)()
-                what(window, *arguments)
-                self._record_if_asked(window.rank)
-        except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
-            _log.info("steps are not reported: %s", error)
-
-    def _pass_on(self, window: Window) -> None:
-        if len(rows := self._parts(window.steps)) < 2:
-            return
-        self._times = Times.of(window.rank, window.number, rows, window.peers)
-        if window.rank == 0:
-            others, silent = self._others(window)
-            self._tables.put(self.table(window.number, [self._times, *others], silent, {}))
-        else:
-            self._give_sign(window)
-
-    def _give_sign(self, window: Window, is_over: bool = False) -> _Sign:
+    def _turn(self, window: Window, *, is_new: bool, is_over: bool) -> None:
+        """Give a sign of life and read the others'; on rank 0 compare times."""
+        if self._cloned is not window.store:
+            self._cloned, self._rank = window.store, window.rank
+            self._store = getattr(window.store, "clone", lambda: window.store)()
+        if is_new and len(rows := self._parts(window.steps)) > 1:
+            self._times.append(Times.of(window, rows, self._times[-1] if self._times else None))
+            if window.rank == 0:
+                self._due.append((window.number, time.monotonic() + TIMEOUT_S))
         at = None if is_over else time.monotonic()
-        sign = _Sign(at, *self.timer.progress(), self._times)
-        self._store.set(self._key(window.rank), json.dumps(sign))
-        return sign
-
-    def _key(self, name: object) -> str:
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return f"traceprof/watch/{attempt}/{self._number}/{name}"
-
-    def _get(self, name: object) -> Any:  # noqa: ANN401  (what is in JSON)
-        key = self._key(name)
-        return json.loads(self._store.get(key)) if self._store.check([key]) else ()
-
-    def _others(self, window: Window) -> tuple[list[Times], dict[int, int]]:
-        """Return the other ranks' times, and who did not answer in time, with the last step."""
-        missing = dict.fromkeys(range(1, window.size), 0)
-        begin, found = time.monotonic(), []
-        while missing:
-            self._give_sign(window)
-            for rank in [*missing]:
-                sign = _Sign(*self._get(rank))
-                missing[rank] = sign.step
-                if sign.times and (times := Times(*sign.times)).step >= window.number:
-                    found.append(times)
-                    del missing[rank]
-            limit = TIMEOUT_S / 10 if missing.keys() <= self._silent else TIMEOUT_S
-            if time.monotonic() > min(begin + limit, self._last):
-                break
-            time.sleep(0.05 if missing else 0.0)
-        return sorted(found), missing
-
-    def _beat(self, window: Window) -> None:
-        """Give a sign of life; the first rank that lives judges those of all, once no step ends."""
-        own = self._give_sign(window)
+        own = _Sign(at, *self.timer.progress(), [*self._times], self._asked)
+        self._store.set(f"{self._prefix}{window.rank}", json.dumps(own))
         if own[1:4] != self._progress:
             self._progress, self._stuck = own[1:4], set()
             self._silent = set() if window.rank else self._silent
-            self._signs.clear()
-        is_long = len(self._signs) == self._signs.maxlen
-        before = self._signs[0] if is_long else {}
+            self._beats.extend([{}] * (self._beats.maxlen or 0))
+        signs = self._signs(window, own)
+        if self._records and signs[0].asked != self._heard:
+            self._heard = signs[0].asked
+            self._record(*self._heard)
+        if window.rank == 0:
+            self._compare(signs)
+        if not is_new and not is_over:
+            self._judge(signs, own.step, is_first=len(signs) == window.size)
+
+    def _signs(self, window: Window, own: _Sign) -> dict[int, _Sign]:
+        """Return the signs of all ranks; if one before this rank lives, up to its."""
         signs: dict[int, _Sign] = {}
-        self._signs.append(signs)
-        silent = {}
         for rank in range(window.size):
-            sign = own if rank == window.rank else _Sign(*self._get(rank))
-            if sign.at is not None:
-                signs[rank] = sign
-            if rank in signs and rank in before and sign.at == before[rank].at:
-                silent[rank] = sign.step
-            elif rank < window.rank:
-                return
-        stuck = {} if silent else _stuck(signs, before)
-        if is_long and (silent.keys() - self._silent or stuck.keys() - self._stuck):
+            key = f"{self._prefix}{rank}"
+            if rank == window.rank:
+                signs[rank] = own
+            else:
+                is_there = self._store.check([key])
+                signs[rank] = _Sign(*json.loads(self._store.get(key))) if is_there else _Sign()
+            if rank < window.rank and not self._is_silent(rank, signs[rank]):
+                break
+        return signs
+
+    def _is_silent(self, rank: int, sign: _Sign) -> bool:
+        before = self._beats[0].get(rank)
+        return before is not None and before.at == sign.at is not None
+
+    def _judge(self, signs: dict[int, _Sign], step: int, *, is_first: bool) -> None:
+        """Say who is silent or stuck while no step ends, if no rank before this one lives."""
+        silent = {rank: sign.step for rank, sign in signs.items() if self._is_silent(rank, sign)}
+        stuck = {} if silent else _stuck(signs, self._beats[0])
+        self._beats.append(signs)
+        if is_first and (silent.keys() - self._silent or stuck.keys() - self._stuck):
             self._stuck |= stuck.keys()
-            self._tables.put(self.table(own.step, [], silent, stuck))
+            self._tables.put(self.table(step, [], silent, stuck))
+
+    def _compare(self, signs: dict[int, _Sign]) -> None:
+        """Make tables of the windows that all ranks had, or that some did not have in time."""
+        while self._due:
+            number, limit = self._due[0]
+            found = {
+                rank: Times(*row)
+                for rank, sign in signs.items()
+                for row in reversed(sign.times)
+                if row[1] >= number
+            }
+            silent = {rank: sign.step for rank, sign in signs.items() if rank not in found}
+            if silent and time.monotonic() < min(limit, self._last):
+                return
+            self._due.popleft()
+            self._tables.put(self.table(number, [*found.values()], silent, {}))
 
     def table(
-        self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[str, str]
+        self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[int, str]
     ) -> Table:
         """Return what is to be said of this step, and ask for a recording of a slow rank."""
         lines = [
@@ -345,8 +329,7 @@ class Reporter:
         ]
         for rank, line in stuck.items():
             lines.append(f"rank {rank} gets no further than {line} after step {step}")
-        self._silent = set(silent)
-        rows, since = self._verdicts.steadied(rows), self._verdicts.since
+        self._silent, since = set(silent), self._verdicts.since
         before = {*since["slow"], *since["slow_loaders"]}
         lines += self._verdicts.lines(rows)
         slow = {*since["slow"], *since["slow_loaders"]} - before
@@ -381,36 +364,35 @@ class Reporter:
         if not slow or not self._records or time.monotonic() < self._next_excerpt:
             return []
         self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
-        slowest = max(slow, key=lambda row: row.own_ns + row.loader_mean_ns)
+        slowest = max(slow, key=lambda row: row.own_ns + row.loader_ns)
         peers = sorted(slowest.peers_of(rows), key=lambda row: row.own_ns)
-        ranks = slowest.rank, peers[(len(peers) - 1) // 2].rank
+        ranks = [slowest.rank, peers[(len(peers) - 1) // 2].rank]
         until_heard = math.ceil(4e9 * BEAT_S / max(slowest.step_ns, 1))
         first = self.timer.progress()[0] + until_heard
-        self._store.set(self._key(f"excerpt {self._num_excerpts}"), json.dumps([ranks, first]))
+        self._asked = [ranks, first]
         return ["ranks {} and {} record ten steps from step {} on".format(*ranks, first)]
 
-    def _record_if_asked(self, rank: int) -> None:
-        if self._records and (asked := self._get(f"excerpt {self._num_excerpts}")):
-            from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
-            from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
+    def _record(self, ranks: Sequence[int], first: int) -> None:
+        from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
+        from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
 
-            self._num_excerpts += 1
+        if self._rank in ranks:
             folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
-            if rank in asked[0]:
-                self.timer.excerpt = Excerpt(folder, asked[1], follow_collections)
+            self.timer.excerpt = Excerpt(folder, first, follow_collections)
 
 
-def _stuck(signs: dict[int, _Sign], before: dict[int, _Sign]) -> dict[str, str]:
+def _stuck(signs: dict[int, _Sign], before: dict[int, _Sign]) -> dict[int, str]:
     """Return who is in no call, for which others wait while nobody gets further; the line of each.
 
     `signs` are those of now, `before` of some beats ago.
     """
-    if any(before.get(rank, ())[1:4] != sign[1:4] for rank, sign in signs.items()):
+    living = {rank: sign for rank, sign in signs.items() if sign.at is not None}
+    if any(before.get(rank, ())[1:4] != sign[1:4] for rank, sign in living.items()):
         return {}
-    place = {rank: (one.step, one.num_sent, not one.line) for rank, one in signs.items()}
+    place = {rank: (one.step, one.num_sent, not one.line) for rank, one in living.items()}
     least, most = min(place.values()), max(place.values())
-    behind = [rank for rank in signs if signs[rank].line and place[rank] == least < most]
-    return {str(rank): signs[rank].line for rank in behind}
+    behind = [rank for rank in living if living[rank].line and place[rank] == least < most]
+    return {rank: living[rank].line for rank in behind}
 
 
 _numbers = itertools.count()

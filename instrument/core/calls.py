@@ -206,14 +206,14 @@ class Timer(Protocol):
     """Takes the times of calls: a label costs more than four times as much."""
 
     mark: Callable[[], Any]  # never raises, and calls no function that torch.compile would trace
-    marks: deque[Any] | None  # of the begin and the end of each call, unless they are in ns:
-    waited: int  # then the ns in all of them
+    marks: deque[Any]  # of the begin and the end of each call
     ident: int  # the thread whose calls are taken
     transfers: set[str]  # names of groups that sent or received
 
 
 def timed(original: Function, timer: Timer) -> Function:
     """Return the function, whose calls a timer takes, nested ones also."""
+    append = timer.marks.append
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -224,10 +224,8 @@ def timed(original: Function, timer: Timer) -> Function:
             return original(*args, **kwargs)
         finally:
             if get_ident() == timer.ident:
-                if timer.marks is None:
-                    timer.waited += timer.mark() - begin
-                else:
-                    timer.marks.extend((begin, timer.mark()))
+                append(begin)
+                append(timer.mark())
 
     return untraced(_as(original.__name__, call))
 
@@ -238,7 +236,7 @@ def timed_method(cls: type, method: str, timer: Timer, *, is_transfer: bool = Fa
     Of objects of Python subclasses, too: see `around_method`. torch.compile breaks its graph here
     as it does without it.
     """
-    original = getattr(cls, method)
+    original, append = getattr(cls, method), timer.marks.append
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if is_transfer:
@@ -248,10 +246,8 @@ def timed_method(cls: type, method: str, timer: Timer, *, is_transfer: bool = Fa
             return original(self, *args, **kwargs)
         finally:
             if get_ident() == timer.ident:
-                if timer.marks is None:
-                    timer.waited += timer.mark() - begin
-                else:
-                    timer.marks.extend((begin, timer.mark()))
+                append(begin)
+                append(timer.mark())
 
     return untraced(_as(method, functools.update_wrapper(call, original)))
 

@@ -144,25 +144,27 @@ def untraced(function: Function) -> Function:
     return function
 
 
-def outermost(
+def outermost(  # noqa: C901  (the function in it is one on purpose)
     label: str,
     function: Callable[Arguments, Result],
     unless: Callable[[], bool] = bool,
     *,
     before: Callable[[], object] = bool,
     after: Callable[[], object] = bool,
+    has_range: bool = True,
 ) -> Callable[Arguments, Result]:
     """Return the function with a range around its outermost call on a thread.
 
     Calls while a range of this label is open, and those for which `unless` holds, open none.
     `before` runs before the range opens and `after` when it has closed. An exception closes the
-    range and passes.
+    range and passes. Without `has_range` only these two run, beside a range of the same label.
     """
     prepared = nvtx_ranges.prepare(label)
+    label = label if has_range else f"{label} without a range"
 
     @untraced
     @functools.wraps(function)
-    def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:  # noqa: C901, PLR0912
         if is_compiling() or label in _thread.open:  # nearly always, of modules: keep it short
             return function(*args, **kwargs)
         compiler = compiler_of_thread()
@@ -177,7 +179,8 @@ def outermost(
                 opened.add(label)
                 before()
                 is_open = True
-                nvtx_ranges.push(prepared)
+                if has_range:
+                    nvtx_ranges.push(prepared)
             if compiler is not None:
                 suspend(compiler)
             return function(*args, **kwargs)
@@ -188,7 +191,8 @@ def outermost(
             finally:
                 try:
                     if is_open:
-                        nvtx_ranges.pop()
+                        if has_range:
+                            nvtx_ranges.pop()
                         if compiler is not None:
                             suspend(None)
                         after()

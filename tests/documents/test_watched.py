@@ -74,7 +74,7 @@ def test_a_loader_that_stutters(tmp_path: Path) -> None:
         rows = [Times(rank, 100 * number, 20 * MS, PEERS, MS, 0, 50_000) for rank in range(4)]
         means = [7 * MS if 3 <= number <= 6 and rank == 2 else MS for rank in range(4)]
         rows = [
-            times._replace(loader_mean_ns=mean, loader_error_ns=MS)
+            times._replace(loader_ns=mean, loader_error_ns=MS)
             for times, mean in zip(rows, means, strict=True)
         ]
         reporter.say(reporter.table(100 * number, rows, {}, {}))

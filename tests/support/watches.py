@@ -22,7 +22,14 @@ def written(
         missing = silent(number)
         rows = [
             Times(
-                rank, 100 * number, 20 * MS, own_ns(rank, number), 8 * MS, MS, 50_000, peers[rank]
+                rank,
+                100 * number,
+                20 * MS,
+                own_ns(rank, number),
+                8 * MS,
+                MS,
+                spread_ns=50_000,
+                peers=peers[rank],
             )
             for rank in range(4)
             if rank not in missing

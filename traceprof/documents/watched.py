@@ -35,7 +35,6 @@ class WatchedTimes(Struct):
     wait_ns: float
     loader_ns: float
     excess_ns: float = 0.0
-    loader_mean_ns: float = 0.0
     peers: list[int] = []  # ranks that should take as long; empty for all
 
 
@@ -217,7 +216,7 @@ def _slow(
 
     Means of its time, its peers' median, and what the others waited for it.
     """
-    name = "own_ns" if kind == "slow" else "loader_mean_ns"
+    name = "own_ns" if kind == "slow" else "loader_ns"
     last: dict[tuple[int, int], int] = {}
     for number, window in enumerate(windows):
         last.update(dict.fromkeys(getattr(window, kind).items(), number))
