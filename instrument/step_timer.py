@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("traceprof.instrument")
 
+_TRANSFERS = {"send", "recv", "recv_anysource"}
 _MAX_MARKS = 1 << 16  # of a step: a process without an optimizer has no end of one
 
 
@@ -133,10 +134,11 @@ class StepTimer:
             _log.warning("steps are not watched any more", exc_info=True)
 
     def _choose_clock(self) -> None:
-        """Take events for NCCL, else the host's clock; launchers have forked ranks by now."""
+        """Take events for NCCL, and its launches; launchers have forked ranks by now."""
         self._pid, self.ident = os.getpid(), get_ident()
         if dist.is_initialized() and "nccl" in dist.get_backend():
-            _time_launches(self)
+            launches = calls.originals([_functional_collectives], functional.DESCRIBE)
+            _time(self, process_groups.METHODS, launches.values())
             self.marks.clear()
             self.mark, self._sent = partial(self._try, _event), []
 
@@ -144,7 +146,7 @@ class StepTimer:
         if os.getpid() != self._pid:  # a process that a rank forked has no thread to report to
             return
         if self._num_steps % self._every == 0 or self._num_steps == 1:
-            known = [one for one in self._steps if _is_over(one[1])]
+            known = [one for one in self._steps if isinstance(one[1], int | None) or one[1].query()]
             for _ in known:
                 self._steps.popleft()
             self._full(self._window(known))
@@ -163,11 +165,13 @@ class StepTimer:
         self, groups: Iterable[tuple[str, int, list[int]]], rank: int, size: int
     ) -> Sequence[int]:
         """Return the ranks of the smaller groups that had a collective in each step, if any had."""
-        peers: set[int] = set()
         least = max(self._every - 1, 1)  # counts begin when the first step of the first window ends
-        for name, num, ranks in groups:
-            if num >= least and len(ranks) < size and name not in self.transfers:
-                peers.update(ranks)
+        peers = {
+            peer
+            for name, num, ranks in groups
+            if num >= least and len(ranks) < size and name not in self.transfers
+            for peer in ranks
+        }
         return sorted(peers) or ([rank] if self.transfers else ())
 
     def progress(self) -> tuple[int, int, int, str]:
@@ -176,10 +180,6 @@ class StepTimer:
         The line is the script's; it is empty in a call.
         """
         return self._num_steps, len(self.marks), self._num_sent, calls.line_of(self.ident)
-
-
-def _is_over(mark: Any) -> bool:  # noqa: ANN401
-    return isinstance(mark, int | None) or mark.query()
 
 
 def parts(steps: Iterable[Step]) -> list[tuple[int, int, int, int]]:
@@ -226,25 +226,18 @@ def install(timer: StepTimer) -> None:
     wrapped_steps.install(timer.patches, timer.around)
     for method in process_groups.WAITS:
         timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
-    for method in ("monitored_barrier", "send", "recv", "recv_anysource"):
-        _time_method(timer, method, is_transfer=method != "monitored_barrier")
-    in_cpp = calls.originals([dist], collectives.DESCRIBE).values()
-    functions = [
-        _functional_collectives.wait_tensor,
-        *(one for one in in_cpp if not inspect.isfunction(one)),
-    ]
-    timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)
+    known = calls.originals([dist], collectives.DESCRIBE).values()
+    in_cpp = [one for one in known if not inspect.isfunction(one)]
+    _time(timer, ["monitored_barrier", *_TRANSFERS], [_functional_collectives.wait_tensor, *in_cpp])
 
 
-def _time_method(timer: StepTimer, method: str, *, is_transfer: bool = False) -> None:
-    if method in vars(dist.ProcessGroup):  # of this version
-        wrapper = calls.timed_method(dist.ProcessGroup, method, timer, is_transfer=is_transfer)
-        timer.patches.replace(dist.ProcessGroup, method, wrapper)
-
-
-def _time_launches(timer: StepTimer) -> None:
-    """Have a timer take the calls that put work on a stream, which waits for other ranks there."""
-    for method in process_groups.METHODS:
-        _time_method(timer, method)
-    functions = calls.originals([_functional_collectives], functional.DESCRIBE).values()
+def _time(
+    timer: StepTimer, methods: Iterable[str], functions: Iterable[Callable[..., Any]]
+) -> None:
+    """Have a timer take methods of process groups, those of this version, and functions."""
+    group = dist.ProcessGroup
+    for method in vars(group).keys() & {*methods}:
+        is_transfer = method in _TRANSFERS
+        wrapper = calls.timed_method(group, method, timer, is_transfer=is_transfer)
+        timer.patches.replace(group, method, wrapper)
     timer.patches.replace_each_everywhere((one, calls.timed(one, timer)) for one in functions)

@@ -129,10 +129,9 @@ class Excerpt:
     def __init__(
         self, folder: Path, first: int, follow_collections: Callable[[Patches], object] = bool
     ) -> None:
-        self._folder, self._next = folder, float(first)
-        self._follow_collections = follow_collections
-        self._trace = TorchTrace(folder / f"step-{first}")
-        self._patches = Patches()
+        self._folder, self._follow_collections = folder, follow_collections
+        self._trace, self._patches = TorchTrace(folder / f"step-{first}"), Patches()
+        self._next = float(first)
         self._has_begun = False
 
     def step_ends(self, num_steps: int) -> bool:
@@ -141,36 +140,29 @@ class Excerpt:
             return False
         if self._has_begun:
             self.end()
-        else:  # later than the first where this process heard of it late
-            self._has_begun, self._next = True, num_steps + EXCERPT_STEPS
-            self._begin()
-        return True
-
-    def _begin(self) -> None:
+            return True
+        # Later than the first where this process heard of it late.
+        self._has_begun, self._next = True, num_steps + EXCERPT_STEPS
         try:
-            if why_not := self._why_not():
-                _log.warning("the slow rank is not recorded: %s", why_not)
-                self._next = math.inf
-                return
-            self._trace.prepare()
-            operations.renumber()
-            if not nvtx_ranges.asks_for_collections():
-                self._follow_collections(self._patches)
-            self._trace.begin()  # which has ranges, as every torch.profiler
-            self._give_way()
+            self._begin()
         except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
             _log.warning("the slow rank is not recorded: %s", error)
             self.end()
+        return True
 
-    def _why_not(self) -> str:
+    def _begin(self) -> None:
         is_profiled = torch._C._autograd._profiler_enabled()  # noqa: SLF001
         if is_profiled or nvtx_ranges.is_attached() or nvtx_ranges.is_recording():
-            return "another profiler records"
+            raise RuntimeError("another profiler records")
         num_bytes = sum(file.stat().st_size for file in self._folder.glob("*/*"))
-        return f"{self._folder} has {num_bytes} bytes" if num_bytes > MAX_EXCERPTS_BYTES else ""
-
-    def _give_way(self) -> None:
-        original: Any = autograd_profile._start_trace  # noqa: SLF001
+        if num_bytes > MAX_EXCERPTS_BYTES:
+            raise RuntimeError(f"{self._folder} has {num_bytes} bytes")
+        self._trace.prepare()
+        operations.renumber()
+        if not nvtx_ranges.asks_for_collections():
+            self._follow_collections(self._patches)
+        self._trace.begin()  # which has ranges, as every torch.profiler
+        start: Any = autograd_profile._start_trace  # noqa: SLF001
         prepare: Any = autograd_profile._prepare_trace  # noqa: SLF001  (untyped)
 
         def prepare_another(other: autograd_profile) -> None:
@@ -178,9 +170,8 @@ class Excerpt:
             prepare(other)
 
         def start_another(other: autograd_profile) -> None:  # it was prepared before ours
-            self.end()
-            prepare(other)
-            original(other)
+            prepare_another(other)
+            start(other)
 
         self._patches.replace(autograd_profile, "_prepare_trace", prepare_another)
         self._patches.replace(autograd_profile, "_start_trace", start_another)

@@ -184,22 +184,19 @@ class Reporter:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._prefix = f"traceprof/watch/{attempt}/{next(_numbers)}/"
         self._store: Any = None  # a connection of its own: the training's would wait for ours
-        self._cloned: Any = None  # the training's
-        self._rank = 0
         self._times: deque[Times] = deque(maxlen=NUM_KEPT)
         self._due: deque[tuple[int, float]] = deque()  # steps to compare; how long to wait
         self._last = math.inf  # no wait lasts beyond this
-        self._silent: set[int] = set()
-        self._stuck: set[int] = set()
-        self._progress: Sequence[object] = ()  # of this rank at the last turn
-        # At each beat since then. Ten: this rank may have been stopped itself.
-        self._beats: deque[dict[int, _Sign]] = deque(maxlen=max(round(TIMEOUT_S / BEAT_S), 2))
+        self._said: set[str] = set()  # of ranks that are silent or stuck
+        # What was read at each beat. Ten: this rank may have been stopped itself.
+        num_beats = max(round(TIMEOUT_S / BEAT_S), 2)
+        self._beats: deque[dict[int, _Sign]] = deque([{}] * num_beats, maxlen=num_beats)
         self._asked: Sequence[Any] = ()
         self._heard: Sequence[Any] = ()  # what was asked last
         self._next_excerpt = 0.0  # when one may be asked for
-        from instrument.step_timer import StepTimer, parts  # noqa: PLC0415  (it imports torch)
+        from instrument.step_timer import StepTimer, Window, parts  # noqa: PLC0415  (imports torch)
 
-        self.timer, self._parts = StepTimer(every, self.full), parts
+        self.timer, self._parts, self._window = StepTimer(every, self.full), parts, Window(0)
 
     def append(self, text: str) -> None:
         """Write lines; say once if that cannot be done."""
@@ -236,71 +233,61 @@ class Reporter:
             thread.join(2.0)
 
     def _run(self) -> None:
-        window, is_over = None, False
+        is_over = False
         while not is_over or self._due or not self._windows.empty():
             is_over, new = self._last < math.inf, None
             with suppress(Empty):
                 new = self._windows.get(timeout=BEAT_S / 20 if is_over else BEAT_S)
-            window = new or window
             try:
-                if window is not None and window.store is not None:
-                    self._turn(window, is_new=new is not None, is_over=is_over)
+                if new is not None:
+                    self._take(new)
+                if self._store is not None:
+                    self._turn(is_beat=new is None and not is_over, is_over=is_over)
             except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
                 _log.info("steps are not reported: %s", error)
                 self._due.clear()
         self._tables.put(None)
 
-    def _turn(self, window: Window, *, is_new: bool, is_over: bool) -> None:
-        """Give a sign of life and read the others'; on rank 0 compare times."""
-        if self._cloned is not window.store:
-            self._cloned, self._rank = window.store, window.rank
+    def _take(self, window: Window) -> None:
+        before, self._window = self._window, window
+        if window.store is not before.store:
             self._store = getattr(window.store, "clone", lambda: window.store)()
-        if is_new and len(rows := self._parts(window.steps)) > 1:
+        if len(rows := self._parts(window.steps)) > 1:
             self._times.append(Times.of(window, rows, self._times[-1] if self._times else None))
             if window.rank == 0:
                 self._due.append((window.number, time.monotonic() + TIMEOUT_S))
-        at = None if is_over else time.monotonic()
+
+    def _turn(self, *, is_beat: bool, is_over: bool) -> None:
+        """Give a sign of life, and read those of all ranks, or up to one that lives before ours."""
+        own_rank, size = self._window.rank, self._window.size
+        at, signs = None if is_over else time.monotonic(), dict[int, _Sign]()
         own = _Sign(at, *self.timer.progress(), [*self._times], self._asked)
-        self._store.set(f"{self._prefix}{window.rank}", json.dumps(own))
-        if own[1:4] != self._progress:
-            self._progress, self._stuck = own[1:4], set()
-            self._silent = set() if window.rank else self._silent
-            self._beats.extend([{}] * (self._beats.maxlen or 0))
-        signs = self._signs(window, own)
-        if self._records and signs[0].asked != self._heard:
-            self._heard = signs[0].asked
-            self._record(*self._heard)
-        if window.rank == 0:
-            self._compare(signs)
-        if not is_new and not is_over:
-            self._judge(signs, own.step, is_first=len(signs) == window.size)
-
-    def _signs(self, window: Window, own: _Sign) -> dict[int, _Sign]:
-        """Return the signs of all ranks; if one before this rank lives, up to its."""
-        signs: dict[int, _Sign] = {}
-        for rank in range(window.size):
+        self._store.set(f"{self._prefix}{own_rank}", json.dumps(own))
+        silent = {}
+        for rank in range(size):
             key = f"{self._prefix}{rank}"
-            if rank == window.rank:
-                signs[rank] = own
-            else:
-                is_there = self._store.check([key])
-                signs[rank] = _Sign(*json.loads(self._store.get(key))) if is_there else _Sign()
-            if rank < window.rank and not self._is_silent(rank, signs[rank]):
+            is_there = rank != own_rank and self._store.check([key])
+            sign = _Sign(*json.loads(self._store.get(key))) if is_there else _Sign()
+            sign = signs[rank] = own if rank == own_rank else sign
+            before = self._beats[0].get(rank)
+            if before is not None and before.at == sign.at is not None:
+                silent[rank] = sign.step
+            elif rank < own_rank:
                 break
-        return signs
-
-    def _is_silent(self, rank: int, sign: _Sign) -> bool:
-        before = self._beats[0].get(rank)
-        return before is not None and before.at == sign.at is not None
-
-    def _judge(self, signs: dict[int, _Sign], step: int, *, is_first: bool) -> None:
-        """Say who is silent or stuck while no step ends, if no rank before this one lives."""
-        silent = {rank: sign.step for rank, sign in signs.items() if self._is_silent(rank, sign)}
+        asked = signs[0].asked
+        if self._records and asked and asked != self._heard:
+            self._heard = asked
+            self._record(*asked)
+        if own_rank == 0:
+            self._compare(signs)
+        if not is_beat:
+            return
         stuck = {} if silent else _stuck(signs, self._beats[0])
         self._beats.append(signs)
-        if is_first and (silent.keys() - self._silent or stuck.keys() - self._stuck):
-            self._stuck |= stuck.keys()
-            self._tables.put(self.table(step, [], silent, stuck))
+        if len(signs) == size and (silent or stuck):
+            table = self.table(own.step, [], silent, stuck)
+            if table["said"]:
+                self._tables.put(table)
 
     def _compare(self, signs: dict[int, _Sign]) -> None:
         """Make tables of the windows that all ranks had, or that some did not have in time."""
@@ -312,7 +299,11 @@ class Reporter:
                 for row in reversed(sign.times)
                 if row[1] >= number
             }
-            silent = {rank: sign.step for rank, sign in signs.items() if rank not in found}
+            silent = {
+                rank: sign.times[-1][1] if sign.times else 0
+                for rank, sign in signs.items()
+                if rank not in found
+            }
             if silent and time.monotonic() < min(limit, self._last):
                 return
             self._due.popleft()
@@ -322,14 +313,11 @@ class Reporter:
         self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[int, str]
     ) -> Table:
         """Return what is to be said of this step, and ask for a recording of a slow rank."""
-        lines = [
-            f"rank {rank} did not answer since step {since}"
-            for rank, since in silent.items()
-            if rank not in self._silent
-        ]
+        absent = [f"rank {rank} did not answer since step {last}" for rank, last in silent.items()]
         for rank, line in stuck.items():
-            lines.append(f"rank {rank} gets no further than {line} after step {step}")
-        self._silent, since = set(silent), self._verdicts.since
+            absent.append(f"rank {rank} gets no further than {line} after step {step}")
+        lines = [line for line in absent if line not in self._said]
+        self._said, since = set(absent), self._verdicts.since
         before = {*since["slow"], *since["slow_loaders"]}
         lines += self._verdicts.lines(rows)
         slow = {*since["slow"], *since["slow_loaders"]} - before
@@ -354,7 +342,7 @@ class Reporter:
             _log.warning("%s", line)
         self.append(f"{json.dumps(table)}\n")
         try:
-            if self._callback is not None and self._rank == 0:
+            if self._callback is not None and self._window.rank == 0:
                 self._callback(table)
         except Exception:  # noqa: BLE001  (the user's, in our thread)
             _log.warning("the callback of the watch failed", exc_info=True)
@@ -376,7 +364,7 @@ class Reporter:
         from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
         from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
 
-        if self._rank in ranks:
+        if self._window.rank in ranks:
             folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
             self.timer.excerpt = Excerpt(folder, first, follow_collections)
 

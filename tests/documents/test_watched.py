@@ -100,7 +100,7 @@ def test_lines_within_a_step_that_does_not_end(tmp_path: Path) -> None:
     path = written(tmp_path / "watch.jsonl", lambda *_: PEERS, num_windows=3)
     first = Reporter(100, path, None)
     first.say(first.table(300, [], {3: 290}, {}))
-    first.say(first.table(300, [], {}, {"1": "train.py:88 (load)"}))
+    first.say(first.table(300, [], {}, {1: "train.py:88 (load)"}))
     found = summary(path)
     assert (found.num_windows, found.num_restarts, found.last_step) == (3, 0, 300)
     assert found.silent == [SilentRank(3, 300, 300)]

@@ -53,7 +53,10 @@ class Window(Struct):
 
 
 class RankTimes(Struct):
-    """Times of a rank: the mean over the windows of the medians over their steps."""
+    """Times of a rank: the mean over the windows of the medians over their steps.
+
+    Waits for the loader are means, as they may come in few steps.
+    """
 
     rank: Count
     step_ns: Count
