@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 from msgspec import UNSET, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+    Index = npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice
 
 
 class Record(Struct, frozen=True):
@@ -20,3 +29,19 @@ def given_fields(record: Struct) -> dict[str, object]:
     if UNSET not in values.values():
         return values
     return {name: value for name, value in values.items() if value is not UNSET}
+
+
+class Rows(Record, frozen=True):
+    """Columns of n rows, as many as the first array has.
+
+    `chosen` takes them from all arrays, which must be as long; other fields are of all rows.
+    """
+
+    def __len__(self) -> int:
+        return len(next(value for value in astuple(self) if isinstance(value, np.ndarray)))
+
+    def chosen(self, rows: Index) -> Self:
+        """Return the rows at these indices, int64[m], or where this mask is true, bool[n]."""
+        return type(self)(
+            *(value[rows] if isinstance(value, np.ndarray) else value for value in astuple(self))
+        )

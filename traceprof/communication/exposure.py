@@ -24,7 +24,7 @@ from traceprof.communication.readiness import (
 )
 from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
@@ -233,7 +233,7 @@ class Rest(IntEnum):
     LATE_LAUNCH = 4
 
 
-class Exposure(Record, frozen=True):
+class Exposure(Rows, frozen=True):
     """Communication operations of a rank that are at least partly exposed in a window, by start."""
 
     # int64[n], index among the rank's communication kernels, by start; -1 for a peer copy
@@ -256,9 +256,6 @@ class Exposure(Record, frozen=True):
     piece_end_ns: Int64  # int64[m]
     is_judged: bool  # whether launches can give reasons: the clocks of GPU and host agree
     has_events: bool  # whether inputs are known from event records, not from the order of launches
-
-    def __len__(self) -> int:
-        return len(self.kernel)
 
 
 class PackedExposure(Record, frozen=True):

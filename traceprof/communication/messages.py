@@ -19,7 +19,7 @@ from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import share_per_step
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
@@ -48,7 +48,7 @@ EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """Operations that NCCL makes of sends and receives: their kernels have one name."""
 
 
-class Messages(Record, frozen=True):
+class Messages(Rows, frozen=True):
     """Communication kernels of one rank in order of start; -1 is unknown."""
 
     kernel: Int64  # int64[n], indices into the rank's kernels
@@ -74,9 +74,6 @@ class Messages(Record, frozen=True):
     groups: tuple[str, ...]  # names of PyTorch's process groups
     # descriptions of these groups by name, where the user gave one
     descriptions: Mapping[str, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.kernel)
 
     def communicator_name(self, index: int) -> str | None:
         """Return the communicator of a message: NCCL's id, else PyTorch's group, else None."""

@@ -21,7 +21,7 @@ from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL, UNKNOWN
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NOTHING = np.empty(0, np.int64)
 
 
-class StreamWaits(Record, frozen=True):
+class StreamWaits(Rows, frozen=True):
     """The waits of a rank's streams for operations of other streams, in the host's order."""
 
     place: Int64  # int64[n], ascending, the place of the call that made the stream wait
@@ -49,12 +49,8 @@ class StreamWaits(Record, frozen=True):
     awaited_start_ns: Int64  # int64[n], when it started
     end_ns: Int64  # int64[n], when it ended
 
-    def chosen(self, at: Int64 | Mask) -> StreamWaits:
-        """Return the chosen rows."""
-        return StreamWaits(*(getattr(self, name)[at] for name in self.__struct_fields__))
 
-
-class StreamOperations(Record, frozen=True):
+class StreamOperations(Rows, frozen=True):
     """Operations of some streams of a rank, by group, then start, then end; int64[n] each."""
 
     index: Int64  # into all operations of the rank, its groups joined
@@ -62,10 +58,6 @@ class StreamOperations(Record, frozen=True):
     start_ns: Int64  # when each started
     end_ns: Int64  # when each ended
     place: Int64  # the place of the call that launched it, -1 if that is not in the capture
-
-    def chosen(self, chosen: Mask | Int64) -> StreamOperations:
-        """Return the chosen rows."""
-        return StreamOperations(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
 def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
@@ -231,7 +223,7 @@ def _last_on_stream(rank: Rank, stream: Int64, place: Int64) -> tuple[StreamOper
 FOLLOWS_NS = 20_000
 
 
-class Readiness(Record, frozen=True):
+class Readiness(Rows, frozen=True):
     """Communication kernels of a rank, then its peer copies, each by start; int64[n] each.
 
     Peer copies count neither as blocking others nor as blocked.
@@ -257,9 +249,6 @@ class Readiness(Record, frozen=True):
     follows: Mask
     covered: Mapping[int, Intervals]  # when communication kernels ran, by stream
     has_events: bool  # whether inputs are known from event records, not from the order of launches
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     def behind_ns(self, since_ns: Int64, covered: Mapping[int, Intervals] | None = None) -> Int64:
         """Return how long kernels before each one ran on its stream until it started, int64[n].

@@ -23,7 +23,7 @@ from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
 from traceprof.run.steady_steps import covered_per_step, only_step
-from traceprof.structs import Record
+from traceprof.structs import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -46,7 +46,7 @@ _MAX_EXAMINED = 256  # stalls whose reason is looked for, the longest
 _MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
 
 
-class RankStalls(Record, frozen=True):
+class RankStalls(Rows, frozen=True):
     """Stalls of the threads that launch a rank's work, in a window, in times of its report."""
 
     rank: int  # the rank's number
@@ -70,9 +70,6 @@ class RankStalls(Record, frozen=True):
     missing: tuple[Part, str] | None
     unknown: UnknownCause | None  # why stalls cannot be known, None if they can
     cores: Cores | None  # of the machine, if `doctor` left a file beside the report
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def numbered(self, rank: int, report: int) -> RankStalls:
         """Return the same with the rank's number and its report's index in the run."""

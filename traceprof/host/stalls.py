@@ -30,7 +30,7 @@ from traceprof.host.host_code import nested
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
 from traceprof.run.launching_calls import are_first, launching_calls
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
 
@@ -208,7 +208,7 @@ MIN_STEPS = 3
 """Of so many steps an event that is long at the same place of most is no stall."""
 
 
-class HostStalls(Record, frozen=True):
+class HostStalls(Rows, frozen=True):
     """The stalls of a process, by start."""
 
     start_ns: Int64
@@ -220,9 +220,6 @@ class HostStalls(Record, frozen=True):
     piece: Int64  # int64[m], the stall of each stretch of stalled time
     begin_ns: Int64  # int64[m]
     stop_ns: Int64  # int64[m]
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def of_thread(self, thread: int) -> Intervals:
         """Return when a thread was stalled."""

@@ -22,7 +22,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.columns import pack_all, unpack_all
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
@@ -79,7 +79,7 @@ _NOTHING = np.empty(0, np.int64)
 _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
-class Arrivals(Record, frozen=True):
+class Arrivals(Rows, frozen=True):
     """The n communication operations of one rank; -1 if unknown.
 
     Kernels come first, by start, then calls of MPI, by start.
@@ -120,9 +120,6 @@ class Arrivals(Record, frozen=True):
     num_kernels: int  # the number of kernels
     # without a GPU, operators and collections in the judged part, ns by name
     host_code: Mapping[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     @property
     def is_mpi(self) -> Mask:

@@ -24,7 +24,7 @@ from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
 from traceprof.run.session_clocks import ONE_MACHINE_NS
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
     OF_MEDIANS,
@@ -284,7 +284,7 @@ def _between(members: Sequence[Arrivals], clocks: Clocks) -> Int64:
 _NO_COMPARISON = int(np.iinfo(np.int64).max)
 
 
-class RankWaits(Record, frozen=True):
+class RankWaits(Rows, frozen=True):
     """Operations of one rank that were matched on all ranks taking part, n of them."""
 
     place: Int64  # int64[n], ascending: indices into the rank's `Arrivals`
@@ -293,9 +293,6 @@ class RankWaits(Record, frozen=True):
     # int64[n], how well the clocks of the two compare; 0 within one report, the largest int64
     # where they do not compare
     uncertainty_ns: Int64
-
-    def __len__(self) -> int:
-        return len(self.place)
 
 
 def waits_of_rank(

@@ -13,7 +13,7 @@ from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
 from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import OPEN_END
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
-    from traceprof.intervals import Int32, Int64, Mask
+    from traceprof.intervals import Int32, Int64
     from traceprof.run.rank import Rank
 
 
@@ -109,7 +109,7 @@ _COMPUTE, _COMMUNICATION, _COPY = map(
 )
 
 
-class Track(Record, frozen=True):
+class Track(Rows, frozen=True):
     """Events of one stream, or of one kind on one thread, by start, longer ones first."""
 
     label: str  # such as `stream 7`
@@ -127,25 +127,6 @@ class Track(Record, frozen=True):
     # int32[n], indices into all operations of the rank's GPU, one kind after the other, or into
     # the calls of its process; -1 for what is neither
     row: Int32
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def chosen(self, index: Int64 | Mask | slice) -> Track:
-        """Return the same track with some of its events."""
-        return Track(
-            self.label,
-            self.number,
-            self.is_host,
-            self.nests,
-            self.start_ns[index],
-            self.end_ns[index],
-            self.name[index],
-            self.names,
-            self.category[index],
-            self.operation[index],
-            self.row[index],
-        )
 
 
 def gpu_tracks(rank: Rank) -> Iterator[Track]:

@@ -33,7 +33,7 @@ from traceprof.findings import Count
 from traceprof.patterns import lazy
 from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, groups, is_in
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import OPEN_END
@@ -213,7 +213,7 @@ class _Stream(Record, frozen=True):
         return start, np.maximum(end, start)
 
 
-class _Missing(Record, frozen=True):
+class _Missing(Rows, frozen=True):
     """Launches without an operation, or collectives without a kernel, in order of time."""
 
     called_ns: Int64
@@ -221,25 +221,13 @@ class _Missing(Record, frozen=True):
     name: Int64  # of the function, a key of `Trace.api_names`; -1 for collectives
     kind: Int64
 
-    def chosen(self, rows: Mask | Int64) -> _Missing:
-        return _Missing(self.called_ns[rows], self.thread[rows], self.name[rows], self.kind[rows])
 
-    def __len__(self) -> int:
-        return len(self.called_ns)
-
-
-class _ShortReplays(Record, frozen=True):
+class _ShortReplays(Rows, frozen=True):
     """Launches of CUDA graphs on one device with fewer kernels than their like."""
 
     call: Int64  # indices of the calls
     num_kernels: Int64  # how many each has
     num_missing: Int64  # how many more it should have
-
-    def chosen(self, rows: Mask | Int64) -> _ShortReplays:
-        return _ShortReplays(self.call[rows], self.num_kernels[rows], self.num_missing[rows])
-
-    def __len__(self) -> int:
-        return len(self.call)
 
     @property
     def share(self) -> Float64:

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.patterns import lazy
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.special_values import OPEN_END
@@ -53,7 +53,7 @@ _GPU_COPY = lazy(r"\w+ (?:h2d|d2h|d2d|p2p)")
 _ALWAYS_ASYNCHRONOUS = lazy(r"_*(?:isend|irecv)")
 
 
-class CpuOperations(Record, frozen=True):
+class CpuOperations(Rows, frozen=True):
     """The communication operations of a process, each once, by start; n of each column."""
 
     start_ns: Int64  # int64[n], when it was called
@@ -63,9 +63,6 @@ class CpuOperations(Record, frozen=True):
     kind: Int64  # int64[n], indices into `LabelRanges.kinds`
     text: Int64  # int64[n], indices into `LabelRanges.texts`
     sequence: Int64  # int64[n], the call's number in its group; -1 if unknown
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 class CpuBuckets(Record, frozen=True):

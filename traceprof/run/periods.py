@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.errors import one_line
 from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, medians_of_known
 
 if TYPE_CHECKING:
@@ -219,16 +219,12 @@ _SAMPLED = 64  # periods by which the longest gap is found
 _TRIED = 32  # kernels that may begin the period
 
 
-class Items(Record, frozen=True):
+class Items(Rows, frozen=True):
     """The n operations by which periods are found, in order of start."""
 
     signature: Names  # unsigned integers[n], equal for equal ones, from 0; narrow ones are faster
     start_ns: Int64  # int64[n]
     end_ns: Int64  # int64[n]
-
-    def chosen(self, chosen: Mask | slice) -> Items:
-        """Return some of them."""
-        return Items(self.signature[chosen], self.start_ns[chosen], self.end_ns[chosen])
 
 
 class Phase(Record, frozen=True):

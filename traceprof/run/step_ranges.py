@@ -11,7 +11,7 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
 from traceprof.patterns import lazy
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -95,7 +95,7 @@ class TrainingRanges(Record, frozen=True):
 NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty())
 
 
-class StepWindows(Record, frozen=True):
+class StepWindows(Rows, frozen=True):
     """The steps of one rank on its GPU, ordered by start."""
 
     number: Int64  # int64[n]
@@ -104,17 +104,6 @@ class StepWindows(Record, frozen=True):
     source: Int64  # int64[n], indices into the process's `StepRanges`
     found_by: StepsSource = StepsSource.RANGES  # the evidence for all of them
     phase: Int64 | None = None  # int64[n], phase of the program; None if it has one
-
-    def __len__(self) -> int:
-        return len(self.number)
-
-    def chosen(
-        self, chosen: Int64 | np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    ) -> StepWindows:
-        """Return the steps at these indices, or where this mask is true."""
-        number, start_ns, end_ns = self.number[chosen], self.start_ns[chosen], self.end_ns[chosen]
-        phase = None if self.phase is None else self.phase[chosen]
-        return StepWindows(number, start_ns, end_ns, self.source[chosen], self.found_by, phase)
 
     @property
     def phases(self) -> Int64:

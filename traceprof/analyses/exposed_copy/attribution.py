@@ -15,7 +15,7 @@ from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
-from traceprof.structs import Record
+from traceprof.structs import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
@@ -29,7 +29,7 @@ _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)
 _UNIFIED = (MemoryKind.MANAGED, MemoryKind.MANAGED_STATIC)
 
 
-class CopyOwners(Record, frozen=True):
+class CopyOwners(Rows, frozen=True):
     """The copies and memory sets of a rank that own exposed time, by start."""
 
     copy: Int64  # int64[n], index into the rank's copies, or into its memory sets
@@ -45,9 +45,6 @@ class CopyOwners(Record, frozen=True):
     memory: Int64
     # bool[n], whether the first compute that starts at or after its end is on its stream
     is_same_stream: Mask
-
-    def __len__(self) -> int:
-        return len(self.copy)
 
 
 _I = np.empty(0, np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace import grouping
 from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
 
@@ -43,7 +43,7 @@ _MANY_LAUNCHES = 3  # for each silence
 _LITTLE = 1e-3  # of the time: what the rest makes together is left out
 
 
-class HiddenWaits(Record, frozen=True):
+class HiddenWaits(Rows, frozen=True):
     """The m silences of threads that may be waits for the GPU."""
 
     # int64[m], the outer calls before which they are, ascending; indices into `HostCalls`
@@ -51,9 +51,6 @@ class HiddenWaits(Record, frozen=True):
     operation: Int64  # int64[m], what the thread may have waited for, an index into `GpuWork`
     waited_ns: Int64  # int64[m], how long that operation still took
     is_seen: Mask  # bool[m], whether its place is sure to wait; else it may
-
-    def __len__(self) -> int:
-        return len(self.call)
 
 
 _NONE = np.empty(0, np.int64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.structs import Record
+from traceprof.structs import Rows
 from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in
 from traceprof.trace.kineto import content as table
@@ -321,7 +321,7 @@ def _ids(values: Int64) -> Int64:
     return ids
 
 
-class Annotations(Record, frozen=True):
+class Annotations(Rows, frozen=True):
     """The annotations of one process, ordered by start, longer ones first."""
 
     start_ns: Int64  # int64[n]
@@ -329,9 +329,6 @@ class Annotations(Record, frozen=True):
     thread: Int64  # int64[n]
     name: Int64  # int64[n], indices into `names`
     names: Sequence[str]  # of the trace
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def matching(
         self, pattern: re.Pattern[str], until: re.Pattern[str] | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import field
 
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import MAX_BYTES, whole_number
 
@@ -50,7 +50,7 @@ class Fields(Record, frozen=True):
 NOTHING = Fields()
 
 
-class CommunicationCalls(Record, frozen=True):
+class CommunicationCalls(Rows, frozen=True):
     """Calls of one process that communicate, ordered by thread, then start.
 
     In a *launch range* the host launches the operations of calls: the call's own range, or the
@@ -81,9 +81,6 @@ class CommunicationCalls(Record, frozen=True):
     communicators: tuple[str, ...]
     # the user's descriptions of groups (`group_desc`), by name
     descriptions: Mapping[str, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def launch_ranges_of(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> Int64:
         """Innermost launch range around each of k API calls, int64[k], -1 for none."""
@@ -211,7 +208,7 @@ def number_of(text: str | None) -> int:
     return _UNKNOWN if number is None else number
 
 
-class MpiCalls(Record, frozen=True):
+class MpiCalls(Rows, frozen=True):
     """The n calls of one process by which MPI communicates, ordered by start.
 
     A call that does not block, such as `MPI_Irecv`, lasts until the `MPI_Wait` for its request
@@ -234,9 +231,6 @@ class MpiCalls(Record, frozen=True):
     tag: Int64  # int64[n], of a send or receive
     world_size: Int64  # int64[n], the ranks of the communicator
     communicators: tuple[str, ...]  # names, equal on all members
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 NO_MPI_CALLS = MpiCalls(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.model.special_values import NULL
 
@@ -98,7 +98,7 @@ WOKE_NS = 50_000
 """A thread that wakes another one may go to sleep so long before that one runs."""
 
 
-class ThreadSpans(Record, frozen=True):
+class ThreadSpans(Rows, frozen=True):
     """Named spans of a process's threads, ordered by start, then end."""
 
     start_ns: Int64  # int64[n]
@@ -107,21 +107,8 @@ class ThreadSpans(Record, frozen=True):
     name: Int64  # int64[n], indices into `names`
     names: tuple[str, ...]  # empty for spans without a name
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
-    def chosen(self, chosen: Mask) -> ThreadSpans:
-        """Return some of the spans, bool[n]."""
-        return ThreadSpans(
-            self.start_ns[chosen],
-            self.end_ns[chosen],
-            self.thread[chosen],
-            self.name[chosen],
-            self.names,
-        )
-
-
-class ThreadSwitches(Record, frozen=True):
+class ThreadSwitches(Rows, frozen=True):
     """Context switches of a process's threads, off the CPU and on it.
 
     Ordered by thread, then time; of two at the same time the one off the CPU comes first.
@@ -130,10 +117,6 @@ class ThreadSwitches(Record, frozen=True):
     time_ns: Int64  # int64[n]
     thread: Int64  # int64[n]
     is_on: Mask  # bool[n], whether the thread runs from then on
-
-    def chosen(self, chosen: Mask) -> ThreadSwitches:
-        """Return some of the switches, bool[n]."""
-        return ThreadSwitches(self.time_ns[chosen], self.thread[chosen], self.is_on[chosen])
 
     def sleeps(self) -> tuple[Int64, Int64]:
         """Return the starts and ends of the times off the CPU; all switches are of one thread.
@@ -152,19 +135,13 @@ class ThreadSwitches(Record, frozen=True):
         return (at >= 0) & (self.is_on[at] | (times_ns - self.time_ns[at] <= WOKE_NS))
 
 
-class ThreadSamples(Record, frozen=True):
+class ThreadSamples(Rows, frozen=True):
     """Samples of the functions in which threads of a process ran, ordered by time."""
 
     time_ns: Int64  # int64[n]
     thread: Int64  # int64[n]
     function: Int64  # int64[n], the innermost one, indices into `names`
     names: tuple[str, ...]  # of functions
-
-    def chosen(self, chosen: Mask) -> ThreadSamples:
-        """Return some of the samples, bool[n]."""
-        return ThreadSamples(
-            self.time_ns[chosen], self.thread[chosen], self.function[chosen], self.names
-        )
 
 
 class HostActivity(Record, frozen=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.patterns import lazy
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.model.communication_calls import (
     BARRIER,
     OPERATIONS,
@@ -47,7 +47,7 @@ class NamedRanges(Record, frozen=True):
     end_thread: Int64  # int64[n], the thread that closed it, or would have closed it
 
 
-class RangeTable(Record, frozen=True):
+class RangeTable(Rows, frozen=True):
     """All NVTX ranges of one process, ordered by start, longer ones first."""
 
     start_ns: Int64  # int64[n]
@@ -59,11 +59,8 @@ class RangeTable(Record, frozen=True):
     nests: npt.NDArray[np.bool_]
     names: Sequence[str]  # the names of the whole report
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
-
-class LabelRanges(Record, frozen=True):
+class LabelRanges(Rows, frozen=True):
     """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting."""
 
     start_ns: Int64  # int64[n]
@@ -77,9 +74,6 @@ class LabelRanges(Record, frozen=True):
     kind: Int64  # int64[n], indices into `kinds`
     # the distinct labels, without sequence numbers (`seq`), steps with the number 0
     kinds: Sequence[Label]
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     @property
     def sequence(self) -> Int64:
@@ -127,16 +121,13 @@ def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
     return indices, list(numbers)
 
 
-class Marks(Record, frozen=True):
+class Marks(Rows, frozen=True):
     """All marks of one process, ordered by time."""
 
     time_ns: Int64  # int64[n]
     name: Int64  # int64[n], indices into `names`
     thread: Int64  # int64[n], the thread of the mark
     names: Sequence[str]  # the names of the whole report
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 class CallRange(NamedTuple):

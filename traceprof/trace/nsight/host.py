@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
+
+OfThreads = TypeVar("OfThreads", ThreadSamples, ThreadSpans, ThreadSwitches)
 
 
 def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
@@ -243,11 +245,9 @@ def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]
     ids, function = np.unique(symbol, return_inverse=True)
     names = _names(database, ids)
     order = np.argsort(time, kind="stable")
-    samples = ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
-    process = schema.process_of_thread(samples.thread)
-    return {
-        number: samples.chosen(process == number) for number in distinct_values(process).tolist()
-    }
+    return _of_processes(
+        ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
+    )
 
 
 def _innermost(database: Database) -> tuple[Int64, Int64]:
@@ -272,11 +272,7 @@ def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitch
     time, is_on, thread = _rows(database, table, columns, threads)
     check_times(database, table, time, time)
     order = np.lexsort((is_on != 0, time, thread))
-    switches = ThreadSwitches(time[order], thread[order], is_on[order] != 0)
-    process = schema.process_of_thread(switches.thread)
-    return {
-        number: switches.chosen(process == number) for number in distinct_values(process).tolist()
-    }
+    return _of_processes(ThreadSwitches(time[order], thread[order], is_on[order] != 0))
 
 
 def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -351,9 +347,12 @@ def _read_spans(
     names = _names(database, distinct, {jit: _JIT})
     order = np.lexsort((end, start))
     number = number.reshape(-1)
-    spans = ThreadSpans(start[order], end[order], thread[order], number[order], names)
-    process = schema.process_of_thread(spans.thread)
-    return {key: spans.chosen(process == key) for key in distinct_values(process).tolist()}
+    return _of_processes(ThreadSpans(start[order], end[order], thread[order], number[order], names))
+
+
+def _of_processes(rows: OfThreads) -> dict[int, OfThreads]:
+    process = schema.process_of_thread(rows.thread)
+    return {key: rows.chosen(process == key) for key in distinct_values(process).tolist()}
 
 
 def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
