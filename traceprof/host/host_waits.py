@@ -33,7 +33,7 @@ from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_
 from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import copies_to_pageable
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
@@ -129,16 +129,13 @@ _COPY = lazy(r"cu(?:da)?Memcpy")
 _ASYNC_COPY = lazy(r"cu(?:da)?Memcpy\w*Async")
 
 
-class SyncCosts(Record, frozen=True):
+class SyncCosts(Rows, frozen=True):
     """Host waits of a rank's process with the run-ahead that each costs, ordered by start."""
 
     call: Int64  # int64[n], indices into the calls of the process, each once
     start_ns: Int64
     cost_ns: Int64  # int64[n], above 0
     thread: Int64  # int64[n], the thread that waited
-
-    def __len__(self) -> int:
-        return len(self.call)
 
 
 NO_SYNC_COSTS = SyncCosts(*[np.empty(0, np.int64)] * 4)

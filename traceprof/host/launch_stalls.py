@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from msgspec import field
-from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host.host_waits import is_pageable
@@ -27,7 +26,7 @@ from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, num_before
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import calls_with
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.operations import Copies
@@ -344,7 +343,7 @@ _MIN_AT_CAP = 3  # one long launch at the greatest depth is chance: every queue 
 _MIN_USUAL = 10  # launches that make a median
 
 
-class Stalls(Record, frozen=True):
+class Stalls(Rows, frozen=True):
     """Times in which launches of one process were blocked, ordered by start."""
 
     source: Source  # CUPTI's own records, or inferred from depth and duration
@@ -357,14 +356,6 @@ class Stalls(Record, frozen=True):
     cap: int | None  # pending launches at which a launch blocks, None if it could not be learned
     cap_scope: str | None  # whether that limit is of one `stream` or of the whole `process`
     usual_ns: int  # the median time of a launch while the queue is less than half full
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def chosen(self, mask: Mask) -> Stalls:
-        """Return the stalls where the mask, bool[n], is true."""
-        columns = ("start_ns", "end_ns", "thread", "call", "device")
-        return replace(self, **{name: getattr(self, name)[mask] for name in columns})
 
 
 def find_stalls(rank: Rank) -> Stalls:

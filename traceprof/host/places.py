@@ -22,7 +22,7 @@ from traceprof.patterns import lazy
 from traceprof.run.guard import optional
 from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL
 
@@ -218,7 +218,7 @@ def unnumbered(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-class PlaceRanges(Record, frozen=True):
+class PlaceRanges(Rows, frozen=True):
     """All places of a process, ordered by start, longer ones first."""
 
     start_ns: Int64  # int64[n]
@@ -226,11 +226,6 @@ class PlaceRanges(Record, frozen=True):
     thread: Int64  # int64[n]
     name: Int32  # int32[n], indices into `names`
     names: Sequence[str]
-
-    def chosen(self, rows: Int64) -> PlaceRanges:
-        """Return some of them."""
-        start, end, thread = (column[rows] for column in (self.start_ns, self.end_ns, self.thread))
-        return PlaceRanges(start, end, thread, self.name[rows], self.names)
 
     def intervals_of(self, chosen: Int64) -> Intervals:
         """Return when any of some ranges was open; `chosen` has their rows."""

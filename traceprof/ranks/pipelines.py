@@ -16,12 +16,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE, RECEIVES, SENDS
 from traceprof.ranks.matching import OperationList, members_of, peers_of, shift_between
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ _AGREE = 0.99  # of the passes of a rank must have one message in and one out
 _NOTHING = np.empty(0, np.int64)
 
 
-class PairMessages(Record, frozen=True):
+class PairMessages(Rows, frozen=True):
     """The n messages from one rank to another, in order; indices of passes are -1 for none."""
 
     source: int  # index of the sending rank
@@ -129,9 +129,6 @@ class PairMessages(Record, frozen=True):
     end_ns: Int64  # int64[n], when the receiver had it
     transfer_ns: Int64  # int64[n], how long it moved: the shorter one of both sides
 
-    def __len__(self) -> int:
-        return len(self.producer)
-
 
 class Pipeline(Record, frozen=True):
     """The stages of a pipeline."""
@@ -145,7 +142,7 @@ class Pipeline(Record, frozen=True):
         return self.messages.get((self.members[stage], self.members[other]))
 
 
-class _Side(Record, frozen=True):
+class _Side(Rows, frozen=True):
     """What one rank sends to another, or receives from it, in order; times are the run's."""
 
     called_ns: Int64  # int64[n], in the report's time
@@ -154,9 +151,6 @@ class _Side(Record, frozen=True):
     size: Int64
     stream: Int64
     is_both: Int64  # bool[n], whether the kernel sends and receives
-
-    def chosen(self, rows: slice) -> _Side:
-        return _Side(*(column[rows] for column in astuple(self)))
 
 
 def pipelines(

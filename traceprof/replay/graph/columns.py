@@ -12,7 +12,7 @@ import numpy as np
 from traceprof.host.host_waits import MIN_BLOCKING_NS
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.launching_calls import calls_with
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
@@ -28,7 +28,7 @@ COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""
 
 
-class HostCalls(Record, frozen=True):
+class HostCalls(Rows, frozen=True):
     """The API calls of a process by thread, then in the order in which they began."""
 
     index: Int64  # int64[n], indices into the process's `ApiCalls`
@@ -39,9 +39,6 @@ class HostCalls(Record, frozen=True):
     outer: Int64  # int64[n], the call itself, or the one that it lies in; indices into these calls
     in_time: Int64  # int64[n], place of each in the order of all threads' starts
     num_all: int  # how many the process made; all are here if not some of its steps are replayed
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @property
     def length_ns(self) -> Int64:
