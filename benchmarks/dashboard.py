@@ -23,29 +23,23 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import click
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
 from rich.table import Table
 from werkzeug.serving import make_server
 
 from dashboards.server.app import create_app
 from sample_traces.simulator.ddp import simulate_ddp
-from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Page
-
-    from traceprof.analysis import Analysis
+from traceprof.analysis import Analysis, analyze
 
 GPU_KINDS = ("compute", "communication", "copy")
 MAX_MS, MAX_BYTES = 150, 300_000

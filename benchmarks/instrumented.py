@@ -38,10 +38,11 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -61,9 +62,6 @@ from instrument.core import nvtx_ranges
 from instrument.wraps import ddp
 from instrument.wraps.steps import _cell_of_step
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Measured = dict[str, Any]
 Measurements = npt.NDArray[np.float64]

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -23,9 +23,6 @@ import torch
 from torch import distributed as dist
 
 import instrument
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEP_US = 10_000
 """Length of the step to which the printed percentages refer."""

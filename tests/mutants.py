@@ -21,17 +21,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
+import pytest
 
 ROOMS = {
     **{room: f"traceprof/{room}" for room in ("analyses", "host", "ranks", "replay", "comparison")},

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import cycle, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import actions, answers
 from sample_traces.simulator.event_model.actions import (
+    Action,
     Busy,
     Call,
     CommunicationWork,
     CopyWork,
+    Entry,
     Event,
     KernelWork,
     MemsetWork,
@@ -26,10 +30,11 @@ from sample_traces.simulator.event_model.actions import (
     Stream,
     Thread,
 )
-from sample_traces.simulator.event_model.engine import Simulation
+from sample_traces.simulator.event_model.engine import Result, Simulation
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import COMPUTE, NCCL
 from sample_traces.simulator.event_model.records import Records
+from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import (
     A100,
     DEFAULT_DOMAIN,
@@ -41,17 +46,8 @@ from sample_traces.simulator.machine import (
 from sample_traces.simulator.nsight_writer import NsightWriter
 from sample_traces.simulator.truth import write_truth
 from traceprof import labels
+from traceprof.intervals import Float64, Int64
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from sample_traces.simulator.event_model.actions import Action, Entry
-    from sample_traces.simulator.event_model.engine import Result
-    from sample_traces.simulator.kernels import Kernel
-    from traceprof.intervals import Float64, Int64
-
 
 _BUCKET_BYTES = 25 << 20  # DDP's bucket_cap_mb
 _LAST_BUCKET_BYTES = 14 << 20  # the rest of the model
@@ -359,7 +355,7 @@ def _ranges(
         for begin in range(0, len(launched), _KERNELS_PER_OPERATOR):
             group = launched[begin : begin + _KERNELS_PER_OPERATOR]
             kernel = calls[group[0]].kernel
-            assert kernel is not None  # noqa: S101  (a launch has one)
+            assert kernel is not None
             add(group[0], group[-1], kernel.operator, DEFAULT_DOMAIN, _OPERATOR_NS)
     for index, call in enumerate(calls):
         if call.api is _ALL_REDUCE:

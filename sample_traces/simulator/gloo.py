@@ -8,26 +8,22 @@ time adds half of its duration to a small operation: this is the cost of many gr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import Rendezvous, Thread
-from sample_traces.simulator.event_model.engine import Simulation
+from sample_traces.simulator.event_model.engine import RangeRecord, Simulation
 from sample_traces.simulator.event_model.program_writer import US, CpuProgram
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import Machine
 from sample_traces.simulator.nsight_writer import NsightWriter
 from sample_traces.simulator.truth import write_truth
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from sample_traces.simulator.event_model.engine import RangeRecord
 
 _START_NS = 1_500_000_000
 _LATENCY_NS = 160 * US  # of a small operation of the only pair

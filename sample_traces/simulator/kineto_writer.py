@@ -10,27 +10,24 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import repeat
 from operator import itemgetter
-from typing import IO, TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import IO, Any, cast
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto.records import COPY_KINDS, MEMORY_KINDS
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import SynchronizationKind
+from traceprof.trace.model.operations import Copies, Operations, RankKey
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import Copies, Operations, RankKey
-    from traceprof.trace.model.trace import Trace
 
 _BASE_BEFORE_NS = 86_400_000_000_000  # times of events count from a day before the session
 _GZIP_LEVEL = 6

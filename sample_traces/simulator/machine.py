@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
+from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof import labels
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from sample_traces.simulator.nsight_writer import NsightWriter
 
 _FIRST_PID = 4242
 _PIDS_APART = 100

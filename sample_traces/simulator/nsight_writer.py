@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+from typing_extensions import Self
 
+from traceprof.intervals import Int64
 from traceprof.structs import Record
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from typing_extensions import Self
-
-    from traceprof.intervals import Int64
-
-    Scalar = int | str | None
-    Column = Int64 | Sequence[Scalar] | Scalar
+Scalar = int | str | None
+Column = Int64 | Sequence[Scalar] | Scalar
 
 _COPY_NAMES = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP",

@@ -5,19 +5,16 @@ Many events are given as columns: sequences of one length, or one value for all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.nsight_writer import NsightWriter
+from traceprof.intervals import Int64
 from traceprof.trace.nsight import schema
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sample_traces.simulator.kernels import Kernel
-    from sample_traces.simulator.nsight_writer import NsightWriter
-    from traceprof.intervals import Int64
-
-    Value = int | Int64
-    Row = tuple[str, dict[str, Any]]
+Value = int | Int64
+Row = tuple[str, dict[str, Any]]
 
 
 def kernel_columns(writer: NsightWriter, kernels: Sequence[Kernel]) -> dict[str, list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +18,12 @@ from traceprof.comparison.between import NAMES, STEADY, VARYING, reach, spreads
 from traceprof.comparison.gates import parse
 from traceprof.comparison.mean_change import Mean, difference, mann_whitney, usual_change
 from traceprof.comparison.sides import LoadedSide, stored_with
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceprofError
 from traceprof.reports import html, markdown
 from traceprof.reports.comparison_sections import usual
 from traceprof.store import save
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.documents.analysis.model import Document
 
 OPTIONS = Options(savings=False)
 TRAINING = SAMPLE_FOLDER / "training.sqlite"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from tests.support.planted import (
+    Noise,
     alternating,
     change,
     every_eighth,
@@ -25,9 +25,6 @@ from traceprof.comparison.mean_change import (
     steps_to_find,
     trend,
 )
-
-if TYPE_CHECKING:
-    from tests.support.planted import Noise
 
 
 @pytest.mark.long

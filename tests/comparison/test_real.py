@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,7 @@ from traceprof.analysis import Options, analyze_captures, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.comparison.series import series
 from traceprof.documents.analysis.records import document
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Float64
+from traceprof.intervals import Float64
 
 LOADERS = [
     f"pairs/a100_loader_{name}.sqlite"

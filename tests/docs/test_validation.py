@@ -7,9 +7,9 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Hashable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,6 @@ import pytest
 from tests.support.selection import long_after
 from traceprof.analyses.verdict.yields import usual_yields
 from traceprof.replay.assumptions.assumption import PROFILERS_SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -14,12 +14,14 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
@@ -28,14 +30,7 @@ import traceprof
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.torch_trace import TorchTrace
-from tests.support.recording import WARM_UP, time_change
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from tests.support.recording import Change
+from tests.support.recording import WARM_UP, Change, time_change
 
 RECORDED = 9
 CUDA = "cuda"

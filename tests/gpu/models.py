@@ -10,23 +10,19 @@ import gc
 import io
 import queue
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torchvision
 import transformers
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from tests.gpu.changes import CUDA, Training, cuda, main, train
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from tests.support.recording import Change
+from tests.support.recording import Change
 
 
 def gpt2(layers: int, width: int, attention: str) -> Any:

@@ -21,20 +21,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_long, c_size_t, c_void_p
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import instrument
-from tests.support.recording import WARM_UP, time_change
+from tests.support.recording import WARM_UP, Change, time_change
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.recording import Change
-
-    Launch = Callable[[c_void_p], object]
+Launch = Callable[[c_void_p], object]
 
 RECORDED = 30
 KERNELS = Path(__file__).with_name("kernels.cu")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tests.reference import kineto
 from tests.reference.nsight_export import LOW_24_BITS, Export
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _LAUNCH = re.compile(
     r"(cuda|cu|hip)((Ext)?(Module)?(Graph)?Launch(?!HostFunc)|Mem(cpy|set)(?!.*(Alloc|Free)))\w*?(_v\d+)?(_ptsz)?"

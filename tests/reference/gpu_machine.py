@@ -22,18 +22,16 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict, deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 from sample_traces.simulator.nsight_writer import NsightWriter
 from tests.support.builders import add_rows, global_pid, global_tid
 from traceprof import labels
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
 
 LATENCY, TURNAROUND, EVENT, ENGINE = 4_200, 1_300, 1_400, 900
 MS, US = 1_000_000, 1_000

@@ -6,20 +6,25 @@ and its mean step is the truth that `traceprof whatif` is held to.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
-from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Kernel, Machine, Thread
+from tests.reference.gpu_machine import (
+    MS,
+    US,
+    Batches,
+    Change,
+    Device,
+    Kernel,
+    Machine,
+    Steps,
+    Thread,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.reference.gpu_machine import Steps
-
-    Start = Callable[[Machine, int, int], None]
-    Step = Callable[[Thread, int], Steps]
+Start = Callable[[Machine, int, int], None]
+Step = Callable[[Thread, int], Steps]
 
 NUM_STEPS = 14
 START_NS = 20.0 * MS

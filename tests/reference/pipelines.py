@@ -13,13 +13,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from statistics import pstdev
-from typing import TYPE_CHECKING
 
 from tests.reference.nsight_export import export_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
 _LABEL = re.compile(r"(send dst|recv src)=(\d+) .*")

@@ -6,8 +6,9 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import astuple
@@ -20,12 +21,7 @@ from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
 from traceprof import intervals
 from traceprof.reports import comparison_sections
 from traceprof.reports.time_text import headline_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.run.rank import Rank
+from traceprof.run.rank import Rank
 
 KERNEL, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET"))
 PROGRAMS = ("training", "ddp", "host-sync", "exposed-copy", "data-loading")

@@ -9,16 +9,17 @@ import random
 import sqlite3
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import count, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
+from typing_extensions import Self, Unpack
 
 from sample_traces.simulator import nsight_writer
-from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.nsight_writer import Column, NsightWriter, Scalar
 from traceprof import labels
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
@@ -27,14 +28,7 @@ from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from typing_extensions import Self, Unpack
-
-    from sample_traces.simulator.nsight_writer import Column, Scalar
-
-    Row = dict[str, Scalar]
+Row = dict[str, Scalar]
 
 _COPY_KINDS = {
     "HtoD": 1, "DtoH": 2, "DtoD": 8, "HtoH": 9, "PtoP": 10, "unified HtoD": 11, "unified DtoH": 12,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,10 @@ from sample_traces.simulator.scenarios import idle as planted
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.traces import closed_analysis
 from traceprof.analysis import Analysis
-from traceprof.comparison.mean_change import mean_change
+from traceprof.comparison.mean_change import Interval, MeanChange, mean_change
+from traceprof.intervals import Float64
 
-if TYPE_CHECKING:
-    from traceprof.comparison.mean_change import Interval, MeanChange
-    from traceprof.intervals import Float64
-
-    Noise = Callable[[np.random.Generator, int], Float64]
+Noise = Callable[[np.random.Generator, int], Float64]
 
 
 def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 import pytest
@@ -24,8 +24,7 @@ from tests.support.commands import ended, output_of
 from tests.support.programs.known_answers import DEVICE, STEPS
 from tests.support.selection import missing, once
 
-if TYPE_CHECKING:
-    Change = Callable[..., Callable[[], object]]
+Change = Callable[..., Callable[[], object]]
 
 
 def record(replace: Callable[[Any, str, Any], None]) -> list[str]:

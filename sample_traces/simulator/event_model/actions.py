@@ -7,14 +7,11 @@ call puts entries into streams: operations, records of events, and waits for eve
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)

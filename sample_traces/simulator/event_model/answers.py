@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sample_traces.simulator.event_model.actions import (
+    CallRecord,
     CommunicationWork,
     CopyWork,
     KernelWork,
     Stream,
 )
+from sample_traces.simulator.event_model.engine import RangeRecord, Result
+from sample_traces.simulator.event_model.gpu import Operation
 from traceprof import labels
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sample_traces.simulator.event_model.actions import CallRecord
-    from sample_traces.simulator.event_model.engine import RangeRecord, Result
-    from sample_traces.simulator.event_model.gpu import Operation
-
-    Interval = tuple[int, int]
-    Place = tuple[int, int]
+Interval = tuple[int, int]
+Place = tuple[int, int]
 
 _TO_HOST, _PEER_TO_PEER = 2, 10  # copyKind
 _DIRECTIONS = {1: "h2d", _TO_HOST: "d2h"}
@@ -235,7 +232,7 @@ def _is_independent(one: Operation, other: Operation) -> bool:
 
 def communication(operation: Operation) -> CommunicationWork:
     """Return the work of a communication kernel."""
-    assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (for the type checker)
+    assert isinstance(operation.work, CommunicationWork)
     return operation.work
 
 
@@ -260,7 +257,7 @@ def overlap_slowdown(operations: Sequence[Operation], num_passes: int) -> dict[s
     alone, overlapped = defaultdict(list), defaultdict(list)
     overlapped_ns = 0
     for operation in sorted(kernels, key=lambda operation: operation.start_ns):
-        assert isinstance(operation.work, KernelWork)  # noqa: S101  (for the type checker)
+        assert isinstance(operation.work, KernelWork)
         kernel = operation.work.kernel
         per_pass, others = divmod(total[kernel], num_passes)
         place = kernel, counts[kernel] % max(per_pass, 1)

@@ -21,12 +21,15 @@ records of events take no room in the launch queue.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sample_traces.simulator.event_model.actions import (
+    Action,
     Arrive,
     Await,
     Busy,
@@ -36,11 +39,13 @@ from sample_traces.simulator.event_model.actions import (
     CommunicationWork,
     Event,
     HostRecord,
+    Leaving,
     Mark,
     MarkRecord,
     Pop,
     Push,
     Record,
+    Rendezvous,
     Sleep,
     Start,
     Stream,
@@ -49,13 +54,6 @@ from sample_traces.simulator.event_model.actions import (
 )
 from sample_traces.simulator.event_model.gpu import Gpus, Latencies, Operation
 from sample_traces.simulator.machine import PURPOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import Action, Leaving, Rendezvous
 
 QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
 _NO_SLOWDOWN = Fraction(1)
@@ -203,7 +201,7 @@ class Simulation:
                 state.open_ranges.append(range_)
                 self._result.ranges.append(range_)
             else:
-                assert isinstance(action, Pop)  # noqa: S101  (there is no other action)
+                assert isinstance(action, Pop)
                 range_ = state.open_ranges.pop()
                 range_.end_ns = now
             cost = 0 if range_.action.domain == PURPOSE else self._range_cost_ns

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
 
 from sample_traces.simulator.event_model.actions import (
+    CallRecord,
+    Clock,
     CommunicationWork,
     CopyWork,
+    Entry,
+    Event,
     KernelWork,
     Record,
+    Stream,
     Wait,
+    Work,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from sample_traces.simulator.event_model.actions import (
-        CallRecord,
-        Clock,
-        Entry,
-        Event,
-        Stream,
-        Work,
-    )
 
 _ALONE = Fraction(1)
 
@@ -174,7 +168,7 @@ class Gpus:
                 state.input_ns = max(state.input_ns, done)
                 state.free_ns = max(state.free_ns, done + self._latencies.event)
             else:
-                assert isinstance(entry, Operation)  # noqa: S101  (works are wrapped when put)
+                assert isinstance(entry, Operation)
                 start = max(ready, state.free_ns)
                 if start > now:
                     self._clock.at(start, partial(self._advance, stream))
@@ -296,5 +290,5 @@ class Gpus:
 
 def _transfer_ns(operation: Operation) -> int:
     """Return the duration of a NCCL operation after all members have arrived."""
-    assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (only these arrive)
+    assert isinstance(operation.work, CommunicationWork)
     return operation.work.transfer_ns

@@ -7,8 +7,9 @@ Times and durations are in ns.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sample_traces.simulator.event_model.actions import (
     CommunicationWork,
@@ -16,16 +17,10 @@ from sample_traces.simulator.event_model.actions import (
     KernelWork,
     MemsetWork,
 )
-from sample_traces.simulator.event_model.answers import class_of, covered, union
-from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.event_model.answers import Interval, Ranks, class_of, covered, union
+from sample_traces.simulator.event_model.gpu import Latencies, Operation
+from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import A100, PURPOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from sample_traces.simulator.event_model.answers import Interval, Ranks
-    from sample_traces.simulator.event_model.gpu import Operation
-    from sample_traces.simulator.kernels import Kernel
 
 IDLE_CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",

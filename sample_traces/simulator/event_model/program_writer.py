@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import records
 from sample_traces.simulator.event_model.actions import (
+    Action,
     Arrive,
     Await,
     Busy,
     Call,
     CommunicationWork,
+    Communicator,
     CopyWork,
+    Entry,
     Event,
     KernelWork,
+    Leaving,
     Mark,
     MemsetWork,
     Pop,
     Push,
     Record,
+    Rendezvous,
     Sleep,
     Start,
     Stream,
     Wait,
 )
+from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import (
     DEFAULT_DOMAIN,
     NCCL_DOMAIN,
@@ -39,21 +47,6 @@ from sample_traces.simulator.machine import (
 )
 from traceprof import labels
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import (
-        Action,
-        Communicator,
-        Entry,
-        Leaving,
-        Rendezvous,
-    )
-    from sample_traces.simulator.kernels import Kernel
 
 _COPY_LATENCY_NS = 1_400
 _MEMSET_BYTES_PER_NS = 1_000

@@ -6,12 +6,14 @@ import json
 import struct
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from sample_traces.simulator import nsight_writer, rows
 from sample_traces.simulator.event_model.actions import (
+    CallRecord,
     CommunicationWork,
     CopyWork,
     Event,
@@ -21,8 +23,11 @@ from sample_traces.simulator.event_model.actions import (
     Record,
     Sleep,
     Stream,
+    Thread,
     Wait,
 )
+from sample_traces.simulator.event_model.engine import RangeRecord, Result
+from sample_traces.simulator.event_model.gpu import Operation
 from sample_traces.simulator.machine import (
     LEAD_NS,
     LOADING,
@@ -33,22 +38,15 @@ from sample_traces.simulator.machine import (
     NCCL_DOMAIN,
     OS_CALL,
     PROFILER,
+    Machine,
     Process,
     write_machine,
     write_session,
 )
+from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof.trace.nsight import schema
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sample_traces.simulator.event_model.actions import CallRecord, Thread
-    from sample_traces.simulator.event_model.engine import RangeRecord, Result
-    from sample_traces.simulator.event_model.gpu import Operation
-    from sample_traces.simulator.machine import Machine
-    from sample_traces.simulator.nsight_writer import NsightWriter
-
-    Add = Callable[[str, dict[str, Any]], None]
+Add = Callable[[str, dict[str, Any]], None]
 
 _SAMPLED_EVERY_NS = 1_000_000
 _PYTHON = "/usr/bin/python3.11"
@@ -145,7 +143,7 @@ class HostTables:
                 action = records[record].action
                 if isinstance(action, Sleep):
                     continue
-                assert action.function is not None  # noqa: S101  (only such are recorded)
+                assert action.function is not None
                 chain = (action.function, *chain)
             elif call >= 0 and time < calls[call].end_ns:
                 chain = (_DRIVER, *chain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -21,12 +21,8 @@ from sample_traces.simulator.scenarios import (
     stages,
     training,
 )
+from sample_traces.simulator.scenarios.setup import Scenario
 from sample_traces.simulator.truth import write_truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sample_traces.simulator.scenarios.setup import Scenario
 
 SCHEMA_VERSIONS = tuple(PRODUCTS)
 """Versions of exports that can be written, oldest first."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import CopyWork, Stream
+from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, Host, Rates
-from sample_traces.simulator.machine import A100, RTX_3090
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from sample_traces.simulator.machine import A100, RTX_3090, Board
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 from sample_traces.simulator.scenarios.training import (
     WORLD,
     exposed_copies,
@@ -18,15 +21,6 @@ from sample_traces.simulator.scenarios.training import (
     programs,
     reduce_beside,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.machine import Board
-    from sample_traces.simulator.scenarios.setup import Finding
 
 _MIB = 1 << 20
 

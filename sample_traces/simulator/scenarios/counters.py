@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from sample_traces.simulator import kernels, nsight_writer
 from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.actions import CommunicationWork, CopyWork
-from sample_traces.simulator.event_model.program_writer import COPY, Rates
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.gpu import Operation
+from sample_traces.simulator.event_model.program_writer import COPY, Host, Rates
+from sample_traces.simulator.nsight_writer import NsightWriter
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 from sample_traces.simulator.scenarios.training import optimize, programs, reduce_beside
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.event_model.gpu import Operation
-    from sample_traces.simulator.event_model.program_writer import Host
-    from sample_traces.simulator.nsight_writer import NsightWriter
-    from sample_traces.simulator.scenarios.setup import Finding
 
 # Bytes per ns in one direction of the simulated A100 (DOMAIN 1.1 and 1.2).
 NVLINK_PEAK = 300.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import answers, lost_time
 from sample_traces.simulator.event_model.actions import (
+    Action,
     Arrive,
     Await,
     Call,
@@ -17,8 +21,10 @@ from sample_traces.simulator.event_model.actions import (
     Rendezvous,
 )
 from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.engine import Result
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import NCCL, Host
+from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import (
     HOST_TABLES,
     LOADING,
@@ -28,21 +34,11 @@ from sample_traces.simulator.machine import (
     PURPOSE,
     TRACEPROF_DOMAIN,
 )
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding, idle
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding, idle
 from sample_traces.simulator.scenarios.training import WORLD, optimize, programs, reduce_beside
 from traceprof.trace.nsight import schema
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import Action
-    from sample_traces.simulator.event_model.engine import Result
-    from sample_traces.simulator.kernels import Kernel
-    from sample_traces.simulator.scenarios.setup import Finding
-
-    Stalls = dict[int, int]  # ns, by the number of the launch in its program
+Stalls = dict[int, int]  # ns, by the number of the launch in its program
 
 _US = 1_000
 _MS = 1_000_000

@@ -7,29 +7,23 @@ that gap; the rest is lateness.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
 
 from sample_traces.simulator import kernels
-from sample_traces.simulator.event_model.actions import Communicator, KernelWork, Stream
+from sample_traces.simulator.event_model.actions import Communicator, Event, KernelWork, Stream
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.engine import Result
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 from traceprof.ranks.pipelines import ORDERS, Pass
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sample_traces.simulator.event_model.actions import Event
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.event_model.engine import Result
-    from sample_traces.simulator.kernels import Kernel
-    from sample_traces.simulator.scenarios.setup import Finding
-
-    Interval = tuple[int, int]
+Interval = tuple[int, int]
 
 _BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
 _OPTIMIZER = kernels.ADAM

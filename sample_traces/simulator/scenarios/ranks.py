@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.actions import Communicator, Stream
-from sample_traces.simulator.event_model.answers import class_of
+from sample_traces.simulator.event_model.answers import Ranks, class_of
 from sample_traces.simulator.event_model.program_writer import (
     COMPUTE,
     COPY,
@@ -19,19 +22,11 @@ from sample_traces.simulator.event_model.program_writer import (
     Host,
     Rates,
 )
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.kernels import Kernel
-    from sample_traces.simulator.scenarios.setup import Finding
-
-    Factor = Callable[[int, int, int], float]
-    """By what the work of a rank, step and layer is multiplied."""
+Factor = Callable[[int, int, int], float]
+"""By what the work of a rank, step and layer is multiplied."""
 
 NODES, RANKS_PER_NODE, STEPS = 4, 2, 30
 NUM_RANKS = NODES * RANKS_PER_NODE

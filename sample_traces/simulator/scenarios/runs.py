@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from sample_traces.simulator.event_model.actions import CommunicationWork, Rendezvous, Thread
+from sample_traces.simulator.event_model.actions import (
+    CommunicationWork,
+    Communicator,
+    Leaving,
+    Rendezvous,
+    Thread,
+)
 from sample_traces.simulator.event_model.engine import (
     MEDIAN_EARLY_NS,
     Capture,
     Node,
+    Result,
     Simulation,
     seen,
 )
 from sample_traces.simulator.event_model.program_writer import US, CpuProgram
 from sample_traces.simulator.event_model.records import Records
-from sample_traces.simulator.machine import A100, SESSION_START_NS, Machine
+from sample_traces.simulator.machine import A100, SESSION_START_NS, Board, Machine
 from sample_traces.simulator.nsight_writer import NsightWriter
 from sample_traces.simulator.scenarios.ranks import (
     NCCL_RATES,
@@ -33,14 +42,6 @@ from sample_traces.simulator.scenarios.ranks import (
 )
 from sample_traces.simulator.truth import write_truth
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from sample_traces.simulator.event_model.actions import Communicator, Leaving
-    from sample_traces.simulator.event_model.engine import Result
-    from sample_traces.simulator.machine import Board
 
 _MS = 1_000_000
 _STEPS, _BUCKETS = 60, 3

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from sample_traces.simulator.event_model import lost_time
-from sample_traces.simulator.event_model.actions import Call, Thread
-from sample_traces.simulator.event_model.engine import QUEUE_LIMIT, Simulation
+from sample_traces.simulator.event_model.actions import Action, Call, Thread
+from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.engine import QUEUE_LIMIT, Result, Simulation
 from sample_traces.simulator.event_model.gpu import Latencies
+from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.machine import A100, TORCH_THREADS, Board
+from sample_traces.simulator.nsight_writer import NsightWriter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import Action
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.event_model.engine import Result
-    from sample_traces.simulator.event_model.program_writer import Host
-    from sample_traces.simulator.nsight_writer import NsightWriter
-
-    Finding = dict[str, Any]
+Finding = dict[str, Any]
 
 _LATENCIES = Latencies()
 _START_NS = 1_500_000_000

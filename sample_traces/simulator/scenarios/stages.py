@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import answers
-from sample_traces.simulator.event_model.actions import Communicator, Stream
+from sample_traces.simulator.event_model.actions import Communicator, Event, Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, Host
 from sample_traces.simulator.machine import HOST_TABLES
 from sample_traces.simulator.scenarios.setup import Scenario, Setup
 from sample_traces.simulator.scenarios.training import of_each_rank, optimize, programs
 from traceprof.ranks.pipelines import Pass, one_forward_one_backward
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import Event
 
 NUM_STAGES, NUM_MICRO_BATCHES, NUM_STEPS = 4, 4, 4
 SENDS, RECEIVES = 24, 25  # stream ids

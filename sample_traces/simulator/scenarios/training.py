@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model import answers, lost_time
-from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.actions import Communicator, Event
+from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.program_writer import COPY, SIDE, Host, Rates
 from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import A100_PCIE, HOST_TABLES
-from sample_traces.simulator.scenarios.setup import Scenario, Setup, finding
+from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-
-    from sample_traces.simulator.event_model.actions import Event
-    from sample_traces.simulator.event_model.answers import Ranks
-    from sample_traces.simulator.scenarios.setup import Finding
 
 WORLD = Communicator(0x5EED_0000_0000_0001, "0", (0, 1))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tests.reference.gpu_machine import Thread
+from tests.reference.gpu_machine import Steps, Thread
 from tests.reference.gpu_programs import (
     ATTENTION,
     COMPUTE,
@@ -27,9 +26,6 @@ from traceprof.replay.assumptions import run_change
 from traceprof.replay.assumptions.assumption import combined, parse
 from traceprof.replay.assumptions.run_change import _Buckets, opened_buckets
 from traceprof.replay.assumptions.table import ASSUMPTIONS, Entry, markdown
-
-if TYPE_CHECKING:
-    from tests.reference.gpu_machine import Steps
 
 PAGE = Path(__file__).parents[3] / "docs" / "whatif.md"
 

@@ -13,16 +13,14 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import instrument
 from instrument.core import calls
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 class Counts:

@@ -10,18 +10,16 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 STEPS, WIDTH, MIB = 6, 256, 1 << 20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -8,16 +8,14 @@ import logging
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def take_away(name: str) -> Callable[[], None] | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,10 +24,6 @@ from torch.distributed.device_mesh import init_device_mesh
 import instrument
 from instrument.core import calls
 from tests.support.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIZE = 3
 HELD_ISEND, HELD_IRECV, HELD_ALL_REDUCE = dist.isend, dist.irecv, partial(dist.all_reduce)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,11 +23,7 @@ import instrument
 from instrument.core import completion
 from tests.support.recording import record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Wrap = Callable[[torch.nn.Module], torch.nn.Module]
+Wrap = Callable[[torch.nn.Module], torch.nn.Module]
 
 SIZE = 3
 STEPS = 5
