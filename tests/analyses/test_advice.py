@@ -288,6 +288,24 @@ def test_nothing_is_advised_that_happened_once(
     assert not any(line.startswith("Look at step") for line in unknown.advice)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("id_", ["unfused-kernels", "gpu-idle"])
+def test_programs_that_are_compiled(id_: str, compiled: bool, tmp_path: Path) -> None:
+    """Chains of kernels that run long, or of short ones whose launches take long."""
+    trace, name = TraceBuilder(), "triton_poi_fused_add_0" if compiled else "gemm_f16f16"
+    for number in range(20):
+        at = 2 * MS * number
+        trace.kernel(at + 20 * US, at + 60 * US, name, launch=(at, at + 19 * US))
+        if id_ == "unfused-kernels":
+            chains(trace, at + 70 * US)
+        trace.api("cudaEventQuery_v3020", at + 1_000 * US, at + 2_000 * US - US)
+    lines = finding(trace.nvtx("aten::mm", 0, 1).write(tmp_path), id_).advice
+    assert any("TORCH_LOGS=graph_breaks" in line for line in lines) == compiled
+    assert (
+        any(line.startswith(("torch.compile(model)", "Launch fewer")) for line in lines) != compiled
+    )
+
+
 @pytest.mark.parametrize(
     ("kernel", "num", "said"),
     [

@@ -263,16 +263,18 @@ MADE_FOR_TESTS = (
     "Otherwise use cudaMallocAsync and",
     "Let the pool of memory",
     "Take the sleep out",
+    "Let torch.compile take in",
 )
 """The begins of remedies that no recording here shows.
 
 The first waits for one whose all-gathers are long: in the recordings of FSDP here, copies from host
 memory or a late rank take more. The others were seen in public ones, on T4s: a clustering, and a
 solver whose first cudaMallocAsync after each synchronization takes 1.07 ms; on an H100, a program
-that sleeps for one second beside a kernel of 0.81.
+that sleeps for one second beside a kernel of 0.81; on an MI300X, Flux and Stable Diffusion 3.5.
 """
 PROFILES = {
     "tests/gpu/recordings/models/workers.pt.trace.json.gz": "channels last",
+    "cases/gb10_graphs_one_in_ten.json.gz": "torch.compile runs",
     "cases/gb10_graphs_whole.json.gz": "graphs launch",
     "cases/low_before_high.pt.trace.json.gz": "only the GradScaler reads",
     "kineto/HolisticTraceAnalysis_nccl_parser_config_nccl_data.json.gz": "TF32 multiplies",
@@ -410,7 +412,8 @@ def test_what_speaks_against_advice_is_found() -> None:
 
 
 def test_each_fact_speaks_against_a_remedy() -> None:
-    kernels = Counter({"sm90_xmma_fprop_nhwc_tf32": 9, "flash_fwd_kernel": 9, "AdamFunctor<1>": 9})
+    names = "sm90_xmma_fprop_nhwc_tf32", "flash_fwd_kernel", "AdamFunctor<1>", "triton_poi_fused_0"
+    kernels = Counter(dict.fromkeys(names, 9))
     rows = Rows(kernels, 9, 1, 1, 1, Counter({1: 1}), Counter(), Counter())
     ranges = ["_MultiProcessingDataLoaderIter.__next__", "execute_context_0(0)_generation_1(1)"]
     others = rows._replace(

@@ -231,6 +231,8 @@ def no_remedies(rows: Rows) -> "dict[str, re.Pattern[str]]":
         )
     if not any(map(_REDUCES.search, (*rows.kernels, *rows.labels))):
         found["nothing is reduced"] = r"\bDDP|DistributedDataParallel|bucket_cap_mb|no_sync"
+    if any(name.startswith("triton_poi_fused") for name in rows.kernels):
+        found["torch.compile runs"] = r"torch\.compile(\(model\)| fuses)"
     for kind, pattern in OF_WHAT_RECURS.items():
         per_step = rows.in_step.get(kind, Counter())
         if len(rows.in_step.get("steps", ())) >= 3 and any(

@@ -15,6 +15,10 @@ DIRECTIVES = (
     "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
     " OpenMP: nowait with depend"
 )
+GRAPH_BREAKS = (
+    "Let torch.compile take in the kernels that it leaves out: TORCH_LOGS=graph_breaks (PyTorch"
+    " 2.1) names what breaks its graphs"
+)
 DATA_REGION = (
     "Keep the data on the GPU, in one data region around the loop (OpenACC enter data and present,"
     " OpenMP target enter data), as contiguous arrays: most kernels come with an allocation or a"

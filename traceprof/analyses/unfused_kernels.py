@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.kernels.kernel_table import named_signatures
-from traceprof.analyses.remedies import GRAPHS
+from traceprof.analyses.remedies import GRAPH_BREAKS, GRAPHS
 from traceprof.analyses.results import CostResult
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
@@ -362,7 +362,7 @@ ATTENTION = (
     " attn_implementation='sdpa'), which uses FlashAttention for FP16 and BF16;"
     " jax.nn.dot_product_attention(..., implementation='cudnn')"
 )
-ALL_ADVICE = (ATTENTION, OPTIMIZER, _COMPILE, GRAPHS, LAYOUT)
+ALL_ADVICE = (ATTENTION, OPTIMIZER, _COMPILE, GRAPH_BREAKS, GRAPHS, LAYOUT)
 
 
 def advice(
@@ -370,6 +370,7 @@ def advice(
     has_chains: bool,
     by_attention: float,
     is_launch_bound: bool,
+    is_compiled: bool,
     by_optimizer: float,
     by_layout: float,
 ) -> tuple[str, ...]:
@@ -379,18 +380,22 @@ def advice(
         has_chains: whether chains of a PyTorch program are not fused.
         by_attention: the share of attention, by what could be saved.
         is_launch_bound: whether launching takes longer than running.
+        is_compiled: whether torch.compile made other kernels of the program.
         by_optimizer: the share of chains of an optimizer that is not fused, by what could be saved.
         by_layout: the share of changes of layout, by time.
     """
     attention = (ATTENTION,) if by_attention >= _MIN_SHARE else ()
     if not has_chains:
         return attention
-    rest = _of_chains(is_launch_bound, by_optimizer, by_layout)
+    rest = _of_chains(is_launch_bound, is_compiled, by_optimizer, by_layout)
     return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
 
 
-def _of_chains(is_launch_bound: bool, by_optimizer: float, by_layout: float) -> tuple[str, ...]:
-    others: tuple[str, ...] = (GRAPHS,) if is_launch_bound else (_COMPILE,)
+def _of_chains(
+    is_launch_bound: bool, is_compiled: bool, by_optimizer: float, by_layout: float
+) -> tuple[str, ...]:
+    compiles = GRAPH_BREAKS if is_compiled else _COMPILE
+    others: tuple[str, ...] = (GRAPHS,) if is_launch_bound else (compiles,)
     layout: tuple[str, ...] = (LAYOUT,) if by_layout >= _MIN_SHARE else ()
     if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
         others, layout = (LAYOUT, *others), ()
@@ -454,6 +459,7 @@ class UnfusedKernelsResult(CostResult, frozen=True):
     saved_by_optimizer_ns: int  # the part of it that is an optimizer's
     most_ns: int  # what the mean steady step would gain at most, or all without steps
     has_fused_optimizer: bool  # whether its optimizer is fused already
+    is_compiled: bool  # whether torch.compile made other kernels
     is_launch_bound: bool  # whether launching most of the chains takes longer than running them
 
 
@@ -520,6 +526,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         only_step=only_step(rank, window, cover(spared)),
         is_pytorch=rank.program.is_pytorch,
         has_fused_optimizer=rank.program.has_fused_optimizer,
+        is_compiled=rank.program.is_compiled,
         is_launch_bound=_idle_within(rank, chains, MAX_BETWEEN_MARKERS_NS) > kernel_ns,
         evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, chains, name, names))[
             : f.MAX_EVIDENCE
@@ -557,6 +564,7 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
             has_chains=result.is_pytorch and metrics.num_chains > 0,
             by_attention=by_attention,
             is_launch_bound=result.is_launch_bound,
+            is_compiled=result.is_compiled,
             by_optimizer=0.0 if result.has_fused_optimizer else by_optimizer,
             by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
         ),

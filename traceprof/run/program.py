@@ -43,6 +43,7 @@ _OF_DIRECTIVES = lazy(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+
 _DALI = lazy(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
 # PyTorch's fused=True, and apex; foreach=True has functors of other names.
 _FUSED_OPTIMIZER = lazy(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b|\bAdamFunctor\b")
+_COMPILED = lazy(r"triton_(?:poi|red|per|tem)_fused")
 _PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
@@ -58,6 +59,7 @@ class Program(Record, frozen=True):
     evidence: tuple[str, ...] = ()  # the evidence in prose, such as `kernel at::native::copy`
     uses_directives: bool = False  # whether it uses OpenACC or OpenMP, by a kernel's name
     has_fused_optimizer: bool = False  # whether one is in use, by a kernel's name
+    is_compiled: bool = False  # whether torch.compile made some of its kernels
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:
@@ -69,8 +71,15 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
     uses_dali = any(map(_DALI.match, (*names, *trace.thread_names.values())))
     uses_directives = any(map(_OF_DIRECTIVES.search, names))
     is_fused = any(map(_FUSED_OPTIMIZER.search, names))
+    is_compiled = any(map(_COMPILED.match, names))
     return Program(
-        torch is not None, uses_mpi, uses_dali, tuple(evidence), uses_directives, is_fused
+        torch is not None,
+        uses_mpi,
+        uses_dali,
+        tuple(evidence),
+        uses_directives,
+        is_fused,
+        is_compiled,
     )
 
 

@@ -10,6 +10,7 @@ from traceprof.analyses.remedies import (
     CUDA_GRAPH,
     DATA_REGION,
     DIRECTIVES,
+    GRAPH_BREAKS,
     GRAPHS,
     LOAD_CHEAPER,
     PIN,
@@ -109,14 +110,12 @@ _DALI = (
         " or store preprocessed samples on local disks"
     ),
 )
+_FUSE = (
+    "Launch fewer, larger kernels: torch.compile fuses them, and a larger batch gives each more to"
+    " do"
+)
 _PYTORCH: Advice = {
-    IdleCause.LAUNCH_BOUND: (
-        GRAPHS,
-        (
-            "Launch fewer, larger kernels: torch.compile fuses them, and a larger batch gives each"
-            " more to do"
-        ),
-    ),
+    IdleCause.LAUNCH_BOUND: (GRAPHS, _FUSE),
     IdleCause.SYNC: (TAKE_OUT, READ_LATE),
     IdleCause.DATA_LOADING: (_LET_LOAD, PIN, LOAD_CHEAPER),
     IdleCause.WAITING: (
@@ -308,7 +307,7 @@ def advice(
     if calls.is_uncached:  # a graph of kernels cannot hold allocations between them
         causes.sort(key=lambda cause: cause is not IdleCause.ALLOCATION)
     lines = looks + [
-        line
+        GRAPH_BREAKS if line == _FUSE and program.is_compiled else line
         for cause in causes
         for line in (
             _of_cache(calls, recurs=facts.num_steps > 1)
@@ -394,6 +393,7 @@ def page_advice() -> str:
         setup += [DIRECTIVES, DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
         if cause in {IdleCause.WAITING, IdleCause.HOST_CODE}:
             setup.append(_ONCE.format("in the longest gap", _MAY_BE[cause]))
+        torch += [GRAPH_BREAKS] if cause is IdleCause.LAUNCH_BOUND else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
