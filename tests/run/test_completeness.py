@@ -302,6 +302,24 @@ def _replays(path: Path, taken: Callable[[int], int]) -> Path:
     return builder.write(path)
 
 
+@pytest.mark.parametrize("short", [21, 12])
+def test_the_graph_of_a_last_layer_is_another(short: int, tmp_path: Path) -> None:
+    """Three passes: a graph of one kernel, then 22 of 10 kernels, one of which has 7 of them.
+
+    That of the last layer is another graph, one in the middle lost kernels.
+    """
+    builder = TraceBuilder()
+    for replay in range(3 * 23):
+        start, layer = 20_000 * replay, replay % 23 - 1
+        for number in [20] if layer < 0 else range(7 if layer == short else 10):
+            begin = start + 5_000 + 1_000 * number
+            name = f"kernel_{number}"
+            builder.kernel(begin, begin + 1_000, name, launch=False, correlation=1000 + replay)
+        builder.api("cudaGraphLaunch", start, start + 1_000, correlation=1000 + replay)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        assert bool(rank.completeness.losses.num_lost) == (short == 12)
+
+
 def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) -> None:
     path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}))
     with ranks_of(path) as (rank,):

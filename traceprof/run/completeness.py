@@ -646,6 +646,10 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
     content = np.zeros(len(count), np.int64)
     np.add.at(content, replay, number[kind])
     expected = count.copy()
+    # A graph that others follow than follow the usual one is another graph, such as a last layer's.
+    order = np.argsort(thread, kind="stable")
+    follows, is_same = np.full(len(count), -1, np.int64), np.diff(thread[order]) == 0
+    follows[order[:-1][is_same]] = first_signature[order[1:][is_same]]
     for like in groups(thread, first_signature):
         _, one, which, times = np.unique(
             content[like], return_index=True, return_inverse=True, return_counts=True
@@ -654,6 +658,8 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
         usual = int(like[one[common]])
         is_rare = times <= _MAX_RARE * times[common]
         rare = like[is_rare[which] & (count[like] < count[usual])]
+        after, times_after = np.unique(follows[like[which == common]], return_counts=True)
+        rare = rare[follows[rare] == after[np.argmax(times_after)]]
         if times[common] < _MIN_REPLAYS or 2 * times[common] < len(like) or not len(rare):
             continue
         in_usual = np.bincount(kind[replay == usual], minlength=len(kinds))
