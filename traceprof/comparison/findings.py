@@ -73,10 +73,7 @@ def findings(
 
 
 def may_hide(capture: Document, id_: str, ranks: frozenset[int | None] | None = None) -> bool:
-    """Return whether a recording without a finding may hide it.
-
-    `ranks`: where the finding would be; None for any.
-    """
+    """Return whether a recording without a finding may hide it on some `ranks`; None for any."""
     return bool(capture.lost_reports) or any(
         gap.id == id_ and (ranks is None or gap.rank is None or gap.rank in ranks or None in ranks)
         for gap in capture.not_applicable

@@ -128,10 +128,7 @@ class KernelComparison(NamedTuple):
 def kernels(
     before: Sequence[Document], after: Sequence[Document], change_of_compute_ns: int
 ) -> KernelComparison:
-    """Match the compute kernels of two sides.
-
-    `change_of_compute_ns`: the change of compute in the mean step.
-    """
+    """Match the compute kernels of two sides; given is the change of compute in the mean step."""
     uses = [uses_of(side, _rows) for side in (before, after)]
     pairs: list[_Pair] = [("name", *both) for both in _shared(*uses)]
     grouped = [_by_canonical_name(side.values()) for side in uses]

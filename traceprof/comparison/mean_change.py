@@ -47,10 +47,7 @@ def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | N
 
 
 def t_probability(t: float, freedom: int) -> float:
-    """Cumulative probability of Student's t (Abramowitz, Stegun 26.7.3).
-
-    `freedom`: degrees of freedom, at least 1.
-    """
+    """Cumulative probability of Student's t (Abramowitz, Stegun 26.7.3); `freedom`: at least 1."""
     angle = math.atan(t / math.sqrt(freedom))
     square = math.cos(angle) ** 2
     term, total = 1.0, 0.0
@@ -66,10 +63,7 @@ def t_probability(t: float, freedom: int) -> float:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t, by bisection.
-
-    `probability`: above a half; `freedom`: degrees of freedom, at least 1.
-    """
+    """Quantile of Student's t, by bisection, of a `probability` above a half."""
     low, high = 0.0, _MAX_T
     for _ in range(200):
         middle = (low + high) / 2
@@ -81,10 +75,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def p_value(change: float, errors: Sequence[tuple[float, int]]) -> float:
-    """Return the p-value of a difference of two means (Welch).
-
-    `errors`: the standard error of each mean, and its degrees of freedom.
-    """
+    """Return the p-value of a difference of two means by their errors and freedoms (Welch)."""
     variance = sum(error**2 for error, _ in errors)
     if not variance:
         return 1.0 if not change else 0.0
@@ -107,10 +98,7 @@ def adjusted(probabilities: Sequence[float]) -> list[float]:
 
 
 def mann_whitney(before: Float64, after: Float64) -> float:
-    """Return the p-value of the Mann-Whitney test (1947).
-
-    Uses the normal distribution, with a correction for ties.
-    """
+    """Return the p-value of the Mann-Whitney test (1947), normal with a correction for ties."""
     both = np.concatenate((before, after))
     _, of, counts = np.unique(both, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[of]
@@ -176,11 +164,8 @@ def mean_change(
     not count as noise; where neighbouring blocks are correlated, the variance is widened by
     (1 + r) / (1 - r).
 
-    Args:
-        before: float64[n], in order of time.
-        after: float64[m].
-        lengths: float64[n] and float64[m], how long the same steps are: they tell the kinds.
-        is_share: whether values are hundredths of the mean before: none falls by more than 100.
+    `before`, `after`: in order of time. `lengths`: of the same steps; they tell the kinds.
+    `is_share`: values are hundredths of the mean before, so that none falls by more than 100.
     """
     sides = (before, after)
     change = float(after.mean() - before.mean())
@@ -225,10 +210,7 @@ def _welch(before: Mean, after: Mean, *, level: float) -> Interval:
 
 
 def block_length(lengths: Float64) -> int:
-    """Return the number of neighbouring steps in a block.
-
-    `lengths`: float64[n], step lengths in order of time.
-    """
+    """Return the number of neighbouring steps in a block; `lengths`: in order of time."""
     num = len(lengths)
     if num < _MIN_BLOCKED_STEPS:
         return 1
@@ -259,11 +241,8 @@ def mean_of_blocks(values: Float64, block: int) -> Mean:
 def steps_to_find(values: Float64, share: float) -> int:
     """Return the steps per side that show a change of the mean in 9 of 10, at 5 % false alarms.
 
-    26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2: 95 of 100 if the noise were known.
-
-    Args:
-        values: float64[n], the lengths of steps in order of time, n at least `MIN_STEPS`.
-        share: the change, 0.01 is 1 %.
+    26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2: 95 of 100 if the noise were known. `values`:
+    float64[n], lengths of steps in order of time, n at least `MIN_STEPS`. `share`: 0.01 is 1 %.
     """
     mean = mean_of_blocks(values, block_length(values))
     square = mean.variance * len(values) / mean.value**2
@@ -334,9 +313,8 @@ def usual_change(lengths: tuple[Float64, Float64]) -> UsualChange | None:
     """Return the change of the usual step; None if there are too few steps.
 
     The variance of a median is taken from the order statistics around it (McKean and Schrader,
-    1984), wider where neighbouring steps are alike, as that of the mean.
-
-    `lengths`: float64[n] and float64[m], of the steps in order of time.
+    1984), wider where neighbouring steps are alike, as that of the mean. `lengths`: of the steps in
+    order of time.
     """
     usual = [side[commonest(side)] for side in lengths]
     if min(map(len, usual)) < MIN_STEPS or min(side.min() for side in usual) <= 0:

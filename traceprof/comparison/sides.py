@@ -109,18 +109,12 @@ def loaded(
 
 
 def stored(path: str | os.PathLike[str], name: str) -> Document:
-    """Return the analysis of a run of a store.
-
-    A `TraceprofError` if there is no such run, or another version wrote it.
-    """
+    """Return a run of a store; a `TraceprofError` if it is not there or of another version."""
     return read_document(load_json(path, name), f"{os.fspath(path)}#{name}")
 
 
 def stored_with(path: str | os.PathLike[str], labels: Mapping[str, str]) -> list[Document]:
-    """Return the analyses of all runs of a store that have some labels, each recording once.
-
-    A `TraceprofError` if there is no such store or run, or another version wrote one.
-    """
+    """Return all runs of a store with some labels, each recording once, or a `TraceprofError`."""
     chosen: list[Document] = []
     for run in stored_runs(path):
         if labels.items() <= run.labels.items():
@@ -181,10 +175,7 @@ def check_allowed(names: Collection[str]) -> None:
 def comparable(
     before: Sequence[Document], after: Sequence[Document], allowed: Collection[str] = ()
 ) -> Comparable:
-    """Check whether the sides are comparable, and why not.
-
-    `allowed`: kinds of differences, from `KINDS`, that do not matter.
-    """
+    """Check whether the sides are comparable, and why not; `allowed`: kinds that do not matter."""
     reasons: list[tuple[Kind, str]] = []
     differences: list[Difference] = []
 

@@ -48,10 +48,7 @@ def meetings_of(
     *,
     are_in_order: bool = False,
 ) -> Meetings:
-    """Handovers between the stages of a pipeline.
-
-    With `are_in_order` the collectives of a group come one after the other.
-    """
+    """Handovers between a pipeline's stages; `are_in_order`: a group's collectives are in a row."""
     offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
     nothing = np.empty((0, 2), np.int64)
     transfer, inputs, outputs = [nothing[:, 0]], [nothing], [nothing]
@@ -145,17 +142,12 @@ def _collectives(
 class Walk:
     """Topological walk over passes and handovers.
 
-    It loops over passes, not over events: a pass has tens to thousands of kernels.
-
-    Attributes:
-        is_possible: whether nothing waits for itself.
+    It loops over passes, not events: a pass has tens to thousands of kernels. `is_possible` says
+    that nothing waits for itself.
     """
 
     def __init__(self, limits: Int64, meetings: Meetings) -> None:
-        """Order passes and meetings.
-
-        `limits`: int64[stages + 1], the first pass of each stage.
-        """
+        """Order passes and meetings; `limits`: int64[stages + 1], the first pass of each stage."""
         self._num_passes, self._meetings = int(limits[-1]), meetings
         num = self._num_passes + len(meetings.transfer_ns)
         is_first = np.zeros(self._num_passes, np.bool_)

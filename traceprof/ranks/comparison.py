@@ -93,9 +93,8 @@ class _Shared(Record, frozen=True):
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
     """Return the clocks, aligned by operations that all members leave together.
 
-    The machine of a run's first report is the reference. Machines that share operations with it are
-    measured against it, then those that share some with these, and so on. Operations that only
-    their order matches join a machine where no others do.
+    The machine of a run's first report is the reference of those that share operations with it, and
+    so on. Operations that only their order matches join a machine where no others do.
     """
     sure: dict[int, list[_Ends]] = defaultdict(list)
     ends: dict[int, list[_Ends]] = defaultdict(list)

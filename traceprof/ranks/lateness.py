@@ -145,10 +145,7 @@ def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int
 
 
 def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
-    """Median unhidden wait of the others for each member, int64[m, r].
-
-    A wait counts up to the lateness of the member.
-    """
+    """Median unhidden wait of the others for each member, up to its lateness, int64[m, r]."""
     members = [arrivals[member] for member in waits.group.members]
     unhidden = waits.group.times([member.unhidden_ns() for member in members])
     low, high = middle_of_others(np.minimum(waits.wait_ns, unhidden))

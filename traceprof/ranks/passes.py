@@ -40,10 +40,7 @@ _COMPILED = {kind: lazy(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
 
 
 class RankPasses(Record, frozen=True):
-    """The n passes of a rank in the order of their launch, and its m copies to other GPUs.
-
-    Times are the report's own.
-    """
+    """The n passes of a rank by launch, and its m copies to other GPUs, in the report's time."""
 
     rank: int  # the rank's number
     report: int  # index of its report
@@ -109,10 +106,7 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
 
 
 def _messages(rank: Rank) -> tuple[Int64, Int64]:
-    """When calls of sends, receives and peer copies began, ascending, and when inputs ended.
-
-    An unknown input is -1.
-    """
+    """When calls of sends, receives, peer copies began, ascending, and inputs ended; else -1."""
     if rank.device is None or rank.calls is None:
         return _NOTHING, _NOTHING
     sent = messages(rank)

@@ -219,9 +219,7 @@ def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> flo
 
     Clocks are aligned by the times at which members leave, which vary between operations. This
     error averages out over all operations by which the clock was measured, but not over those to
-    which the same member came last.
-
-    `end`: int64[m, r], on the run's clock.
+    which the same member came last. `end`: int64[m, r], on the run's clock.
     """
     machine = np.array([clocks.host_of[member.report] for member in members])
     hosts = distinct_values(machine).tolist()
@@ -391,10 +389,7 @@ class Fit(Record, frozen=True):
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
 ) -> dict[OperationKind, Transfer]:
-    """Times and rates of operations with known waits, by rank, kind and communicator.
-
-    `machines`: of each report, None if unknown.
-    """
+    """Times and rates of operations with known waits by rank, kind, communicator."""
     parts: dict[OperationKind, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
@@ -450,9 +445,8 @@ def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -
     messages count as much as large ones. The variance of the latency follows from the variance of
     times of one size and of the medians around the line (least squares: the covariance is (XᵀX)⁻¹
     Xᵀ diag(σ²) X (XᵀX)⁻¹). `shared_error_ns`, the standard error of what all times have in common,
-    is added: it is all latency. A latency that is not significant is None.
-
-    None if the sizes are too similar, the times too few, or times do not grow with size.
+    is added: it is all latency. A latency that is not significant is None, and so is the fit if the
+    sizes are too similar, the times too few, or times do not grow with size.
     """
     known = ~np.isnan(size) & (took > 0) & (size > 0)
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)

@@ -156,10 +156,7 @@ def gates_of(
 
 
 def floor_gate(below: float) -> Gate:
-    """Return the gate that no answer is below a step's least time.
-
-    `below`: distance of the lowest answer, as a share of the least time.
-    """
+    """Return the gate that no answer is `below` a step's least time, as a share of it."""
     return _gate("floor", below, MAX_BELOW_FLOOR)
 
 

@@ -120,10 +120,7 @@ class _Walk:
     """Follows the critical path from the end of a step back to its beginning."""
 
     def __init__(self, graph: RunGraph, rank_steps: RankSteps, shifts: Mapping[int, int]) -> None:
-        """Solve the graph, whose processes are kept.
-
-        `shifts`: by report, the run's clock less the report's clock, ns.
-        """
+        """Solve the graph, whose processes are kept; `shifts`: by report, to the run's clock."""
         self._graph, self._shifts = graph, shifts
         times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
         self._begin, self._end = (round(float(times[node])) for node in rank_steps.nodes[[0, -1]])

@@ -139,10 +139,7 @@ def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
 def not_replayed(
     verdict: Verdict, why: str, how: str | None, gates: tuple[Gate, ...] = ()
 ) -> Verdict:
-    """Return a verdict that says why no step was replayed, and how to change that.
-
-    `gates`: the checks of the replay, if it was made.
-    """
+    """Return a verdict that says why no step was replayed, and how to change that."""
     if verdict.headline is None or not verdict.assumed:
         return verdict
     savings = Savings(replay=Replay(0, gates, why, how))
@@ -252,10 +249,7 @@ def _saving_of(
     sets_pace: bool,
     limits_only: bool,
 ) -> Saving | None:
-    """Return the saving of a finding; if the answer is refused, its upper bound and the reason.
-
-    A finding that costs nothing on any rank by its own measure saves nothing.
-    """
+    """Return a finding's saving; if refused, its bound and why; nothing of what costs nothing."""
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)
     saving = _saving(answer)

@@ -279,11 +279,10 @@ class _Process:
             [name for name, kind in self.kind_of.items() if kind in kinds]
         )
 
-    def num_launched(self, device: int, is_launch: Mask) -> int:
-        if len(self.devices) == 1:
-            return int(np.count_nonzero(is_launch & self.has_operation))
+    def num_launched(self, device: int, *kinds: int) -> int:
+        """Number of launches of some kinds with operations on a device."""
         calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
-        return len(distinct_values(np.concatenate(calls)))
+        return int(np.count_nonzero(self.of_kinds(*kinds)[distinct_values(np.concatenate(calls))]))
 
     def missing(self) -> _Missing:
         """Launches without an operation, that should have run, in order of time."""
@@ -484,8 +483,7 @@ class _Process:
         may_be: Mask = (missing.kind >= 0) & (len(streams) > 0)
         is_cut: Mask = may_be & np.all(over | ~candidates, axis=1)
         may_be_cut: Mask = may_be & np.any(works_off & candidates, axis=1) & ~is_cut
-        is_launch = self.of_kinds(*range(4))
-        num_launched = {device: self.num_launched(device, is_launch) for device in self.devices}
+        num_launched = {device: self.num_launched(device, *range(4)) for device in self.devices}
         num_all = sum(num_launched.values()) + len(missing)
         if np.count_nonzero(~is_cut & ~may_be_cut) <= MAX_NEGLIGIBLE * num_all:
             is_cut |= may_be_cut
@@ -523,7 +521,7 @@ class _Process:
                         num_launches=num_launched[device] + int(num_lost.sum() + num_cut.sum()),
                         num_lost=len(lost_ns),
                         num_cut=int(num_cut.sum()),
-                        num_graphs=self._num_graphs(device)
+                        num_graphs=self.num_launched(device, _GRAPH)
                         + int(num_lost[1 + _GRAPH] + num_cut[1 + _GRAPH]),
                         num_lost_graphs=int(num_lost[1 + _GRAPH]) + len(counted_ns),
                         num_collectives=int(num_lost[0]),
@@ -546,11 +544,6 @@ class _Process:
         called_ns = self.start_ns[short.call]
         worst = np.argsort(-short.share, kind="stable")[: ceil(short.share.sum())]
         return short, [stream.around(called_ns) for stream in own], called_ns[worst]
-
-    def _num_graphs(self, device: int) -> int:
-        is_graph = self.of_kinds(_GRAPH)
-        calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
-        return int(np.count_nonzero(is_graph[distinct_values(np.concatenate(calls))]))
 
     def _until_waited(self, called_ns: Int64) -> tuple[Int64, Int64]:
         """Time from each launch to the end of the next wait of the host for the GPU."""
@@ -584,10 +577,9 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
         collectives = collectives.chosen(_NOTHING)  # these launches are theirs
     short = process.short_replays()
     if not len(missing) and not len(collectives) and not short:
-        is_launch = process.of_kinds(*range(4))
         return {
             device: Completeness(
-                Losses(num_launches=process.num_launched(device, is_launch), reasons=reasons)
+                Losses(num_launches=process.num_launched(device, *range(4)), reasons=reasons)
             )
             for device in process.devices
         }

@@ -25,10 +25,7 @@ _D2D = _NUMBERS["d2d"]
 
 
 class KindBeside(Struct, frozen=True):
-    """Time for which one kind of operation ran in a window, alone and beside other kinds.
-
-    Beside itself it ran for `total_ns`.
-    """
+    """How long a kind of operation ran in a window (`total_ns`), alone and beside other kinds."""
 
     kind: Annotated[
         str,

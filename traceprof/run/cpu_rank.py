@@ -94,10 +94,7 @@ class CpuWork(Record, frozen=True):
 
 
 def is_rank(ranges: LabelRanges) -> bool:
-    """Return whether a process takes part in training: it communicates, computes or has steps.
-
-    One that only loads data for others does none of these.
-    """
+    """Return whether a process trains: it communicates, computes or has steps."""
     telling = (_Role.STEP, _Role.COMPUTE, _Role.OPERATION)
     return any(_role(kind, read_call(kind)) in telling for kind in ranges.kinds)
 

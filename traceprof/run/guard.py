@@ -37,12 +37,7 @@ _failures: ContextVar[dict[NotApplicable, None] | None] = ContextVar("failures",
 
 
 class OptionalPart:
-    """A guarded function.
-
-    Args:
-        function: the function itself.
-        ids: the names of what is missing without it: of findings, or of the part.
-    """
+    """A guarded function, and what is missing without it: the names of findings, or of the part."""
 
     def __init__(self, function: Callable[..., Any], ids: tuple[str, ...]) -> None:
         self.function = function

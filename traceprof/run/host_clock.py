@@ -33,10 +33,7 @@ _FAR_NS = 1 << 60
 
 
 def clocks_disagree(rank: Rank) -> bool:
-    """Whether operations start before they are launched, or end after the host read them.
-
-    The rank must have API calls.
-    """
+    """Whether operations start before their launch, or end after the host read them."""
     return rank.cache.get(_disagree, rank)
 
 

@@ -20,10 +20,7 @@ _SPARSE = 8
 
 
 def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
-    """Return indices of the calls that launched operations of the same process, int64[n].
-
-    -1 where the call was made before the capture began.
-    """
+    """Return indices of the calls that launched operations, int64[n]; -1: before the capture."""
     if len(operations) == 0 or len(calls) == 0:
         return np.full(len(operations), -1, np.int64)
     return calls_with(operations.correlation, lambda: operations.start_ns, calls)
@@ -52,10 +49,7 @@ def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) ->
 
 
 def are_first(group: Int64, times_ns: Int64) -> Mask:
-    """Return which times are the earliest of their group, bool[n]; of equal ones all.
-
-    Groups are numbers from 0.
-    """
+    """Return which times are the earliest of their group, a number from 0; of equal ones all."""
     earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, group, times_ns)
     return times_ns == earliest.take(group)

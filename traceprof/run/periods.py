@@ -92,10 +92,7 @@ def best_lag(names: Names) -> int | None:
 
 
 def longest_run(names: Names) -> Repeat | None:
-    """Longest part of a sequence that repeats itself; None if none does.
-
-    Of parts that are nearly as long it is the one with the shortest lag.
-    """
+    """Longest part of a sequence that repeats itself, of nearly as long ones the shortest lag."""
     tried = [*candidate_lags(names).items()][:_NUM_TRIED_IN_PARTS]
     found = [_longest_run(names, lag) for lag, share in tried if share >= _MIN_PART]
     runs = [run for run in found if run is not None and run.length >= _MIN_PERIODS * run.lag]
@@ -105,10 +102,7 @@ def longest_run(names: Names) -> Repeat | None:
 
 
 def candidate_lags(names: Names) -> dict[int, float]:
-    """Most frequent distances between returns of rare names.
-
-    By lag, the share of a sample that recurs after it, largest first.
-    """
+    """Most frequent distances of rare names; the share that recurs after each, largest first."""
     count = np.bincount(names)
     used = np.flatnonzero(count >= _MIN_RETURNS)
     rarest = used[np.argsort(count[used], kind="stable")][:_NUM_NAMES]
@@ -448,10 +442,7 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def about_periods(phases: Sequence[Period], layers: tuple[int, int] | None = None) -> str:
-    """A sentence that says what a step is where no range marks any.
-
-    `layers`: the numbers of the first and the last layer, where the periods are layers.
-    """
+    """A sentence that says what a step is where no range marks any; `layers`: first and last."""
     if layers is None:
         return f"No range marks steps; an iteration is {from_to(phases)}."
     first, last = layers
@@ -489,10 +480,7 @@ class PeriodSteps(Record, frozen=True):
         return len(self.windows) < self.num
 
     def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
-        """Launch times of the periods; None if one call launched several.
-
-        `launched_by` has the index of the call of each operation by group, -1 for none.
-        """
+        """Launch times of the periods; None if one call launched several, or is not known."""
         call = np.empty(len(self.begins), np.int64)
         for of_graphs, group in ((False, 0), (True, 3)):
             chosen = self.is_graph == of_graphs

@@ -48,10 +48,7 @@ _PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
 class Program(Record, frozen=True):
-    """Known facts about the program that a rank's process ran.
-
-    False means not seen, which does not prove absence.
-    """
+    """Known facts about the program that a rank's process ran; False means not seen."""
 
     is_pytorch: bool  # whether something was seen that only PyTorch has
     uses_mpi: bool  # whether the process was seen in MPI calls
@@ -169,10 +166,7 @@ def main_span(
     calls: ApiCalls | None,
     warm_up: Intervals,
 ) -> MainSpan | None:
-    """Return when the main compute ran, after any warm-up; None if there is no main compute.
-
-    `launched_by` has the launching calls of kernels and of graphs, -1 for none.
-    """
+    """Return when the main compute ran, after any warm-up; None if there is none."""
     main = main_compute(operations, names, communicates)
     start_ns = _first(_groups(operations, main), launched_by, calls, warm_up)
     if start_ns is None:

@@ -374,10 +374,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         return "memset" if group == _MEMSETS else "CUDA graph"
 
     def time_by_operation(self, group: int, rows: Int64, time_ns: Int64) -> Counter[str]:
-        """Return the times of operations, ns, int64[n], summed by name.
-
-        `rows`: int64[n], their places in that one of `operations.groups`.
-        """
+        """Times of operations, ns, summed by name; `rows`: places in one of `operations.groups`."""
         column = {_KERNELS: "name", _COPIES: "kind"}.get(group)
         kind = np.zeros(len(rows), np.int64)
         if column is not None:

@@ -185,10 +185,7 @@ def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], s
 def choose_numbers(
     candidates: Iterable[tuple[str, Numbers]], num_ranks: int
 ) -> tuple[list[int], str]:
-    """Numbers of all ranks by the first source that distinguishes them, and the source.
-
-    Sources come in order of trust; without one, ranks are numbered in order.
-    """
+    """Numbers of all ranks by the most trusted source that distinguishes them, else in order."""
     for source, numbers in candidates:
         known = [number for number in numbers if number is not None]
         if len(set(known)) == num_ranks and num_ranks:

@@ -210,10 +210,7 @@ def covered_in_mean(rank: Rank, window: Window, covered: Intervals) -> int:
 
 
 def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | None:
-    """Share of some intervals' time in a window that the mean steady step holds.
-
-    None without steps, or without anything in the window.
-    """
+    """Share of some intervals' time in a window that the mean steady step holds; None without."""
     in_step = covered_per_step(rank, window, covered)
     whole_ns = intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
     return in_step / whole_ns if in_step is not None and whole_ns else None

@@ -156,22 +156,14 @@ class ReportSummary(Record, frozen=True):
 
 
 class RunSummary(Record, frozen=True, dict=True):
-    """The reports of one training run, open or not.
+    """The reports of one training run, open or not."""
 
-    Attributes:
-        reports: in the order given.
-        ranks: their ranks, in order of their numbers.
-        clocks: the reports' clocks, by their sessions' starts.
-        run_numbers: for each report, the number of its run: 0, unless reports of several runs were
-            given.
-        rank_source: where the ranks' numbers are from: `labels`, `torch`, `nccl`, `mpi`,
-            `environment`, `file name`, or `order` if no source has them.
-    """
-
-    reports: Sequence[ReportSummary]
-    ranks: Sequence[RankInfo]
-    clocks: Clocks
-    run_numbers: Sequence[int]
+    reports: Sequence[ReportSummary]  # in the order given
+    ranks: Sequence[RankInfo]  # in order of their numbers
+    clocks: Clocks  # of the reports, by their sessions' starts
+    run_numbers: Sequence[int]  # of each report; 0, unless reports of several runs were given
+    # where the ranks' numbers are from: `labels`, `torch`, `nccl`, `mpi`, `environment`,
+    # `file name`, or `order` if no source has them
     rank_source: str
 
     def rank_beside(self, rank: int, device: int, gpu_id: str | None) -> int | None:
@@ -223,15 +215,10 @@ class RunSummary(Record, frozen=True, dict=True):
 
 
 class FailedReport(Record, frozen=True):
-    """A report that could not be analysed, while others of its run were.
+    """A report that could not be analysed, while others of its run were."""
 
-    Attributes:
-        path: as it was given.
-        error: why.
-    """
-
-    path: Path
-    error: TraceprofError
+    path: Path  # as it was given
+    error: TraceprofError  # why
 
 
 Made = TypeVar("Made")

@@ -282,10 +282,7 @@ def _stream_edges(graph: RunGraph, node: Int64) -> Int64:
 
 
 def _ready_ns(node: Int64, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
-    """Return when operations could begin if their streams were free, float64[n].
-
-    `node`: where they begin, ascending; `times`: float64[nodes], solved with these weights.
-    """
+    """Return when operations could begin if their streams were free; `node`: where, ascending."""
     holds = (edges.kind != EdgeKind.STREAM_ORDER) & (weights > UNCONSTRAINED)
     row, edge = _rows_of(node, edges.target, np.flatnonzero(holds))
     ready = np.full(len(node), UNCONSTRAINED)

@@ -52,10 +52,7 @@ class HostCalls(Rows, frozen=True):
         return outer[follows], self.end_ns[outer[follows - 1]]
 
     def place_of(self, call: Int64) -> Int64:
-        """Return where calls, indices into the process's `ApiCalls`, are among these.
-
-        -1 for -1, and for calls that are not of the steps that are replayed.
-        """
+        """Return where calls, indices into `ApiCalls`, are among these; -1 for any other."""
         place = np.full(self.num_all + 1, -1, np.int64)  # the last one for what is no call
         place[self.index] = np.arange(len(self))
         return place.take(call)

@@ -92,10 +92,7 @@ def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
 
 
 def binding_edges(plan: EdgeLevels, weights: Float64, times: Float64, node: int) -> list[int]:
-    """Return the critical edges from the root to a node, as indices into those of the graph.
-
-    `weights`: float64[e], one set; `times`: float64[nodes], solved with it.
-    """
+    """Return the critical edges from the root to a node, given one set of weights, solved."""
     place = np.full(plan.num_nodes, -1, np.int64)
     place[plan.target] = np.arange(len(plan.target))
     way = []

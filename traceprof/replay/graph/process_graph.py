@@ -229,10 +229,7 @@ def observe(
     stalls: Stalls,
     span: tuple[int, int] | None = None,
 ) -> Observed:
-    """Return the actions and waits of a process, of a span of the host's time or all of it.
-
-    `stalls`: launches of the process that a full queue blocked.
-    """
+    """Return the actions and waits of a process, all or a span; `stalls`: by full queues."""
     process = recorded(ranks, shift_ns, span)
     calls = process.calls
     lost = lost_records(process)

@@ -151,10 +151,7 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
 
 
 def _loader_ns(process: Process, limits_ns: Int64) -> float:
-    """Return the mean time per step of a loader's first stage, less what it may be ahead.
-
-    `limits_ns`: int64[s + 1], of the steps, in the report's own time.
-    """
+    """Return a loader's mean first stage per step, less what it may be ahead."""
     rank = process.rank
     ranges = rank.trace.ranges(LOADER_STAGE, rank.process).get(rank.process)
     if ranges is None:

@@ -81,10 +81,7 @@ def synchronizing_groups(analysis: OpenAnalysis) -> list[SynchronizingGroup]:
 def _matched_places(
     analysis: OpenAnalysis, groups: Sequence[SynchronizingGroup], sample: Sample | None
 ) -> list[Int64]:
-    """Return the operations of a sample in which ranks wait for each other, int64[m, r] by group.
-
-    They are rows of `Group.place`.
-    """
+    """Operations of a sample in which ranks wait for each other: rows of `Group.place`."""
     places = []
     for group in groups:
         waits, together = group.waits, group.together

@@ -130,10 +130,7 @@ def event_waits(process: Recorded) -> EventWaits | None:
 
 
 def lost_records(process: Recorded) -> float:
-    """Return the share of the calls that record an event whose record is not in the report.
-
-    0 if no stream waits for an event.
-    """
+    """Return the share of recorded events without a record; 0 if no stream waits for an event."""
     calls, rank = process.calls, process.rank
     if not len(_calls_of_kind(process, ApiCallKind.STREAM_WAIT)):
         return 0.0
@@ -151,10 +148,7 @@ def _calls_of_kind(process: Recorded, kind: ApiCallKind) -> Int64:
 
 
 def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
-    """Return the operations that others waited for, and those on other streams that did.
-
-    int64[k] each.
-    """
+    """Return the operations that others waited for, and those on other streams that did."""
     at = np.searchsorted(waits.key, waits.wait_key, side="left")
     has = at < len(waits.key)
     has[has] = waits.key[at[has]] // waits.span == waits.wait_key[has] // waits.span
@@ -178,10 +172,7 @@ def _asked_at(
 
 
 def last_record(records: _Asked, event: Int64, device: Int64, place: Int64) -> Int64:
-    """Return the last record of each event before a place, int64[n], -1 for none.
-
-    An id that several devices use is that of the device which waits.
-    """
+    """Return the last record of each event before a place, of the waiting device; -1 for none."""
     if not len(records.place):
         return np.full(len(event), -1, np.int64)
     ids, number = np.unique(np.concatenate((records.event, event)), return_inverse=True)

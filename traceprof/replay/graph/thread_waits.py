@@ -90,10 +90,7 @@ def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
-    """Return the variance of values of the same place, float64[n]; 0 if there are too few.
-
-    What disturbs both times alike is in both variances.
-    """
+    """Return the variance of values of the same place, float64[n]; 0 if there are too few."""
     if not len(values):
         return values.astype(np.float64)
     num = np.bincount(place)

@@ -74,10 +74,7 @@ def _delays_of_others(values: Int64, like: Int64, half: Int64) -> Int64:
 
 
 def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
-    """Return the mean of similar values in the other half, int64[n].
-
-    A value without a similar one, or in neither half (-1), stays.
-    """
+    """Return the mean of similar values in the other half, int64[n], or the value without any."""
     rows = np.flatnonzero(half >= 0)
     if not len(rows):
         return values
