@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.claims import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
 from tests.support.selection import known, long_after
@@ -413,13 +412,6 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_no_side_is_refused(sides: Path, side: str, why: str) -> None:
     with pytest.raises(TraceprofError, match=why):
         compare(str(sides / side), document_of(DDP))
-
-
-def test_the_package_can_be_called() -> None:
-    comparison = traceprof.compare(SAMPLE_FOLDER / "data-loading.sqlite", DDP)
-    assert comparison.schema == "traceprof.comparison/1"
-    savings = [finding.predicted for finding in comparison.findings if finding.before_ns]
-    assert any(saving is not None and saving.assume is not None for saving in savings)
 
 
 @pytest.mark.parametrize(

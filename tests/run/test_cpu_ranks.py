@@ -1,6 +1,7 @@
 """Ranks without a GPU: who is one, what it did, and that all reports cope with it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -14,8 +15,6 @@ from tests.support.traces import OWN_CPU_PROFILES, OWN_CPU_TRACE, closed_analysi
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import analyze_reports
 from traceprof.errors import UsageError
-
-MAIN, OTHER = 1000, 1001  # threads
 
 
 def call(seq: int = 0, *, rank: int = 0, group: str = "0", size: int = 400) -> str:
@@ -41,42 +40,35 @@ def parts(measures: Measures) -> tuple[int, int, int, int]:
 # -- what time goes to ----------------------------------------------------------------------------
 
 
-def test_a_synchronous_call_is_exposed(tmp_path: Path) -> None:
-    # forward |======================|   0-100
-    # call          |=====|              30-60
-    builder = TraceBuilder().label("forward", 0, 100).label(call(), 30, 60)
-    assert parts(whole(builder, tmp_path)) == (70, 30, 30, 0)
+IN_FLIGHT: dict[str, Any] = {"in_flight": True}
+OTHER: dict[str, Any] = {"tid": 1001}
+LAST = ("bucket index=0 bytes=4 last=1", 20, 90, IN_FLIGHT)
 
 
-def test_what_is_in_flight_while_the_thread_computes_is_hidden(tmp_path: Path) -> None:
-    # forward  |=====|                   0-50
-    # call        |=|                    20-25, a launch
-    # flight      |=========|            20-80
-    builder = TraceBuilder().label("forward", 0, 50).label(call(), 20, 25)
-    builder.label(call(), 20, 80, in_flight=True)
-    found = whole(builder, tmp_path)
-    assert parts(found) == (45, 60, 35, 0)
-    assert (found.overlapped_communication_ns, found.num_communication) == (25, 1)
-
-
-def test_waiting_is_communication(tmp_path: Path) -> None:
-    # backward |==================|      0-100
-    # flight      |======|               10-60
-    # wait             |=====|           40-70
-    builder = TraceBuilder().label("backward", 0, 100).label("wait op=all_reduce group=0", 40, 70)
-    builder.label(call(), 10, 60, in_flight=True)
-    assert parts(whole(builder, tmp_path)) == (70, 60, 30, 0)
-
-
-def test_another_threads_compute_hides_a_synchronous_call(tmp_path: Path) -> None:
-    builder = TraceBuilder().label("backward", 0, 100, tid=MAIN).label(call(), 30, 60, tid=OTHER)
-    assert parts(whole(builder, tmp_path)) == (100, 30, 0, 0)
-
-
-def test_what_is_in_no_range_is_idle(tmp_path: Path) -> None:
-    builder = TraceBuilder().label("step 0", 0, 100).label("forward", 10, 30)
-    builder.label("data loading", 40, 60).label("optimizer step", 60, 70).label(call(), 80, 90)
-    assert parts(whole(builder, tmp_path)) == (30, 10, 10, 60)
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([("forward", 0, 100), (call(), 30, 60)], (70, 30, 30, 0)),
+        # A launch, and 25 of the flight hidden while the thread computes.
+        ([("forward", 0, 50), (call(), 20, 25), (call(), 20, 80, IN_FLIGHT)], (45, 60, 35, 0)),
+        ([("backward", 0, 100), ("wait op=all_reduce group=0", 40, 70),
+          (call(), 10, 60, IN_FLIGHT)], (70, 60, 30, 0)),
+        ([("backward", 0, 100), (call(), 30, 60, OTHER)], (100, 30, 0, 0)),
+        ([("step 0", 0, 100), ("forward", 10, 30), ("data loading", 40, 60),
+          ("optimizer step", 60, 70), (call(), 80, 90)], (30, 10, 10, 60)),
+        ([("backward", 0, 50), ("backward", 60, 100), LAST, (call(), 20, 90, IN_FLIGHT)],
+         (20 + 40, 70, 30 + 10, 0)),
+    ],
+    ids=["a synchronous call", "in flight", "waiting", "another thread's compute", "in no range",
+         "the backward that holds the last bucket"],
+)  # fmt: skip
+def test_where_time_goes(
+    labels: list[tuple[Any, ...]], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for text, start, end, *how in labels:
+        builder.label(text, start, end, **(how[0] if how else {}))
+    assert parts(whole(builder, tmp_path)) == expected
 
 
 def test_a_block_of_sends_counts_as_communication_and_its_members_as_operations(
@@ -113,17 +105,10 @@ def test_the_end_of_a_backward_waits_for_its_last_bucket(tmp_path: Path) -> None
     assert found.overlapped_communication_ns == 35
 
 
-def test_only_the_backward_that_holds_the_last_bucket_waits(tmp_path: Path) -> None:
-    builder = TraceBuilder().label("backward", 0, 50).label("backward", 60, 100)
-    builder.label("bucket index=0 bytes=4 last=1", 20, 90, in_flight=True)
-    builder.label(call(), 20, 90, in_flight=True)
-    assert parts(whole(builder, tmp_path)) == (20 + 40, 70, 30 + 10, 0)
-
-
 def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 1000).label("forward", 0, 50)
     builder.label(call(), 60, None).machine(end=1000)  # the step was open, too
-    analysis = closed_analysis(builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path))
+    analysis = closed_analysis(builder.label("data loading", 50, 200, **OTHER).write(tmp_path))
     (result,) = analysis.result.breakdown
     assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
@@ -156,9 +141,25 @@ def ranks(builder: TraceBuilder, tmp_path: Path) -> list[tuple[int, int, int | N
     return [(rank.rank, rank.pid, rank.device) for rank in analysis.run.ranks]
 
 
-def test_labels_tell_the_rank(tmp_path: Path) -> None:
-    builder = TraceBuilder().label(call(rank=1), 0, 5, pid=10).label(call(rank=0), 0, 5, pid=11)
-    assert ranks(builder, tmp_path) == [(0, 11, None), (1, 10, None)]
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([(10, call(rank=1)), (11, call(rank=0))], [(0, 11), (1, 10)]),
+        # Numbers that contradict each other or are missing: in order.
+        ([(10, call(rank=3)), (11, call(rank=3))], [(0, 10), (1, 11)]),
+        ([(10, call()), (11, "all_reduce bytes=4 group=0 size=2 seq=0")], [(0, 10), (1, 11)]),
+        ([(9, call(0, rank=7)), (9, call(1, rank=8))], [(0, 9)]),
+        # Each of these makes a rank.
+        *(([(9, text)], [(0, 9)]) for text in ("step 3", "forward", "backward", "optimizer step")),
+    ],
+)
+def test_labels_tell_the_rank(
+    labels: list[tuple[int, str]], expected: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for place, (pid, text) in enumerate(labels):
+        builder.label(text, 6 * place, 6 * place + 5, pid=pid)
+    assert ranks(builder, tmp_path) == [(*one, None) for one in expected]
 
 
 def test_labels_tell_the_rank_of_a_process_with_a_gpu_before_mpi(tmp_path: Path) -> None:
@@ -169,32 +170,11 @@ def test_labels_tell_the_rank_of_a_process_with_a_gpu_before_mpi(tmp_path: Path)
     assert ranks(builder, tmp_path) == [(4, 11, 0), (5, 10, 0)]
 
 
-@pytest.mark.parametrize("numbers", [(3, 3), (0, None)])
-def test_ranks_that_contradict_or_are_missing_are_numbered_in_order(
-    tmp_path: Path, numbers: tuple[int, int | None]
-) -> None:
-    builder = TraceBuilder()
-    for pid, rank in enumerate(numbers, 10):
-        told = "" if rank is None else f" rank={rank}"
-        builder.label(f"all_reduce bytes=4 group=0{told} size=2 seq=0", 0, 5, pid=pid)
-    assert [rank for rank, *_ in ranks(builder, tmp_path)] == [0, 1]
-
-
-def test_a_process_that_names_two_ranks_is_numbered_in_order(tmp_path: Path) -> None:
-    builder = TraceBuilder().label(call(0, rank=7), 0, 5).label(call(1, rank=8), 6, 9)
-    assert ranks(builder, tmp_path) == [(0, 1000, None)]
-
-
 def test_processes_that_only_help_are_no_ranks(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 9, pid=1)
     builder.label("pin_memory bytes=4096", 0, 5, pid=2).label("validate", 0, 5, pid=2)
     builder.label("data loading", 0, 5, pid=3).nvtx("all_reduce bytes=4 group=0", 0, 5, pid=4)
     assert ranks(builder, tmp_path) == [(0, 1, None)]
-
-
-@pytest.mark.parametrize("label", ["step 3", "forward", "backward", "optimizer step", call()])
-def test_each_of_these_makes_a_rank(tmp_path: Path, label: str) -> None:
-    assert len(ranks(TraceBuilder().label(label, 0, 9), tmp_path)) == 1
 
 
 def test_labels_of_a_process_with_a_gpu_make_no_second_rank(tmp_path: Path) -> None:

@@ -71,13 +71,8 @@ def test_files_beside_a_report(tmp_path: Path) -> None:
     assert machine_beside(report, "a") is None
     for host in ("a", "b"):
         gpu = {"index": 0, "name": "T4", "new in a later version": 1}
-        document: dict[str, object] = {
-            "host": host,
-            "gpus": [gpu],
-            "paths": [["X"]],
-            "versions": {},
-        }
-        (tmp_path / f"doctor-{host}.json").write_text(json.dumps(document))
+        facts: dict[str, object] = {"gpus": [gpu], "paths": [["X"]], "versions": {}}
+        (tmp_path / f"doctor-{host}.json").write_text(json.dumps({"host": host} | facts))
     found = machine_beside(report, "b")
     assert found is not None
     assert (found.host, found.gpus[0].name, found.paths) == ("b", "T4", (("X",),))
@@ -91,35 +86,28 @@ def test_files_beside_a_report(tmp_path: Path) -> None:
 GPU = "NVIDIA RTX A6000"
 
 
+def with_gpus(builder: TraceBuilder, uuids: Sequence[str | None]) -> TraceBuilder:
+    for device, uuid in enumerate(uuids):
+        builder.raw(
+            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU, uuid=uuid,
+            busLocation=f"0000:0{device}:00.0",
+        )  # fmt: skip
+        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
+    return builder
+
+
 def written(folder: Path) -> Path:
     """Return a report of a process that copies to the host and from GPU 0 to GPU 1."""
     builder = TraceBuilder().machine(host="node7")
     builder.kernel(0, 100).memcpy(100, 200, "DtoH", bytes=1000)
     builder.memcpy(200, 300, "PtoP", bytes=1000, source=0, destination=1)
-    for device in range(2):
-        builder.raw(
-            schema.GPU_INFO,
-            vmId=schema.VM_ID,
-            id=device,
-            name=GPU,
-            uuid=f"GPU-{device}",
-            busLocation=f"0000:0{device}:00.0",
-        )
-        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
-    return builder.write(folder / "a.sqlite")
+    return with_gpus(builder, ["GPU-0", "GPU-1"]).write(folder / "a.sqlite")
 
 
 def diagnose(folder: Path, *, path: str, width: int = 8, host: str = "node7") -> None:
+    facts = {"pcie_generation": 4, "pcie_width": width, "num_nvlinks": 4}
     gpus = [
-        {
-            "index": index,
-            "name": GPU,
-            "uuid": f"GPU-{index}",
-            "pcie_generation": 4,
-            "pcie_width": width,
-            "num_nvlinks": 4,
-            "nvlink_gb_per_s": 14.0625,
-        }
+        {"index": index, "name": GPU, "uuid": f"GPU-{index}", "nvlink_gb_per_s": 14.0625} | facts
         for index in range(2)
     ]
     document = {"host": host, "gpus": gpus, "paths": [["X", path], [path, "X"]]}
@@ -147,16 +135,12 @@ def test_with_a_file_they_are_those_of_the_machine(tmp_path: Path) -> None:
     assert (use.link, use.peak_gb_per_s, use.is_peak_assumed) == ("pcie", 15.75, False)
 
 
-def test_gpus_that_only_pcie_joins(tmp_path: Path) -> None:
+def test_gpus_that_only_pcie_joins_or_files_of_another_machine(tmp_path: Path) -> None:
     report = written(tmp_path)
     diagnose(tmp_path, path="SYS", width=16)
     with ranks_of(report) as (rank,):
         assert rank.links.peers == {1: ("pcie", 31.5)}
         assert rank.links.is_all_nvlink is False
-
-
-def test_a_file_of_another_machine_does_not_count(tmp_path: Path) -> None:
-    report = written(tmp_path)
     diagnose(tmp_path, path="NV4", host="node8")
     with ranks_of(report) as (rank,):
         assert rank.links == NO_LINKS
@@ -172,16 +156,7 @@ def _report(
     builder.kernel(0, 100 + number, device=place)
     end = 300 + number
     builder.memcpy(200, end, "PtoP", bytes=1000, source=place, destination=other, device=place)
-    for device, name in enumerate(gpus):
-        builder.raw(
-            schema.GPU_INFO,
-            vmId=schema.VM_ID,
-            id=device,
-            name=GPU,
-            uuid=f"GPU-{name}" if has_uuids else None,
-            busLocation=f"0000:0{device}:00.0",
-        )
-        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
+    with_gpus(builder, [f"GPU-{name}" if has_uuids else None for name in gpus])
     return builder.write(folder / f"rank_{number}.sqlite")
 
 

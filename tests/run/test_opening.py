@@ -79,21 +79,9 @@ def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
         inside, outside = clock["inside_ns"], clock["outside_ns"]
         assert sum(inside) <= use.total_ns <= sum(outside)
         assert statistics.median(inside) <= use.median_ns <= statistics.median(outside) + 1
-
-
-@pytest.mark.long
-def test_where_the_time_of_the_pairs_went(two_pairs: tuple[Analysis, list[dict[str, Any]]]) -> None:
-    analysis, _ = two_pairs
-    for result, used in zip(analysis.result.breakdown, analysis.result.collectives, strict=True):
-        assert result.whole.communication_ns == used.uses[0].total_ns  # calls follow each other
-        assert (result.whole.compute_ns, result.whole.num_communication) == (0, COUNT)
-
-
-@pytest.mark.long
-def test_how_many_threads_share_how_many_cores(
-    two_pairs: tuple[Analysis, list[dict[str, Any]]],
-) -> None:
-    analysis, _ = two_pairs
+        measures = analysis.result.breakdown[clock["rank"]].whole
+        assert measures.communication_ns == use.total_ns  # calls follow each other
+        assert (measures.compute_ns, measures.num_communication) == (0, COUNT)
     (trace,) = analysis.run.traces
     assert trace.session.num_cores == os.cpu_count()
     assert trace.session.host

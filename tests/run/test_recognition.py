@@ -136,21 +136,21 @@ def test_kernels(kernel: str, is_pytorch: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_pytorch"),
-    [("/usr/bin/python3.11", True), ("python", True), ("./jacobi", False), (None, False)],
+    ("name", "text", "is_pytorch"),
+    [
+        *((name, "aten::add, seq = 12", True) for name in ("/usr/bin/python3.11", "python")),
+        *((name, "aten::add, seq = 12", False) for name in ("./jacobi", None)),
+        *(("python", text, False) for text in ("step 1", "forward")),
+    ],
 )
-def test_ranges_of_pytorch(name: str | None, is_pytorch: bool, tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10).nvtx("aten::add, seq = 12", 0, 5)
+def test_ranges_of_pytorch_and_of_anything_else(
+    name: str | None, text: str, is_pytorch: bool, tmp_path: Path
+) -> None:
+    trace = TraceBuilder().kernel(0, 10).nvtx(text, 0, 5)
     trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name=name)
     [program] = programs(trace.write(tmp_path))
     assert program.is_pytorch == is_pytorch
-
-
-def test_ranges_of_anything_else(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10).nvtx("step 1", 0, 5).nvtx("forward", 0, 5)
-    trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name="python")
-    [program] = programs(trace.write(tmp_path))
-    assert program == type(program)(is_pytorch=False, uses_mpi=False)
+    assert is_pytorch or program == Program(is_pytorch=False, uses_mpi=False)
 
 
 def test_labels(tmp_path: Path) -> None:

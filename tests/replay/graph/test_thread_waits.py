@@ -46,28 +46,24 @@ def periods(num: int, gives_us: list[int], resumes_us: list[int]) -> Any:
 _VARIES = [300, 900, 400, 800, 500, 700, 350, 850]
 
 
-def test_a_thread_that_resumes_as_soon_as_a_call_of_another_returns_waited_for_it() -> None:
-    num = len(_VARIES)
-    overs = hand_overs(periods(num, _VARIES, [gives + 12 for gives in _VARIES]), 0)
+@pytest.mark.parametrize(
+    ("num", "resumes_us", "waited"),
+    [
+        (len(_VARIES), [gives + 12 for gives in _VARIES], True),
+        (len(_VARIES), [1_000] * len(_VARIES), False),
+        (MIN_OF_A_PLACE - 1, [1_000] * (MIN_OF_A_PLACE - 1), True),
+    ],
+    ids=["resumes when the call returns", "sleeps as long whatever returns", "of few silences"],
+)
+def test_a_thread_waited_for_a_call_of_another_or_slept(
+    num: int, resumes_us: list[int], *, waited: bool
+) -> None:
+    overs = hand_overs(periods(num, _VARIES[:num], resumes_us), 0)
     resumed = num + 2 * np.arange(num) + 1
-    assert np.isin(resumed, overs.call).all()
-    assert overs.after[np.isin(overs.call, resumed)].tolist() == [*range(num)]
-    assert not np.isin(resumed, overs.own).any()
-
-
-def test_a_thread_that_sleeps_as_long_whatever_another_does_waited_for_nothing() -> None:
-    num = len(_VARIES)
-    overs = hand_overs(periods(num, _VARIES, [1_000] * num), 0)
-    resumed = num + 2 * np.arange(num) + 1
-    assert not np.isin(resumed, overs.call).any()
-    assert np.isin(resumed, overs.own).all()
-
-
-def test_of_few_silences_none_is_taken_for_a_sleep() -> None:
-    num = MIN_OF_A_PLACE - 1
-    overs = hand_overs(periods(num, _VARIES[:num], [1_000] * num), 0)
-    assert np.isin(num + 2 * np.arange(num) + 1, overs.call).all()
-    assert len(overs.own) == 0
+    assert np.isin(resumed, overs.call).tolist() == [waited] * num
+    assert np.isin(resumed, overs.own).tolist() == [not waited] * num
+    if waited:
+        assert overs.after[np.isin(overs.call, resumed)].tolist() == [*range(num)]
 
 
 @pytest.mark.parametrize(("begin_us", "woken"), [(0, [1]), (100, [])])
