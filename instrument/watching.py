@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from instrument.step_timer import Window
 
     Table = dict[str, Any]
+    Callback = Callable[[Table], object]
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -167,12 +168,7 @@ class Reporter:
     """The threads that pass a rank's times on; on rank 0 they compare all ranks'."""
 
     def __init__(
-        self,
-        every: int,
-        path: Path | None,
-        callback: Callable[[Table], object] | None,
-        *,
-        records: bool = False,
+        self, every: int, path: Path | None, callback: Callback | None, *, records: bool = False
     ) -> None:
         self._path, self._callback, self._records = path, callback, records
         self._has_complained = False
@@ -389,7 +385,7 @@ _numbers = itertools.count()
 def watch(
     every: int = 100,
     path: str | os.PathLike[str] | None = None,
-    callback: Callable[[Table], object] | None = None,
+    callback: Callback | None = None,
     on_straggler: str | None = None,
 ) -> None:
     """Watch which rank is slow while the training runs; every rank calls it, before its steps.
