@@ -46,6 +46,11 @@ _UNITS = {True: "yes", False: "no", None: ""}
 _MAX_ROWS = 1000  # names; the rest is added up
 _MAX_NAME = 300  # characters: templates can have thousands
 
+
+def _launcher(what: str, width: int, tip: str) -> Column:
+    return Column(what, what, None, width, tip, has_filter=True, may_be_cut=True)
+
+
 _KERNELS = (
     Column(
         "title",
@@ -57,24 +62,8 @@ _KERNELS = (
     ),
     Column("category", "category", None, 110, "by its name", has_filter=True),
     Column("precision", "computes in", None, 90, "by its name", has_filter=True, may_be_cut=True),
-    Column(
-        "operator",
-        "operator",
-        None,
-        140,
-        "the innermost that launched most of its time",
-        has_filter=True,
-        may_be_cut=True,
-    ),
-    Column(
-        "module",
-        "module",
-        None,
-        160,
-        "the module that launched most of its time",
-        has_filter=True,
-        may_be_cut=True,
-    ),
+    _launcher("operator", 140, "the innermost that launched most of its time"),
+    _launcher("module", 160, "the module that launched most of its time"),
     Column("total_ns", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
     Column(
         "reach",

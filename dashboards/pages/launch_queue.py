@@ -48,9 +48,7 @@ _QUEUES = (
     Column("queue_cap_scope", "limit of", None, 100),
     Column("num_stalls", "stalls", 0, 90, "launches that were blocked"),
     Column("blocked_ns", "host blocked (ms)", 3, 130, "the union of the stalls"),
-    Column(
-        "num_late_launches", "late launches", 0, 110, "operations that started late because of it"
-    ),
+    Column("num_late_launches", "late launches", 0, 110, "operations started late by it"),
     Column("cost_ns", "cost (ms)", 3, 110, "when something waited for the blocked thread"),
     Column("source", "stalls from", None, 170, "CUPTI's records, or inferred from the launches"),
     Column("holder", "mostly filled by"),

@@ -60,9 +60,7 @@ _COUNTERS = (
     Column("utilization", "mean of the peak (%)", 1, 130),
     Column("share_at_peak", "samples at the peak (%)", 1, 140, "with 90 % of it or more"),
     Column("utilization_in_communication", "while communicating (%)", 1, 150, "mean of the peak"),
-    Column(
-        "num_idle_spikes", "samples left out", 0, 120, "idle NVLinks may read as if they were full"
-    ),
+    Column("num_idle_spikes", "samples left out", 0, 120, "idle NVLinks may read as if full"),
 )
 
 

@@ -49,9 +49,7 @@ _OPERATIONS = (
         "bytes over time, once all ranks had come where that is known; else a lower bound",
     ),
     Column("busbw_gb_per_s", "busbw (GB/s)", 2, 110, "the same with nccl-tests' factor"),
-    Column(
-        "peak_gb_per_s", "peak (GB/s)", 1, 110, "of the link in one direction, by the GPU's name"
-    ),
+    Column("peak_gb_per_s", "peak (GB/s)", 1, 110, "of the link one way, by the GPU's name"),
     Column("utilization", "of the peak (%)", 1, 110),
 )
 _WAITS = (
@@ -64,13 +62,7 @@ _WAITS = (
     Column("independent_blocked_ns", "behind independent ones (ms)", 3, 150),
     Column("waited_ns", "something waited (ms)", 3, 140, "the union of the waits"),
     Column("avoidable_ns", "avoidable and exposed (ms)", 3, 150, "what the finding costs"),
-    Column(
-        "num_on_compute_stream",
-        "on compute streams",
-        0,
-        120,
-        "operations that can never overlap compute",
-    ),
+    Column("num_on_compute_stream", "on compute streams", 0, 120, "never overlap compute"),
 )
 
 

@@ -36,20 +36,12 @@ _MAX_ROWS = 2000  # of the table; the costliest
 _BY_RANK = (
     Column("rank", "rank", IDENTIFIER, 70),
     Column("hidden_ns", "hidden (ms)", 3, 120, "communication that compute hides"),
-    Column(
-        "wall_excess_ns",
-        "cost (ms)",
-        3,
-        120,
-        "wall time that kernels take longer beside communication",
-    ),
+    Column("wall_excess_ns", "cost (ms)", 3, 120, "wall time that kernels take longer"),
     Column("net_gain_ns", "net gain (ms)", 3, 120, "hidden less cost"),
     Column("slowdown", "slowdown (×)", 3, 120, "time taken ÷ time expected alone"),
     Column("num_overlapped", "kernels compared", 0, 120),
     Column("matched_fraction", "time compared (%)", 1, 120, "of the kernels beside communication"),
-    Column(
-        "num_sms_taken", "SMs that communication takes", 0, 150, "the median grid of its kernels"
-    ),
+    Column("num_sms_taken", "SMs that communication takes", 0, 150, "the median grid"),
     Column("num_sms", "SMs of the GPU", 0, 120),
 )
 _BY_KERNEL = (
@@ -58,18 +50,10 @@ _BY_KERNEL = (
     Column("shape", "grid · block", None, 190),
     Column("excess_ns", "excess (ms)", 3, 110, "how much longer than expected all of them took"),
     Column("slowdown", "slowdown (×)", 2, 110),
-    Column(
-        "mean_alone_ns",
-        "expected alone (µs)",
-        2,
-        130,
-        "the mean of what overlapped kernels take alone",
-    ),
+    Column("mean_alone_ns", "expected alone (µs)", 2, 130, "the mean of the kernels alone"),
     Column("mean_overlapped_ns", "mean overlapped (µs)", 2, 130),
     Column("num_alone", "runs alone", 0, 90, "kernels during which nothing communicated"),
-    Column(
-        "num_overlapped", "runs overlapped", 0, 120, "kernels beside communication for half of it"
-    ),
+    Column("num_overlapped", "runs overlapped", 0, 120, "beside communication for half of it"),
 )
 
 

@@ -82,10 +82,6 @@ def layout(analysis: Analysis, address: Address) -> Component:
         html.Code("traceprof export parquet"),
         f" writes. It changes nothing, and takes at most {MAX_S:.0f} s and {MAX_BYTES >> 30} GiB.",
     ]
-    if not analysis.run.ranks:
-        return ui.page(
-            TITLE, lead, ui.nothing("No report holds GPU work: there is no rank to ask.")
-        )
     if not is_installed():
         error = MissingExtraError.of("cannot run queries", "duckdb", "query")
         why = "Queries need DuckDB, which is not installed here."

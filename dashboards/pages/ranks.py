@@ -19,7 +19,6 @@ from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings
 from traceprof.reports.html import svg
-from traceprof.trace.model.parts import Part
 from traceprof.units import duration, ranks_text
 
 if TYPE_CHECKING:
@@ -43,13 +42,7 @@ _TIME = (
     Column("gpu", "GPU", None, 150, may_be_cut=True),
     Column("window_ns", "training (ms)", 3, 90, "what findings are about; all of a chosen time"),
     *(Column(fraction_of(measure), f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
-    Column(
-        "hidden_fraction",
-        "comm. hidden (%)",
-        1,
-        80,
-        "the share of communication that compute hides",
-    ),
+    Column("hidden_fraction", "comm. hidden (%)", 1, 80, "by compute"),
     Column("step_ns", "step (ms)", 3, 90),
     Column("findings", "findings", None, 150, "how many of each severity"),
 )
@@ -80,12 +73,6 @@ _HIDDEN = tuple(replace(column, is_hidden=True) for column in (*_AGAINST[1:], *_
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page."""
     view = View(analysis, address)
-    if not view.ranks:
-        empty = ui.nothing(
-            "No report holds GPU work: there is no rank to show.",
-            view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
-        )
-        return ui.page(TITLE, "", ui.card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
     computed = {number: row.judged.fraction("compute_ns") for number, row in results.items()}

@@ -11,9 +11,8 @@ from dashboards import address as addresses
 from dashboards.timeline import events
 from dashboards.view import View, device_text
 from dashboards.widgets import charts
-from dashboards.widgets.components import nothing, page, sorted_worst_first
+from dashboards.widgets.components import sorted_worst_first
 from traceprof.ranks.lateness import is_habit
-from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,15 +48,6 @@ COLORS = {
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page: an element that becomes the timeline of the ranks chosen."""
     view = View(analysis, address)
-    if not view.ranks:
-        return page(
-            TITLE,
-            "",
-            nothing(
-                "No report holds GPU work: there is no rank to show.",
-                view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
-            ),
-        )
     shown = {rank.rank: rank for rank in view.ranks}
     # A finding's evidence may be of a rank that was not chosen.
     shown |= {number: view.rank(number) for number in address.rank}

@@ -31,9 +31,7 @@ TITLE = "Watch"
 _VERDICTS = (
     Column("rank", "rank", IDENTIFIER, 60),
     Column("since_step", "since step", IDENTIFIER, 80),
-    Column(
-        "until_step", "up to step", IDENTIFIER, 80, "empty where it went on up to the last line"
-    ),
+    Column("until_step", "up to step", IDENTIFIER, 80, "empty where it goes on"),
     Column("line", "what was found"),
 )
 

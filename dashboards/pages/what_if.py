@@ -8,7 +8,6 @@ from dash import dcc, html
 
 from dashboards import address as addresses
 from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
-from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.analyses.verdict.headline import MIN_SHARE
@@ -45,13 +44,8 @@ _PATH_COLORS = {
 
 def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page: the assumptions to choose from, and the answers once they are ready."""
-    view = View(analysis, address)
     assumed = assumed_in(address)
     lead = "The steps of the whole run are replayed as they were recorded, with something changed."
-    if not view.analysis.run.ranks:
-        return ui.page(
-            TITLE, lead, ui.nothing("No report holds GPU work: there is nothing to replay.")
-        )
     question = questions_about(analysis).about(WhatIfQuestion(assumed))
     return ui.page(
         TITLE,

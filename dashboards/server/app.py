@@ -23,7 +23,7 @@ from flask_compress import Compress
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import compare, kernels, query, what_if
+from dashboards.pages import compare, kernels, overview, query, what_if
 from dashboards.pages import watched as watched_page
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
@@ -37,6 +37,7 @@ from dashboards.widgets.findings import DRAWING, DRAWING_WIDTH
 from traceprof.errors import TraceprofError, UsageError, one_line
 from traceprof.reports.drawings import timeline
 from traceprof.reports.html import svg
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("traceprof.dashboard")
 _FOLDER = Path(__file__).parents[1]
+_WITHOUT_RANKS = (overview, compare)  # pages that say what a run without ranks holds
 _MAX_AGE_S = 365 * 24 * 3600  # of files whose address changes with their content
 # Of an application.
 _ANALYSIS, _WATCHED = "TRACEPROF_ANALYSIS", "TRACEPROF_WATCHED"
@@ -182,6 +184,9 @@ def _address() -> Address:
 def _page(analysis: Analysis, address: Address) -> Component:
     """Return a page; what goes wrong with one must not take the others along."""
     module = page_at(address.path)
+    if not analysis.run.ranks and module not in _WITHOUT_RANKS:
+        how = analysis.run.how_to_collect(Part.GPU_OPERATIONS)
+        return page(module.TITLE, "", nothing("No report holds GPU work.", how))
     if not View(analysis, address).ranks and analysis.run.ranks:
         return page(module.TITLE, "", nothing("None of the ranks chosen is in the reports chosen."))
     try:

@@ -27,9 +27,10 @@ from dashboards.pages import steps as step_figures
 from dashboards.pages.ranks import wait_matrix
 from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
-from dashboards.server.app import create_app
+from dashboards.server.app import _page, create_app
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
 from dashboards.widgets.findings import DRAWING
+from tests.support.builders import TraceBuilder
 from tests.support.dashboard import charts, components, named, text
 from tests.support.traces import GPU_SAMPLES, analysis_of
 from traceprof import intervals
@@ -318,6 +319,14 @@ def test_no_component_reads_text_as_markup(analysis: Analysis, trees: dict[str, 
                 assert element.tag.rpartition("}")[2] in SHAPES, page
                 leading = [name for name in element.attrib if name[:2] == "on" or "href" in name]
                 assert leading == []
+
+
+def test_a_run_without_ranks_is_said_on_every_page(tmp_path: Path) -> None:
+    with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as analysis:
+        shown = {page.TITLE: text(_page(analysis, Address(page.PATH))) for page in PAGES}
+    speechless = {title for title, said in shown.items() if "No report holds" not in said}
+    assert speechless == {"Compare"}  # which says that there is nothing to compare with
+    assert "--before" in shown["Compare"]
 
 
 @pytest.mark.long
