@@ -1,5 +1,6 @@
 // @ts-check
 // Says on every page which reports are no longer what was read, and offers to read them anew.
+import { make } from "./elements.js";
 
 const POLL_MS = 2000;
 const MAX_NAMES = 3;
@@ -36,18 +37,8 @@ function show(place, { changes, can_read_anew: canReadAnew }) {
     ? `${changesText(changes)} since it was read: this page shows what was read then.` : "";
   if (place.dataset.text === `${text} ${canReadAnew}`) return;
   place.dataset.text = `${text} ${canReadAnew}`;
-  place.replaceChildren();
-  if (!text) return;
-  const said = document.createElement("p");
-  said.textContent = text;
-  place.append(said);
-  if (!canReadAnew) return;
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "plain";
-  button.textContent = "Read it anew";
-  button.addEventListener("click", readAnew);
-  place.append(button);
+  const anew = make("button", { type: "button", class: "plain", onclick: readAnew }, "Read it anew");
+  place.replaceChildren(...(text ? [make("p", {}, text)] : []), ...(text && canReadAnew ? [anew] : []));
 }
 
 async function look() {

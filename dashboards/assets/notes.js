@@ -2,7 +2,7 @@
 // The reader's notes: views that are kept, each with a text or, as a bookmark, without one. The
 // server keeps them; see dashboards/server/notes.py.
 import { go } from "./navigation.js";
-import { button, make } from "./timeline/elements.js";
+import { button, make } from "./elements.js";
 
 /** @typedef {{ href: string, text: string, where: string }} Note */
 /** @typedef {{ file: string | null, notes: Note[] }} Notes */

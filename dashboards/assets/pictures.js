@@ -4,6 +4,7 @@
 // and its address.
 
 import { drawings, shape } from "./drawing.js";
+import { make } from "./elements.js";
 
 /**
  * The file name of a page's picture: "launch-queue.png".
@@ -189,11 +190,9 @@ async function pictured() {
  * @param {string} name
  */
 function save(file, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(file);
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
+  const href = URL.createObjectURL(file);
+  make("a", { href, download: name }).click();
+  URL.revokeObjectURL(href);
 }
 
 /**

@@ -48,7 +48,7 @@ def test_a_click_on_a_step_leads_to_it(
     open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
     x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.5 / len(steps)])
     page.mouse.move(x, y)
-    note = page.locator("#steps-bars .chart-note")
+    note = page.locator("#steps-bars .pointer-note")
     expect(note).to_contain_text("rank 0, step 0")
     expect(note).to_contain_text("compute:")
     page.mouse.click(x, y)
@@ -80,7 +80,7 @@ def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
 @pytest.mark.long
 def test_a_slow_step_says_why_and_leads_to_it(page: Page, serve: Serve) -> None:
     open_page(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/steps", "steps-bars")
-    note = page.locator("#steps-bars .chart-note")
+    note = page.locator("#steps-bars .pointer-note")
     for nudge in range(100):  # until the chart listens and lies where it stays
         x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.25])
         page.mouse.move(x, y + nudge % 2)
@@ -115,7 +115,7 @@ def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> Non
     x, y = page.evaluate(PLACE, ["link-rates", 1, 0.25])
     right, _ = page.evaluate(PLACE, ["link-rates", 1, 0.75])
     page.mouse.move(x, y)
-    expect(page.locator("#link-rates .chart-note")).to_contain_text("mean over time")
+    expect(page.locator("#link-rates .pointer-note")).to_contain_text("mean over time")
     drawn = json.loads(page.locator("#link-rates").get_attribute("data-plots") or "")
     page.mouse.down()
     page.mouse.move(right, y, steps=4)
@@ -134,7 +134,7 @@ def over(page: Page, chart: str, x: float, y: float) -> Locator:
     """Move the pointer to a share of a canvas, and return the note beside it."""
     box = box_of(page.locator(f"#{chart} canvas"))
     page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-    return page.locator(f"#{chart} .chart-note")
+    return page.locator(f"#{chart} .pointer-note")
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 // @ts-check
 // A chart on its own canvas: its size, and its handling of pointer and keys.
-import { FONT, Note, arrow, listenToKeys, make } from "./frame.js";
+import { Note, make } from "../elements.js";
+import { FONT, arrow, listenToKeys } from "./frame.js";
 
 /**
  * Base of these charts; `Place` is a thing under the pointer, such as a cell.
@@ -140,7 +141,7 @@ export class CanvasChart {
     const [x, y] = this.pointOf(this.at);
     const lines = this.lines(this.at);
     this.note.show(lines, box.left + x, box.top + y);
-    this.note.say(lines);
+    this.note.say(lines.join(", "));
     return true;
   }
 

@@ -1,7 +1,8 @@
 // @ts-check
 // Rows of cells on a canvas: the common part of heat maps of steps and matrices of ranks.
+import { make } from "../elements.js";
 import { CanvasChart } from "./canvas.js";
-import { FONT, make, themeColor } from "./frame.js";
+import { FONT, themeColor } from "./frame.js";
 
 /** @typedef {{ row: number, column: number }} Cell */
 

@@ -1,23 +1,10 @@
 // @ts-check
-// Parts of all charts: elements, keys, the note beside the pointer, and links to other pages.
+// Parts of all charts: keys, the note beside the pointer, and links to other pages.
 import { withTimes } from "../address.js";
+import { make } from "../elements.js";
 import { go } from "../navigation.js";
 
 /** @import { Places } from "./types.d.ts" */
-
-/**
- * An element with a class, and texts or elements inside: text is data, never markup.
- * @template {keyof HTMLElementTagNameMap} Tag
- * @param {Tag} tag
- * @param {string} [className]
- * @param {...(Node | string)} inside
- */
-export function make(tag, className = "", ...inside) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  element.append(...inside);
-  return element;
-}
 
 /**
  * A colour of the page.
@@ -77,7 +64,7 @@ export function listenToKeys(root, act) {
  * @param {(string | Node)[]} entries
  */
 export const legend = (entries) =>
-  make("ul", "legend plot-legend", ...entries.map((inside) => make("li", "", inside)));
+  make("ul", { class: "legend plot-legend" }, ...entries.map((inside) => make("li", {}, inside)));
 
 /**
  * An entry of a legend: a character that looks like what is drawn, in its colour.
@@ -86,43 +73,7 @@ export const legend = (entries) =>
  * @param {string} name
  */
 export function entry(character, color, name) {
-  const glyph = make("span", "glyph", character);
+  const glyph = make("span", { class: "glyph" }, character);
   glyph.style.color = color;
-  return make("span", "", glyph, name);
-}
-
-/** The note beside the pointer, which screen readers read aloud, too. */
-export class Note {
-  /** @param {HTMLElement} root that it is a part of */
-  constructor(root) {
-    this.shown = make("div", "chart-note");
-    this.shown.hidden = true;
-    this.said = make("div", "unseen");
-    this.said.setAttribute("role", "status");
-    root.append(this.shown, this.said);
-  }
-
-  /**
-   * @param {string[]} lines the first one stands out
-   * @param {number} x in the window
-   * @param {number} y
-   */
-  show(lines, x, y) {
-    this.shown.replaceChildren(...lines.map((line, index) => make(index ? "div" : "strong", "", line)));
-    this.shown.hidden = false;
-    const { offsetWidth, offsetHeight } = this.shown;
-    const left = Math.min(x + 14, innerWidth - offsetWidth - 8);
-    const top = y + 18 + offsetHeight < innerHeight ? y + 18 : y - offsetHeight - 10;
-    this.shown.style.left = `${Math.max(left, 8)}px`;
-    this.shown.style.top = `${top}px`;
-  }
-
-  /** @param {string[]} lines */
-  say(lines) {
-    this.said.textContent = lines.join(", ");
-  }
-
-  hide() {
-    this.shown.hidden = true;
-  }
+  return make("span", {}, glyph, name);
 }

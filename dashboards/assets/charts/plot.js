@@ -2,7 +2,8 @@
 // Rows of uPlot charts under one axis: the same width, one pointer, the colours of the theme.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { FONT, Note, arrow, listenToKeys, make, themeColor } from "./frame.js";
+import { Note, make } from "../elements.js";
+import { FONT, arrow, listenToKeys, themeColor } from "./frame.js";
 
 /** @import { Pieces } from "./types.d.ts" */
 
@@ -105,7 +106,7 @@ export class Rows {
    * @param {uPlot.AlignedData} data
    */
   add(title, options, data) {
-    const box = make("div", "plot-row", make("div", "plot-title", title));
+    const box = make("div", { class: "plot-row" }, make("div", { class: "plot-title" }, title));
     this.note.shown.before(box);
     const chart = new uPlot(options, data, box);
     this.charts.push(chart);
@@ -144,7 +145,7 @@ export class Rows {
     chart.setCursor({ left, top: box.height / 2 });
     const lines = this.pieces.lines(row, this.at.index);
     this.note.show(lines, box.left + left, box.top + box.height / 2);
-    this.note.say(lines);
+    this.note.say(lines.join(", "));
     return true;
   }
 

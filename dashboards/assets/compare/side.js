@@ -2,7 +2,7 @@
 // One side of a comparison: the chosen rank and step, and its timeline.
 import { parameter, timelineAt } from "../address.js";
 import { ask } from "../timeline/data.js";
-import { make } from "../timeline/elements.js";
+import { make } from "../elements.js";
 import { duration } from "../timeline/time.js";
 import { Timeline } from "../timeline/timeline.js";
 

@@ -61,12 +61,12 @@ export async function goToNeighbour(timeline, direction) {
 export async function goToNamesake(timeline, direction) {
   const { selected, data, panel } = timeline;
   if (!selected) {
-    panel.say("select a kernel first");
+    panel.note.say("select a kernel first");
     return;
   }
   const { id } = await data.namesake(selected.id, direction);
   if (id && id !== selected.id) await timeline.select(id, { go: true });
-  else panel.say(`there is no other ${selected.label}`);
+  else panel.note.say(`there is no other ${selected.label}`);
 }
 
 /**
@@ -86,7 +86,7 @@ function rowOf({ pointer, selected, panel }) {
  */
 function arranged(timeline, said) {
   timeline.panel.showHiddenCount(timeline.layout.arrangement.hidden.size);
-  timeline.panel.say(said);
+  timeline.panel.note.say(said);
   timeline.note();
   timeline.refresh();
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // The panel's lists: an area, its events, and a collective on all of its ranks.
-import { button, make } from "./elements.js";
+import { button, make } from "../elements.js";
 import { counted, duration, grouped, seconds, sizeText } from "./time.js";
 /** @import { Actions, Area, Block, Collective, Found, FoundEvent, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
 /** @typedef {{ ordered(column: number): "ascending" | "descending" | null, use(column: number): void }} Sorting */

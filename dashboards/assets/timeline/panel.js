@@ -1,7 +1,7 @@
 // @ts-check
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
-import { button, make } from "./elements.js";
+import { Note, button, make } from "../elements.js";
 import { blockContent } from "./lists.js";
 import { splitter } from "./splitter.js";
 import { exactly, grouped, seconds } from "./time.js";
@@ -56,7 +56,6 @@ export class TimelinePanel {
         + " copy, api, range, mark, step, place, python, sampled) · > 1 ms · < 20 us · sql:SELECT rank, start_ns … (page Query)",
     });
     this.matches = make("span", { class: "note", role: "status" });
-    this.said = make("p", { class: "unseen", role: "status" });
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
@@ -67,7 +66,6 @@ export class TimelinePanel {
     });
     this.spacer = make("div");
     this.scroller = make("div", { class: "timeline-rows" }, this.canvas, this.spacer);
-    this.tooltip = make("div", { class: "timeline-tooltip", role: "tooltip", hidden: "" });
     this.detail = make("section", {
       class: "timeline-detail", "aria-live": "polite", "aria-label": "selection",
     });
@@ -91,8 +89,9 @@ export class TimelinePanel {
         isLinked ? button("whole step", "show the whole step (Home)", actions.home)
           : button("whole run", "show the whole run (Home)", actions.home),
       ),
-      this.scroller, this.tooltip, splitter(this.detail), this.detail, this.said, this.folded,
+      this.scroller, splitter(this.detail), this.detail, this.folded,
     );
+    this.note = new Note(root);
   }
 
   /** @param {...HTMLElement} inside */
@@ -126,14 +125,6 @@ export class TimelinePanel {
   toggleKeys() {
     this.allKeys = !this.allKeys;
     this.showNothing();
-  }
-
-  /**
-   * Announce something to screen readers.
-   * @param {string} text
-   */
-  say(text) {
-    this.said.textContent = text;
   }
 
   /**
@@ -246,27 +237,6 @@ export class TimelinePanel {
   #facts(facts) {
     return make("dl", { class: "timeline-facts" },
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  }
-
-  /**
-   * lines: the first one stands out.
-   * @param {string[]} lines
-   * @param {number} x
-   * @param {number} y
-   */
-  showTooltip(lines, x, y) {
-    this.tooltip.replaceChildren(...lines.map((text, index) =>
-      make(index ? "div" : "strong", {}, text)));
-    this.tooltip.hidden = false;
-    const { offsetWidth, offsetHeight } = this.tooltip;
-    const left = Math.min(x + 14, innerWidth - offsetWidth - 8);
-    const below = y + 18 + offsetHeight < innerHeight;
-    this.tooltip.style.left = `${Math.max(left, 8)}px`;
-    this.tooltip.style.top = `${below ? y + 18 : y - offsetHeight - 10}px`;
-  }
-
-  hideTooltip() {
-    this.tooltip.hidden = true;
   }
 
   /**

@@ -111,16 +111,16 @@ export class TimelinePointer {
     timeline.refresh();
     if (finding) {
       const title = `${finding.severity}: ${finding.finding}`;
-      timeline.panel.showTooltip([title, finding.label], pageX, pageY);
+      timeline.panel.note.show([title, finding.label], pageX, pageY);
     } else if (note) {
-      timeline.panel.showTooltip(note.lines, pageX, pageY);
+      timeline.panel.note.show(note.lines, pageX, pageY);
     } else if (part) {
-      timeline.panel.showTooltip(partLines(part), pageX, pageY);
+      timeline.panel.note.show(partLines(part), pageX, pageY);
     } else if (spread) {
-      timeline.panel.showTooltip(spreadLines(spread), pageX, pageY);
+      timeline.panel.note.show(spreadLines(spread), pageX, pageY);
     } else if (!isSame) {
       clearTimeout(this.describing);
-      timeline.panel.hideTooltip();
+      timeline.panel.note.hide();
       if (hit) this.describing = setTimeout(() => this.#describe(hit, pageX, pageY), HOVER_MS);
     }
   }
@@ -134,7 +134,7 @@ export class TimelinePointer {
   forget() {
     this.hover = null;
     clearTimeout(this.describing);
-    this.timeline.panel.hideTooltip();
+    this.timeline.panel.note.hide();
   }
 
   leave() {
@@ -155,7 +155,7 @@ export class TimelinePointer {
       const lines = hit.id
         ? eventLines(await data.event(hit.id))
         : blockLines(hit, await data.block(hit.row, hit.start, hit.end));
-      if (this.hover === hit) panel.showTooltip(lines, x, y);
+      if (this.hover === hit) panel.note.show(lines, x, y);
     } catch {
       // The panel reports a server that is gone.
     }

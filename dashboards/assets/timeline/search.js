@@ -1,7 +1,7 @@
 // @ts-check
 // Searches all ranks that can be chosen for events by name, label and conditions.
 import { saved } from "../tables.js";
-import { make } from "./elements.js";
+import { make } from "../elements.js";
 import { FOUND, foundContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Found, Matches } from "./types.d.ts" */

@@ -1,6 +1,6 @@
 // @ts-check
 // The edge above the panel: a drag, or an arrow key on it, makes the panel higher or lower.
-import { make } from "./elements.js";
+import { make } from "../elements.js";
 
 const STEP = 24; // pixels, of an arrow key
 const MIN = 60;

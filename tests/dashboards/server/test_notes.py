@@ -117,7 +117,7 @@ def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
         )
         assert at == pytest.approx(middle, abs=2)
         page.locator("#timeline canvas").first.hover(position={"x": x + 3, "y": 5})
-        expect(page.locator(".timeline-tooltip")).to_contain_text(VIEW.text)
+        expect(page.locator(".pointer-note")).to_contain_text(VIEW.text)
         page.keyboard.press("Escape")
         expect(notes).to_be_hidden()
         page.goto(f"{url}steps")

@@ -134,7 +134,7 @@ def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, analysis: 
     x, y = timeline.place("0.op.0")
     timeline.page.mouse.move(x, y)
     timeline.page.mouse.move(x + 2, y)
-    tooltip = timeline.page.locator(".timeline-tooltip")
+    tooltip = timeline.page.locator(".pointer-note")
     tooltip.wait_for()
     text = tooltip.inner_text()
     assert "stream: 7" in text
@@ -306,7 +306,7 @@ def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
         x, y = timeline.place("0.op.1")
         page.mouse.move(x, y)
         page.mouse.move(x + 1, y)
-        page.locator(".timeline-tooltip").wait_for()
+        page.locator(".pointer-note").wait_for()
         page.locator(".timeline-search input").fill("<")
         page.locator(".timeline-names li").first.wait_for()
         assert page.locator("#timeline img, #timeline script").count() == 0

@@ -300,7 +300,7 @@ def test_a_row_of_all_ranks_says_who_came_late_and_leads_there(page: Page, serve
         " return [box.left + t.painter.x((begin + stop) / 2), box.top + row.top + 20]; })()"
     )
     page.mouse.move(left, top)
-    tooltip = page.locator(".timeline-tooltip")
+    tooltip = page.locator(".pointer-note")
     expect(tooltip).to_contain_text("step 1")
     expect(tooltip).to_contain_text("rank 0 came 9.51 ms after the median of the others")
     page.mouse.click(left, top)

@@ -122,7 +122,7 @@ def test_a_mark_is_a_yellow_diamond_with_its_name_in_the_tooltip(timeline: Timel
     assert min(red, green) > 200
     assert blue < 120
     timeline.page.mouse.move(x + 4, y)
-    tooltip = timeline.page.locator(".timeline-tooltip")
+    tooltip = timeline.page.locator(".pointer-note")
     expect(tooltip).to_contain_text("loss is read 0")
     expect(tooltip).to_contain_text("mark · thread 4242")
     timeline.page.mouse.click(x + 4, y)
