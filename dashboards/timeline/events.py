@@ -364,13 +364,8 @@ def _code(rank: Rank, group: int | None, index: Int64) -> tuple[Int32, Sequence[
     return places_of_calls(rank, call), places(rank).names
 
 
-def host_events(
-    rank: Rank, clock: RankClock, range_names: NameTable | None, stalls: RankStalls | None
-) -> dict[str, Events]:
-    """Return the events of a rank's host, by source.
-
-    Ranks of one report share the names of its ranges and marks.
-    """
+def host_events(rank: Rank, clock: RankClock, stalls: RankStalls | None) -> dict[str, Events]:
+    """Return the events of a rank's host, by source."""
     events = {}
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
     marks = rank.trace.marks(rank.process)
@@ -382,12 +377,12 @@ def host_events(
         events[CALL] = _events(names, calls.packed_name, calls.starts, clock, HOST, lengths, place)
     if ranges is not None:
         start, end = ranges.start_ns, ranges.end_ns
-        names = range_names or NameTable(ranges.names)
+        names = NameTable(ranges.names)
         events[RANGE] = _events(
             names, pack(ranges.name), start, clock, NVTX, lambda index: end[index] - start[index]
         )
     if marks is not None:
-        names = range_names or NameTable(marks.names)
+        names = NameTable(marks.names)
         events[MARK] = _events(names, pack(marks.name), marks.time_ns, clock, MARKS, None)
     for source, kind, code in (
         (OPERATOR, OPERATORS, rank.trace.operators(rank.process)),

@@ -20,14 +20,7 @@ import numpy as np
 
 from dashboards.clock import Clock
 from dashboards.questions import questions_about, steps_by_rank
-from dashboards.timeline.events import (
-    OPERATION,
-    STEP,
-    NameTable,
-    host_events,
-    operation_events,
-    step_events,
-)
+from dashboards.timeline.events import OPERATION, STEP, host_events, operation_events, step_events
 from dashboards.timeline.tracks import read_gpu, with_host
 from traceprof.errors import TraceprofError
 from traceprof.run import opening
@@ -47,7 +40,6 @@ if TYPE_CHECKING:
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank, Run
-    from traceprof.trace.model.ranges import Marks, RangeTable
 
     Span = tuple[int, int]
 
@@ -151,7 +143,6 @@ class Timelines:
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._events: dict[int, Mapping[str, Events]] = {}
         self._of_gpu: dict[int, Mapping[str, Events]] = {}
-        self._range_names: dict[int, NameTable] = {}
         self._event_reader = EventReader(self._read_events)
         self._lock = threading.Lock()  # of what is kept; never held while something is made
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -196,7 +187,7 @@ class Timelines:
         def complete(known: RankTimeline | None) -> RankTimeline:
             timeline = known or self._read_gpu(rank)
             with self._reader(rank):
-                return with_host(timeline, self._names(rank), self.source.stalls.get(number))
+                return with_host(timeline, self.source.stalls.get(number))
 
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
@@ -239,11 +230,8 @@ class Timelines:
         if known is not None:
             return known
         with self._reader(rank):
-            names, stalls = self._names(rank), self.source.stalls.get(number)
-            events = {
-                **self._gpu_events(number),
-                **host_events(rank, self.clock(number), names, stalls),
-            }
+            of_host = host_events(rank, self.clock(number), self.source.stalls.get(number))
+            events = {**self._gpu_events(number), **of_host}
         with self._lock:
             return self._events.setdefault(number, events)
 
@@ -289,17 +277,6 @@ class Timelines:
 
     def _read_gpu(self, rank: Rank) -> RankTimeline:
         return read_gpu(rank, self._steps.get(rank.rank, ()), self.clock(rank.rank))
-
-    def _names(self, rank: Rank) -> NameTable | None:
-        """Return the names of a report's ranges and marks, which its ranks share."""
-        if rank.report not in self._range_names:
-            named: RangeTable | Marks | None = rank.trace.range_table(rank.process)
-            if named is None:
-                named = rank.trace.marks(rank.process)
-            if named is None:
-                return None
-            self._range_names[rank.report] = NameTable(named.names)
-        return self._range_names[rank.report]
 
 
 class OtherSide:

@@ -164,19 +164,14 @@ _STALLED = "stalls of the host"
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
-def with_host(
-    timeline: RankTimeline,
-    range_names: ev.NameTable | None = None,
-    stalls: RankStalls | None = None,
-) -> RankTimeline:
+def with_host(timeline: RankTimeline, stalls: RankStalls | None = None) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 
-    The busiest threads come first, the main one before the others; the rest is folded. Ranks of one
-    report share the names of its ranges.
+    The busiest threads come first, the main one before the others; the rest is folded.
     """
     rank, clock = timeline.rank, timeline.clock
     ranges = rank.trace.range_table(rank.process)
-    events = timeline.events | ev.host_events(rank, clock, range_names, stalls)
+    events = timeline.events | ev.host_events(rank, clock, stalls)
     stalled = [_stall_track(stalls, clock)] if stalls is not None and ev.STALL in events else []
     busiest, others = _threads(rank, clock, rank.calls, ranges, rank.trace.marks(rank.process))
     folded = (replace(other, is_folded=True) for other in others)

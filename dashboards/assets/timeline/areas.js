@@ -64,7 +64,7 @@ export class TimelineAreas {
     this.area = area;
     timeline.refresh();
     await this.#ask(area, async () => {
-      const statistics = await timeline.data.area(area.rows, area.start, area.end);
+      const statistics = await timeline.data.answer("area", area);
       if (this.area === area) this.#put(areaContent, area, statistics);
     });
   }
@@ -75,7 +75,7 @@ export class TimelineAreas {
     const area = this.area ?? this.inSight();
     if (!area) return;
     await this.#ask(area, async () => {
-      const listed = await timeline.data.listed(area.rows, area.start, area.end);
+      const listed = await timeline.data.answer("events", area);
       this.#put(eventsContent, area, listed);
     });
   }

@@ -43,13 +43,14 @@ export async function goToNeighbour(timeline, direction) {
     return;
   }
   if (selected) {
-    const { id } = await data.neighbour(selected.id, direction);
+    const { id } = await data.answer("neighbour", { id: selected.id, direction });
     if (id) await timeline.select(id, { go: true });
     return;
   }
   const row = timeline.rows.find(({ track }) => track?.source === "op");
   if (!row?.track || !view) return;
-  const { events } = await data.listed([row.track.row], view.start, view.start + view.span);
+  const { events } = await data.answer("events",
+    { rows: row.track.row, start: view.start, end: view.start + view.span });
   if (events.length) await timeline.select(events[0].id, { go: true });
 }
 
@@ -64,7 +65,7 @@ export async function goToNamesake(timeline, direction) {
     panel.note.say("select a kernel first");
     return;
   }
-  const { id } = await data.namesake(selected.id, direction);
+  const { id } = await data.answer("namesake", { id: selected.id, direction });
   if (id && id !== selected.id) await timeline.select(id, { go: true });
   else panel.note.say(`there is no other ${selected.label}`);
 }

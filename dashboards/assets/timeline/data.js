@@ -7,8 +7,7 @@ import { decoded, isFresh, requestFor } from "./tiles.js";
 import { extentOf } from "./view.js";
 
 /** @import { TimelineLayout } from "./layout.js" */
-/** @import { Collective, EventDetails, Evidence, Found, Hits, Interval, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
- *   TileReply, View } from "./types.d.ts" */
+/** @import { Answers, EventDetails, Evidence, Hits, Interval, Matches, RankRows, Strip, Tile, TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
 const MAX_EVENTS = 500; // that are kept
@@ -266,18 +265,6 @@ export class TimelineData {
     this.changed();
   }
 
-  /**
-   * The first of what is found, in an order: a column, with a minus the largest first.
-   * @param {number[]} ranks
-   * @param {string} text
-   * @param {string} order
-   * @param {number} most
-   * @returns {Promise<Found>}
-   */
-  matches(ranks, text, order, most) {
-    return this.#ask("matches", { rank: ranks.join(","), text, order, most });
-  }
-
   /** @param {unknown} error */
   #fail(error) {
     this.failure = /** @type {Error} */ (error).message;
@@ -318,45 +305,16 @@ export class TimelineData {
   }
 
   /**
-   * Summary of many events in a piece of a row.
-   * @param {string} row
-   * @param {number} start
-   * @param {number} end
-   * @returns {Promise<Summary>}
+   * What the server answers to a question whose `start` and `end` are offsets.
+   * @template {keyof Answers} What
+   * @param {What} what
+   * @param {Record<string, any>} parameters
+   * @returns {Promise<Answers[What]>}
    */
-  block(row, start, end) {
-    return this.#ask("block", { row, start: this.toTime(start), end: this.toTime(end) });
-  }
-
-  /**
-   * Time in an area, by name.
-   * @param {string[]} rows
-   * @param {number} start
-   * @param {number} end
-   * @returns {Promise<Statistics>}
-   */
-  area(rows, start, end) {
-    return this.#ask("area", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
-  }
-
-  /**
-   * The events of an area one by one.
-   * @param {string[]} rows
-   * @param {number} start
-   * @param {number} end
-   * @returns {Promise<Listed>}
-   */
-  listed(rows, start, end) {
-    return this.#ask("events", { rows: rows.join(","), start: this.toTime(start), end: this.toTime(end) });
-  }
-
-  /**
-   * One collective on all of its ranks, by one of its kernels.
-   * @param {string} id
-   * @returns {Promise<Collective>}
-   */
-  collective(id) {
-    return this.#ask("collective", { id });
+  answer(what, parameters) {
+    const { start, end } = parameters;
+    const times = start === undefined ? {} : { start: this.toTime(start), end: this.toTime(end) };
+    return this.#ask(what, { ...parameters, ...times });
   }
 
   /**
@@ -371,36 +329,6 @@ export class TimelineData {
       this.#fail(error);
     }
     this.changed();
-  }
-
-  /**
-   * The event after or before one in its row.
-   * @param {string} id
-   * @param {"next" | "previous"} direction
-   * @returns {Promise<{ id: string | null }>}
-   */
-  neighbour(id, direction) {
-    return this.#ask("neighbour", { id, direction });
-  }
-
-  /**
-   * The event of the same name after or before one, on its rank; after the last comes the first.
-   * @param {string} id
-   * @param {"next" | "previous"} direction
-   * @returns {Promise<{ id: string | null }>}
-   */
-  namesake(id, direction) {
-    return this.#ask("namesake", { id, direction });
-  }
-
-  /**
-   * The critical path of steps, or the news that it is being computed.
-   * @param {PathWhere} where
-   * @returns {Promise<PathReply>}
-   */
-  path(where) {
-    return this.#ask("path", "step" in where ? where
-      : { rank: where.rank, start: this.toTime(where.start), end: this.toTime(where.end) });
   }
 
   /**

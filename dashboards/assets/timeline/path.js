@@ -86,7 +86,7 @@ export class TimelinePath {
       /** @type {PathReply} */
       let reply;
       try {
-        reply = await data.path(place);
+        reply = await data.answer("path", place);
       } catch (error) {
         if (asked === this.asked) this.#refuse(/** @type {Error} */ (error).message);
         return;
@@ -142,7 +142,7 @@ export class TimelinePath {
       timeline.frame(start, end, PART_SHARE);
       return;
     }
-    const { events } = await timeline.data.listed([part.row], start, Math.max(end, start + 1));
+    const { events } = await timeline.data.answer("events", { rows: part.row, start, end: Math.max(end, start + 1) });
     const event = events.find((listed) => listed.start === part.start) ?? events[0];
     if (event) await timeline.select(event.id, { go: true });
   }

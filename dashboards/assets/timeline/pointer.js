@@ -154,7 +154,7 @@ export class TimelinePointer {
     try {
       const lines = hit.id
         ? eventLines(await data.event(hit.id))
-        : blockLines(hit, await data.block(hit.row, hit.start, hit.end));
+        : blockLines(hit, await data.answer("block", { row: hit.row, start: hit.start, end: hit.end }));
       if (this.hover === hit) panel.note.show(lines, x, y);
     } catch {
       // The panel reports a server that is gone.

@@ -58,7 +58,7 @@ export class TimelineSearch {
       return;
     }
     try {
-      const listed = await data.matches(numbers, text, order, MAX_LISTED);
+      const listed = await data.answer("matches", { rank: numbers, text, order, most: MAX_LISTED });
       if (this.order !== order || panel.query.value !== text || !root.isConnected) return;
       this.listed = listed;
     } catch (error) {
@@ -98,7 +98,8 @@ export class TimelineSearch {
   async save() {
     const { data, numbers, panel } = this.timeline;
     if (!this.order) return;
-    const listed = await data.matches(numbers, panel.query.value, this.order, MAX_SAVED);
+    const listed = await data.answer("matches",
+      { rank: numbers, text: panel.query.value, order: this.order, most: MAX_SAVED });
     const href = URL.createObjectURL(new Blob([csvOf(listed)], { type: "text/csv" }));
     make("a", { href, download: "found.csv" }).click();
     URL.revokeObjectURL(href);

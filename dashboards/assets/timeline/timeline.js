@@ -343,7 +343,7 @@ export class Timeline {
     this.forgetSelection();
     this.block = block;
     this.refresh();
-    const summary = await this.data.block(block.row, block.start, block.end);
+    const summary = await this.data.answer("block", { row: block.row, start: block.start, end: block.end });
     if (this.block !== block) return;
     if (summary.id) this.select(summary.id);
     else this.panel.showBlock(block, summary);

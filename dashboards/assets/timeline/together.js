@@ -97,7 +97,7 @@ export class TimelineTogether {
     /** @type {Collective} */
     let collective;
     try {
-      collective = await data.collective(id);
+      collective = await data.answer("collective", { id });
     } catch (error) {
       panel.showMessage(/** @type {Error} */ (error).message);
       return null;

@@ -321,3 +321,23 @@ export interface Collective {
 export interface Together extends Collective {
   members: (Member & { begin: number; length: number; isLast: boolean })[];
 }
+
+/** What the server answers, by the ends of its addresses. */
+export interface Answers {
+  /** Time in an area, by name. */
+  area: Statistics;
+  /** Many events in a piece of a row. */
+  block: Summary;
+  /** One collective on all of its ranks, by one of its kernels. */
+  collective: Collective;
+  /** The events of an area one by one. */
+  events: Listed;
+  /** The first of what is found, in an order: a column, with a minus the largest first. */
+  matches: Found;
+  /** The event of the same name after or before one, on its rank; after the last comes the first. */
+  namesake: { id: string | null };
+  /** The event after or before one in its row. */
+  neighbour: { id: string | null };
+  /** The critical path of steps, or the news that it is being computed. */
+  path: PathReply;
+}

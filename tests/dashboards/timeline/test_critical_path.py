@@ -129,7 +129,7 @@ def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
     said = answer(analysis, step=STEP)
     part = next(part for part in said["parts"] if part["row"] is not None)
     timeline = Timeline(page, f"{sample_url}/timeline")
-    listed = f"t.data.listed(['{part['row']}'], 0, 1e12)"
+    listed = f"t.data.answer('events', {{rows: '{part['row']}', start: 0, end: 1e12}})"
     event = timeline.ask(f"{listed}.then(({{ events }}) => events[0].id)")
     page.route(re.compile("/timeline/event"), slowly)
     link = f"{sample_url}/timeline?path={STEP}&select={event}"

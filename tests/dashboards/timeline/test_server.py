@@ -22,6 +22,7 @@ from tests.support.dashboard import damage_host
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.errors import TraceFormatError
+from traceprof.trace.nsight import schema
 
 Get = Callable[..., TestResponse]
 
@@ -345,11 +346,18 @@ def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) 
         assert kept.whole(0) is not first
 
 
-def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
-    with analysis_of(SAMPLE) as analysis:
+def test_ranks_of_one_report_have_names_of_their_own(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for rank, name in enumerate(("first", "second")):
+        pid = 1000 + rank
+        trace.kernel(0, 10, pid=pid, device=rank).nvtx(name, 0, 20, pid=pid)
+        trace.nvtx(f"{name} mark", 5, None, pid=pid, event_type=schema.NVTX_MARK)
+    with analysis_of(trace.write(tmp_path)) as analysis:
         kept = Timelines(TimelineSource.of(analysis))
-        names = [kept.whole(rank).events["range"].names for rank in (0, 1)]
-        assert names[0] is names[1]
+        for rank, name in enumerate(("first", "second")):
+            events = kept.whole(rank).events
+            assert events["range"].name_of(0) == name
+            assert events["mark"].name_of(0) == f"{name} mark"
 
 
 def test_a_server_of_its_own_will_do() -> None:

@@ -269,7 +269,7 @@ def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
     page.keyboard.press("c")  # of nothing: it says what it needs
     expect(page.locator(".explained")).to_contain_text("select one first")
     row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
-    events = timeline.ask(f"t.data.listed(['{row}'], t.view.start, t.view.start + t.view.span)")
+    events = timeline.ask(f"t.data.answer('events', {{...t.areas.inSight(), rows: '{row}'}})")
     kernel = events["events"][1]["id"]
     timeline.ask(f"t.select('{kernel}', {{go: true}})")
     timeline.wait_for("t.selected !== null")
@@ -316,7 +316,7 @@ def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
     url = serve(SAMPLE.with_stem("nccl-serialization"))
     timeline = Timeline(page, f"{url}/timeline?rank=0")
     row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
-    events = timeline.ask(f"t.data.listed(['{row}'], t.view.start, t.view.start + t.view.span)")
+    events = timeline.ask(f"t.data.answer('events', {{...t.areas.inSight(), rows: '{row}'}})")
     timeline.ask(f"t.select('{events['events'][0]['id']}', {{go: true}})")
     timeline.wait_for("t.selected !== null")
     timeline.press("f")

@@ -57,7 +57,7 @@ class RangeTable(Rows, frozen=True):
     # bool[n], whether it was pushed and popped, so that it nests with others of its thread; if
     # not, it was started and ended, perhaps by another thread
     nests: npt.NDArray[np.bool_]
-    names: Sequence[str]  # the names of the whole report
+    names: Sequence[str]  # by number
 
 
 class LabelRanges(Rows, frozen=True):
@@ -127,7 +127,7 @@ class Marks(Rows, frozen=True):
     time_ns: Int64  # int64[n]
     name: Int64  # int64[n], indices into `names`
     thread: Int64  # int64[n], the thread of the mark
-    names: Sequence[str]  # the names of the whole report
+    names: Sequence[str]  # by number
 
 
 class CallRange(NamedTuple):
