@@ -1,6 +1,5 @@
 """Where the time went in small exports with answers that can be counted by hand."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -267,25 +266,6 @@ def test_generated_exports_agree_with_the_reference(
         assert_agreement(path, time_range=time_range)
 
     for_examples(num_examples, check, exports(), TIME_RANGE)
-
-
-@pytest.mark.long
-def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None:
-    random.seed(7)
-    builder = TraceBuilder()
-    for step in range(20):
-        for pid in (1, 2):
-            builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000, pid=pid)
-    for _ in range(3000):
-        call = random.randrange(20_000)
-        start = call + random.randrange(1500)
-        name = random.choice(["gemm", "relu", NCCL])
-        builder.kernel(
-            start, start + random.randrange(60), name, stream=random.choice([7, 20]),
-            launch=(call, call + 3), pid=random.choice([1, 2]),
-        )  # fmt: skip
-    rows = assert_agreement(builder.shuffled(1).write(tmp_path))
-    assert [len(row[3]) for row in rows] == [20, 20]
 
 
 def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:

@@ -1,6 +1,7 @@
 """Rates by operation and communicator, and messages that pay latency."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.support.builders import (
     label,
     prepare,
 )
-from tests.support.claims import only_finding, only_gap
+from tests.support.claims import only_finding, only_gap, results_of
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import collectives
 from traceprof.analyses.collectives import CollectivesResult
@@ -28,9 +29,7 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
 US = 1_000
 
 
-def results(path: Path, window: Window | None = None) -> list[CollectivesResult]:
-    with ranks_of(path) as ranks:
-        return [collectives.run(rank, window or rank.window) for rank in ranks]
+results = partial(results_of, collectives.run)
 
 
 def result(

@@ -14,7 +14,7 @@ from tests.reference import beside
 from tests.reference.exposed_copy import ExposedCopy, prepare
 from tests.reference.spans import Span
 from tests.support.builders import ALL_REDUCE, How, TraceBuilder
-from tests.support.claims import answer
+from tests.support.claims import answer, results_of
 from tests.support.selection import few_and_many, for_examples
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
@@ -195,10 +195,7 @@ def test_most_generated_steps_have_gradients_or_none(tmp_path: Path) -> None:
 
 
 def findings_of(path: Path, window: tuple[int, int] | None = None) -> list[Finding]:
-    with ranks_of(path) as ranks:
-        results = [
-            exposed_copy.run(rank, Window(*window) if window else rank.window) for rank in ranks
-        ]
+    results = results_of(exposed_copy.run, path, Window(*window) if window else None)
     judged = [finding for result in results for finding in exposed_copy.findings(result)]
     return [finding for finding in judged if isinstance(finding, Finding)]
 

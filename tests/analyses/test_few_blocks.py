@@ -1,13 +1,14 @@
 """Kernels with blocks for at most half of the multiprocessors."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.reference.few_blocks import few_blocks as expected
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding
+from tests.support.claims import only_finding, results_of
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import few_blocks
 from traceprof.analyses.few_blocks import FewBlocksResult
@@ -18,9 +19,7 @@ US = 1_000
 T4 = 40  # its multiprocessors
 
 
-def judged(path: Path, window: Window | None = None) -> list[FewBlocksResult]:
-    with ranks_of(path) as ranks:
-        return [few_blocks.run(rank, window or rank.window) for rank in ranks]
+judged = partial(results_of, few_blocks.run)
 
 
 def assert_agreement(path: Path, num_sms: int) -> None:

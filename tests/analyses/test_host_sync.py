@@ -1,22 +1,18 @@
 """Synchronizing calls in steps: how many, how long, and what they cost."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding, only_gap
-from tests.support.traces import ranks_of
+from tests.support.claims import only_finding, only_gap, results_of
 from traceprof.analyses import host_sync
-from traceprof.analyses.host_sync import HostSyncResult
 from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
-
-def judged(path: Path, window: Window | None = None) -> list[HostSyncResult]:
-    with ranks_of(path) as ranks:
-        return [host_sync.run(rank, window or rank.window) for rank in ranks]
+judged = partial(results_of, host_sync.run)
 
 
 US = 1000

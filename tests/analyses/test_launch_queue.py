@@ -4,6 +4,7 @@ import json
 import random
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.claims import only_finding, only_gap
+from tests.support.claims import only_finding, only_gap, results_of
 from tests.support.databases import change
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
@@ -28,24 +29,14 @@ CAP = 1022
 KERNEL_NS, GAP_NS, LAUNCH_NS = 100_000, 1_000, 5_000
 
 
-def results(
-    path: Path, time_range: tuple[int, int] | None = None
-) -> list[launch_queue.LaunchQueueResult]:
-    with ranks_of(path) as ranks:
-        return [
-            launch_queue.run(rank, rank.window if time_range is None else Window(*time_range))
-            for rank in ranks
-        ]
+results = partial(results_of, launch_queue.run)
 
 
-def series(path: Path, time_range: tuple[int, int] | None) -> list[list[tuple[int, int]]]:
-    with ranks_of(path) as ranks:
-        found = []
-        for rank in ranks:
-            window = rank.window if time_range is None else Window(*time_range)
-            times, depth = launch_queue.depth_over_time(rank, window)
-            found.append(list(zip(times.tolist(), depth.tolist(), strict=True)))
-        return found
+def series(path: Path, window: Window | None) -> list[list[tuple[int, int]]]:
+    return [
+        list(zip(times.tolist(), depth.tolist(), strict=True))
+        for times, depth in results_of(launch_queue.depth_over_time, path, window)
+    ]
 
 
 def judged(path: Path) -> list[Finding | NotApplicable]:
@@ -83,7 +74,8 @@ def assert_agrees(
     path: Path, processes: list[Process], time_range: tuple[int, int] | None = None
 ) -> list[Answer]:
     expected = [answer for process in processes for answer in answers(process, time_range)]
-    found = zip(results(path, time_range), series(path, time_range), strict=True)
+    window = None if time_range is None else Window(*time_range)
+    found = zip(results(path, window), series(path, window), strict=True)
     for answer, (result, shown) in zip(expected, found, strict=True):
         assert result.metrics.num_late_launches == len(answer.late)
         assert result.metrics.late_launch_ns == sum(late for _, late in answer.late)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.support.builders import (
     record,
     wait,
 )
-from tests.support.claims import measured_numbers, only_finding, only_gap
+from tests.support.claims import measured_numbers, only_finding, only_gap, results_of
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import collectives, nccl_serialization
@@ -31,9 +32,7 @@ from traceprof.run.opening import Window
 US, MS = 1_000, 1_000_000
 
 
-def results(path: Path, window: Window | None = None) -> list[SerializationResult]:
-    with ranks_of(path) as ranks:
-        return [nccl_serialization.run(rank, window or rank.window) for rank in ranks]
+results = partial(results_of, nccl_serialization.run)
 
 
 def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) -> Any:

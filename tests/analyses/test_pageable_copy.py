@@ -1,12 +1,12 @@
 """Copies from and to pageable memory: what they carried, and what they cost."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding, only_gap
-from tests.support.traces import ranks_of
+from tests.support.claims import only_finding, only_gap, results_of
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.pageable_copy import PageableCopyResult
 from traceprof.findings import Finding, Severity
@@ -15,9 +15,7 @@ from traceprof.run.opening import Window
 MIB = 1 << 20
 
 
-def judged(path: Path, window: Window | None = None) -> list[PageableCopyResult]:
-    with ranks_of(path) as ranks:
-        return [pageable_copy.run(rank, window or rank.window) for rank in ranks]
+judged = partial(results_of, pageable_copy.run)
 
 
 def one(result: PageableCopyResult) -> Finding:

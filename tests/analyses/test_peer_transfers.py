@@ -1,6 +1,7 @@
 """Copies through the host, and NCCL's sends against copy engines."""
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,10 @@ import pytest
 
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_gap
+from tests.support.claims import only_gap, results_of
 from tests.support.databases import change
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import peer_transfers
-from traceprof.analyses.peer_transfers import PeerTransfersResult
 from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
@@ -20,9 +20,7 @@ SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
 
 
-def results(path: Path) -> list[PeerTransfersResult]:
-    with ranks_of(path) as ranks:
-        return [peer_transfers.run(rank, rank.window) for rank in ranks]
+results = partial(results_of, peer_transfers.run)
 
 
 def judged(path: Path) -> list[Any]:

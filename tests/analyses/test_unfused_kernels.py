@@ -14,12 +14,13 @@ from tests.reference.spans import Span
 from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import few_and_many, long_after
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import unfused_kernels
 from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
-from traceprof.findings import Finding, Severity
+from traceprof.findings import Severity
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
 
@@ -139,20 +140,17 @@ def test_attention_is_a_softmax_between_multiplications(
 def test_the_finding_of_attention(tmp_path: Path) -> None:
     """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
     (result,) = assert_agreement(row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path))
-    (finding,) = unfused_kernels.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(result))
     assert finding.impact_ns == finding.metrics["attention_ns"] == 600
     assert finding.title.startswith("attention that is not one kernel takes 600 ns; 48.0 % of")
     assert "attention in 5 kernels: multiplication, softmax" in finding.evidence[0].label
     assert "scaled_dot_product_attention" in finding.advice[0]
     alone = row(SGEMM, SOFTMAX, SGEMM, *[SGEMM] * 9).write(tmp_path / "alone.sqlite")
-    (finding,) = unfused_kernels.findings(assert_agreement(alone)[0])
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(assert_agreement(alone)[0]))
     assert finding.title == "attention that is not one kernel takes 330 ns"
     assert len(finding.advice) == 1
     few = row(*[MUL, ADD, SUM] * 9, SGEMM, SOFTMAX, SGEMM).write(tmp_path / "few.sqlite")
-    (finding,) = unfused_kernels.findings(assert_agreement(few)[0])
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(assert_agreement(few)[0]))
     assert "torch.compile" in finding.advice[0]
     assert "scaled_dot_product_attention" in finding.advice[-1]
 
@@ -160,8 +158,7 @@ def test_the_finding_of_attention(tmp_path: Path) -> None:
 def test_the_finding(tmp_path: Path) -> None:
     # 3 of 4 kernels are a chain: 100 + 110 of (3000 + 130) ns could go.
     (result,) = assert_agreement(row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path))
-    (finding,) = unfused_kernels.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(result))
     assert finding.saving is not None
     assert "launching them" in (finding.saving.limited_by or "")  # more than its kernels take
     assert finding.severity == Severity.LOW
@@ -198,8 +195,7 @@ def test_advice_fits_what_ran(
         begin = (length + gap) * index
         builder.kernel(begin, begin + length, name)
     (result,) = assert_agreement(builder.write(tmp_path))
-    (finding,) = unfused_kernels.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(result))
     assert first in finding.advice[0]
 
 
@@ -211,8 +207,7 @@ def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path, *, is_f
     for index, name in enumerate(names):
         builder.kernel(100 * index, 100 * index + 100, name)
     (result,) = assert_agreement(builder.write(tmp_path))
-    (finding,) = unfused_kernels.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(result))
     assert any("fused=True" in text for text in finding.advice) is not is_fused
     assert any("torch.compile" in text for text in finding.advice)
 
@@ -231,8 +226,7 @@ def test_the_limit_also_counts_what_compilers_fuse_besides(tmp_path: Path) -> No
     (result,) = assert_agreement(builder.write(tmp_path))
     assert result.metrics.num_chains == 1
     assert (result.saved_ns, result.most_ns) == (160 + 170, 160 + 170 + 110 + 120 + 140)
-    (finding,) = unfused_kernels.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(unfused_kernels.findings(result))
     assert finding.saving is not None
     assert (finding.saving.high_ns, finding.impact_ns) == (700, 330)
 

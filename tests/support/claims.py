@@ -3,11 +3,11 @@
 import ast
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 import msgspec
@@ -36,6 +36,16 @@ from traceprof.run.opening import Window
 from traceprof.run.rank import Rank
 from traceprof.run.windows import time_window
 from traceprof.trace.model.kinds import MemoryKind
+
+Result = TypeVar("Result")
+
+
+def results_of(
+    run: Callable[[Rank, Window], Result], path: Path, window: Window | None = None
+) -> list[Result]:
+    """Return what an analysis measures of each rank, in a window or in the rank's whole one."""
+    with ranks_of(path) as ranks:
+        return [run(rank, window or rank.window) for rank in ranks]
 
 
 def only_finding(claims: Sequence[object]) -> Finding:
