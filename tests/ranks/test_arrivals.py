@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.support.builders import TraceBuilder, arrivals, session
 from tests.support.selection import known
 from tests.support.traces import ranks_of
+from traceprof.analyses.results import numbered
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals, PackedArrivals, run
 from traceprof.ranks.lateness import MORE_WORK, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
@@ -44,7 +45,7 @@ def test_what_is_unpacked_is_what_was_packed() -> None:
 
 
 def test_numbers_of_the_run_are_those_of_what_is_unpacked() -> None:
-    after = PackedArrivals.of(_of(2)).numbered(7, 4).unpacked
+    after = numbered(PackedArrivals.of(_of(2)), 7, 4).unpacked
     assert (after.rank, after.report) == (7, 4)
 
 

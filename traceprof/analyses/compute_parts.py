@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from msgspec import Struct, structs
-from msgspec.structs import replace
+from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
@@ -177,11 +176,6 @@ class ComputeParts(RankResult, frozen=True):
     parts: tuple[ComputePart, ...]
     largest: tuple[SignatureUse, ...]  # the three signatures that take most
     in_step: StepFlops | None = None  # the FLOPs of a mean step; None if they are not known
-
-    def with_rank(self, rank: int) -> ComputeParts:
-        """Return the same with the rank's number in the run."""
-        in_step = self.in_step and structs.replace(self.in_step, rank=rank)
-        return replace(self, rank=rank, in_step=in_step)
 
     @property
     def total_ns(self) -> int:

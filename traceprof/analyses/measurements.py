@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from msgspec import field, structs
+from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import collectives, compute_parts, gradient_buckets, steps
 from traceprof.analyses.hidden import not_ruled_out, that_hold
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
-from traceprof.analyses.results import Judge, RankResult, Result, Results, advised
+from traceprof.analyses.results import Judge, RankResult, Result, Results, advised, numbered
 from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
 from traceprof.ranks.passes import rank_passes
@@ -27,7 +27,7 @@ from traceprof.run.guard import optional
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from traceprof.analyses.collectives import ProcessGroupsResult
     from traceprof.analyses.compute_parts import ComputeParts
@@ -93,33 +93,15 @@ class RankMeasurements(Record, frozen=True):
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
-        groups, shown_groups = (
-            of_rank and replace(of_rank, rank=rank, report=report)
-            for of_rank in (self.process_groups, self.shown_process_groups)
+        results, shown = (
+            {name: numbered(result, rank, report) for name, result in of_rank.items()}
+            for of_rank in (self.results, self.shown)
         )
-        return RankMeasurements(
-            results={name: result.with_rank(rank) for name, result in self.results.items()},
-            missing={name: _numbered(gaps, rank) for name, gaps in self.missing.items()},
-            hidden=self.hidden,
-            losses=self.losses,
-            shown={name: result.with_rank(rank) for name, result in self.shown.items()},
-            arrivals=None if self.arrivals is None else self.arrivals.numbered(rank, report),
-            buckets=self.buckets and replace(self.buckets, rank=rank),
-            kernels=self.kernels and self.kernels.with_rank(rank),
-            compute=self.compute and self.compute.with_rank(rank),
-            launched=self.launched and self.launched.with_rank(rank),
-            process_groups=groups,
-            shown_process_groups=shown_groups,
-            step_totals=self.step_totals and structs.replace(self.step_totals, rank=rank),
-            slow_steps=self.slow_steps and self.slow_steps.with_rank(rank),
-            stalls=None if self.stalls is None else self.stalls.numbered(rank, report),
-            placed=None if self.placed is None else self.placed.numbered(rank, report),
-            passes=None if self.passes is None else self.passes.numbered(rank, report),
-        )
-
-
-def _numbered(gaps: Iterable[NotApplicable], rank: int) -> tuple[NotApplicable, ...]:
-    return tuple(structs.replace(gap, rank=rank) for gap in gaps)
+        missing = {
+            name: tuple(numbered(gap, rank, report) for gap in gaps)
+            for name, gaps in self.missing.items()
+        }
+        return numbered(replace(self, results=results, shown=shown, missing=missing), rank, report)
 
 
 class MeasuredRank(Record, frozen=True):
@@ -145,7 +127,7 @@ class MeasuredRank(Record, frozen=True):
             phases={
                 phase: of_phase.with_rank(rank, report) for phase, of_phase in self.phases.items()
             },
-            failures=_numbered(self.failures, rank),
+            failures=tuple(numbered(gap, rank, report) for gap in self.failures),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.findings import Finding, NotApplicable
@@ -11,8 +12,6 @@ from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from typing_extensions import Self
 
     from traceprof.findings import Evidence
     from traceprof.run.steady_steps import OnlyStep
@@ -28,10 +27,6 @@ class RankResult(_Occurrence, frozen=True):
 
     rank: int  # the rank's number
 
-    def with_rank(self, rank: int) -> Self:
-        """Return the result with another number of the rank: the one that it has in the run."""
-        return replace(self, rank=rank)
-
 
 class CostResult(RankResult, frozen=True, kw_only=True):
     """A result that is judged by what it costs of a window."""
@@ -41,6 +36,20 @@ class CostResult(RankResult, frozen=True, kw_only=True):
     # the share of the cost that the mean steady step holds; None without steps
     share_per_step: float | None = None
     is_pytorch: bool = False  # whether the program is known to use PyTorch
+
+
+Numbered = TypeVar("Numbered", bound=Struct)
+
+
+def numbered(value: Numbered, rank: int, report: int) -> Numbered:
+    """Return what was measured of a rank, with its number and its report's index in the run."""
+    fields: dict[str, object] = {"rank": rank, "report": report}
+    changed = {name: fields[name] for name in fields if name in value.__struct_fields__}
+    for name in value.__struct_fields__:
+        part = getattr(value, name)
+        if isinstance(part, Struct) and (other := numbered(part, rank, report)) is not part:
+            changed[name] = other
+    return replace(value, **changed) if changed else value
 
 
 Claim = TypeVar("Claim", bound=Finding | NotApplicable)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
@@ -70,10 +69,6 @@ class RankStalls(Rows, frozen=True):
     missing: tuple[Part, str] | None
     unknown: UnknownCause | None  # why stalls cannot be known, None if they can
     cores: Cores | None  # of the machine, if `doctor` left a file beside the report
-
-    def numbered(self, rank: int, report: int) -> RankStalls:
-        """Return the same with the rank's number and its report's index in the run."""
-        return replace(self, rank=rank, report=report)
 
 
 def rank_stalls(rank: Rank, window: Window) -> RankStalls:

@@ -179,10 +179,6 @@ class PackedArrivals(Record, frozen=True):
             pack_all(columns),
         )
 
-    def numbered(self, rank: int, report: int) -> PackedArrivals:
-        """Return the same with the rank's number and its report's index in the run."""
-        return replace(self, others=replace(self.others, rank=rank, report=report))
-
     @property
     def unpacked(self) -> Arrivals:
         """The arrivals, unpacked anew at each use."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
@@ -64,10 +63,6 @@ class RankPasses(Record, frozen=True):
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-    def numbered(self, rank: int, report: int) -> RankPasses:
-        """Return the same with the rank's number and its report's index in the run."""
-        return replace(self, rank=rank, report=report)
 
 
 def rank_passes(rank: Rank, window: Window) -> RankPasses:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof import intervals, labels
 from traceprof.intervals import by_rows, num_before
@@ -223,10 +222,6 @@ class PlacedKernels(Record, frozen=True):
     window_ns: int  # the length of the part that findings are about
     # the mean clock of its GPU while it computed; None if it was not sampled
     clock_hz: float | None
-
-    def numbered(self, rank: int, report: int) -> PlacedKernels:
-        """Return the same with the rank's number and its report's index in the run."""
-        return replace(self, rank=rank, report=report)
 
 
 class SharedSteps(Record, frozen=True):

@@ -10,8 +10,6 @@ from traceprof.findings import Finding, NotApplicable
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.run.rank import Rank, Window
@@ -28,10 +26,6 @@ class LinkLimitsResult(RankResult, frozen=True):
 
     copies: LinkUsageResult  # traffic measured by memory copies
     counters: LinkCountersResult  # traffic measured by sampled counters
-
-    def with_rank(self, rank: int) -> Self:
-        """Return the result with another number of the rank."""
-        return type(self)(rank, self.copies.with_rank(rank), self.counters.with_rank(rank))
 
 
 def run(rank: Rank, window: Window) -> LinkLimitsResult:
