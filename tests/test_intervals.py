@@ -133,6 +133,14 @@ def test_limits_before_times(
     assert found.tolist() == [counted(limits, time) for time in times]
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)).map(sorted)), st.integers(0, 30))
+def test_who_holds_a_time(spans: list[list[int]], time: int) -> None:
+    start, end = np.array(sorted(spans), np.int64).reshape(-1, 2).T
+    begun = [place for place, first in enumerate(start.tolist()) if first <= time]
+    expected = begun[-1] if begun and time < end[begun[-1]] else -1
+    assert intervals.holder(start, end, np.array([time])).tolist() == [expected]
+
+
 @given(st.lists(st.integers(-9, 9), max_size=6000), st.integers(1, 7))
 def test_the_largest(values: list[int], most: int) -> None:
     found = intervals.largest(np.array(values, np.int64), most)

@@ -367,6 +367,20 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
     return before
 
 
+def holder(start_ns: Int64, end_ns: Int64, times_ns: Int64) -> Int64:
+    """Return which of n spans holds each time, the last one to begin; -1 if that one is over.
+
+    Args:
+        start_ns: int64[n], ascending.
+        end_ns: int64[n].
+        times_ns: int64[m], in any order.
+    """
+    place = num_before(start_ns, times_ns, "right") - 1
+    if len(start_ns):
+        place[times_ns >= end_ns.take(place)] = -1
+    return place
+
+
 def num_inside(
     start_ns: Int64, end_ns: Int64, window_start: Int64, window_end: Int64, closed: Mask
 ) -> Int64:

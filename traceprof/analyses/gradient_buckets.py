@@ -83,10 +83,8 @@ def steps_of_kernels(rank: Rank) -> Int64:
     called_ns, ranges = rank.calls.start_ns, rank.step_ranges
 
     def step_of(call: Int64) -> Int64:
-        launch = called_ns.take(call)
-        step = intervals.num_before(ranges.start_ns, launch, "right") - 1
-        known = (call >= 0) & (step >= 0) & (launch < ranges.end_ns.take(step))
-        return np.where(known, step, -1)
+        step = intervals.holder(ranges.start_ns, ranges.end_ns, called_ns.take(call))
+        return np.where(call >= 0, step, -1)
 
     return intervals.by_rows(step_of, launched_by)
 

@@ -177,12 +177,9 @@ def _in_steps(rank: Rank, calls: ApiCalls, waits: Mask) -> Mask:
     """
     index = np.flatnonzero(waits)
     if rank.step_ranges is not None:
-        start, ranges = calls.start_ns[index], rank.step_ranges
+        ranges = rank.step_ranges
         steps = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
-        last = np.searchsorted(steps.start_ns, start, side="right") - 1
-        inside = last >= 0
-        inside[inside] = start[inside] < steps.end_ns[last[inside]]
-        index = index[inside]
+        index = index[intervals.holder(steps.start_ns, steps.end_ns, calls.start_ns[index]) >= 0]
     chosen = np.zeros(len(calls), np.bool_)
     chosen[index] = True
     return chosen

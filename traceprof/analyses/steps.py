@@ -452,11 +452,8 @@ class _Steps:
         self.idle = intervals.complement(rank.not_idle, int(start_ns.min()), int(end_ns.max()))
         kernels, by = rank.operations.kernels, rank.launched_by[0]
         rows = np.flatnonzero(by >= 0) if rank.calls is not None else np.empty(0, np.int64)
-        self._step_of = np.searchsorted(start_ns, kernels.start_ns[rows], side="right") - 1
-        inside = (self._step_of >= 0) & (
-            kernels.start_ns[rows] < end_ns[np.maximum(self._step_of, 0)]
-        )
-        rows, self._step_of = rows[inside], self._step_of[inside]
+        self._step_of = intervals.holder(start_ns, end_ns, kernels.start_ns[rows])
+        rows, self._step_of = rows[self._step_of >= 0], self._step_of[self._step_of >= 0]
         self._rows, self._length = rows, kernels.ends(rows) - kernels.start_ns[rows]
         self._launched_ns = (
             rank.calls.start_ns[by[rows]] if rank.calls is not None else np.empty(0, np.int64)
@@ -468,8 +465,7 @@ class _Steps:
         idle = intervals.covered_within(
             intervals.intersect(self.idle, when), self.start_ns, self.end_ns
         )
-        place = np.searchsorted(when.start_ns, self._launched_ns, side="right") - 1
-        inside = (place >= 0) & (self._launched_ns < when.end_ns[np.maximum(place, 0)])
+        inside = intervals.holder(when.start_ns, when.end_ns, self._launched_ns) >= 0
         idle += np.bincount(
             self._step_of[inside], self._length[inside], minlength=len(self.start_ns)
         ).astype(np.int64)

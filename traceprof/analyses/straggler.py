@@ -293,8 +293,7 @@ def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | N
     steps = intervals.empty() if result is None else steady_spans(result)
     if not len(steps) or not late.total_ns:
         return None
-    at = np.searchsorted(steps.start_ns, late.start_ns, side="right") - 1
-    is_inside = (at >= 0) & (late.start_ns < steps.end_ns[at])
+    is_inside = intervals.holder(steps.start_ns, steps.end_ns, late.start_ns) >= 0
     return int(late.cost_ns[is_inside].sum()) / late.total_ns / len(steps)
 
 

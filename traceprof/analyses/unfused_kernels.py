@@ -601,8 +601,7 @@ def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     inside = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
     call = rank.launched_by[0][chosen]
     launched = rank.calls.start_ns[np.maximum(call, 0)]
-    covered: Mask = intervals.covered_within(inside, launched, launched + 1) > 0
-    return covered & (call >= 0)
+    return (intervals.holder(inside.start_ns, inside.end_ns, launched) >= 0) & (call >= 0)
 
 
 def _idle_within(rank: Rank, chains: Chains, longest_ns: int = intervals.BEYOND_NS) -> int:

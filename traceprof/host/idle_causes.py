@@ -348,7 +348,8 @@ class _ThreadPair:
     def split_accessed(self, gaps: Intervals) -> dict[IdleCause, Intervals]:
         """Split gaps that end with an access to unified memory by cause; none is launch-bound."""
         sleep = self._threads[0].sleep
-        sleeps = intervals.covered_within(sleep.asleep, gaps.end_ns - 1, gaps.end_ns) > 0
+        asleep = sleep.asleep
+        sleeps = intervals.holder(asleep.start_ns, asleep.end_ns, gaps.end_ns - 1) >= 0
         of_others = Intervals(gaps.start_ns[sleeps], gaps.end_ns[sleeps])
         pieces, left = self._of_layers(Intervals(gaps.start_ns[~sleeps], gaps.end_ns[~sleeps]))
         calling = self._calls_within(left)
@@ -610,8 +611,7 @@ def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ..
 
 def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
     samples, threads = rank.trace.samples(rank.process), idle_causes(rank).threads
-    place = np.searchsorted(idle.start_ns, samples.time_ns, side="right") - 1
-    inside = (place >= 0) & (samples.time_ns < idle.end_ns[place])
+    inside = intervals.holder(idle.start_ns, idle.end_ns, samples.time_ns) >= 0
     inside &= is_in(samples.thread, distinct_values(threads.thread))
     functions, number = np.unique(samples.function[inside], return_counts=True)
     per_sample = idle.measure_ns / max(int(number.sum()), 1)

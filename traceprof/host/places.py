@@ -334,11 +334,8 @@ def kinds_of_places(rank: Rank, call: Int64) -> tuple[Int32, Sequence[str]]:
 
 
 def _at(stretches: _Stretches, time_ns: Int64) -> Int32:
-    place = np.maximum(np.searchsorted(stretches.start_ns, time_ns, side="right") - 1, 0)
-    if not len(stretches.start_ns):
-        return np.full(len(time_ns), -1, np.int32)
-    is_inside = (stretches.start_ns[place] <= time_ns) & (time_ns < stretches.end_ns[place])
-    return np.where(is_inside, stretches.name[place], np.int32(-1))
+    place = intervals.holder(stretches.start_ns, stretches.end_ns, time_ns)
+    return np.append(stretches.name, np.int32(-1))[place]
 
 
 _NOTHING = np.empty(0, np.int64)

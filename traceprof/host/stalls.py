@@ -72,9 +72,8 @@ class HostEvents(Record, frozen=True):
             of_thread = rows[loud[self.thread[rows[loud]] == thread]]
             spans = intervals.union(self.start_ns[of_thread], self.end_ns[of_thread])
             chosen = np.flatnonzero((self.thread == thread) & (self.call != SILENCE))
-            around = np.searchsorted(spans.start_ns, self.start_ns.take(chosen), side="right") - 1
-            inside = (around >= 0) & (self.start_ns.take(chosen) < spans.end_ns.take(around))
-            chosen = chosen[inside]
+            around = intervals.holder(spans.start_ns, spans.end_ns, self.start_ns.take(chosen))
+            chosen = chosen[around >= 0]
             begin, stop, piece = nested(self.start_ns[chosen], self.end_ns[chosen]).innermost()
             own = place[chosen[piece]]
             parts.append((own[own >= 0], begin[own >= 0], stop[own >= 0]))
@@ -169,8 +168,7 @@ def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
     block = np.arange(len(start)) // _BLOCK_ROWS
     every = -(-len(start) // _MAX_ROWS)
     long = intervals.union(start[is_long], start[is_long] + length[is_long])
-    within = np.searchsorted(long.start_ns, start, side="right") - 1
-    inside = (within >= 0) & (start < long.end_ns[within]) if len(long) else is_long
+    inside = intervals.holder(long.start_ns, long.end_ns, start) >= 0
     return np.flatnonzero((block % every == 0) | inside)
 
 

@@ -200,9 +200,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     begun[1:] = np.minimum(np.maximum(begun[1:], reached[:-1]), reached[1:])
     kind = np.full(len(first), OTHER, np.int64)
     for number, spans in ranges.items():
-        at = np.searchsorted(spans.start_ns, launch, side="right") - 1
-        inside = (at >= 0) & (launch < np.append(spans.end_ns, 0)[at])
-        kind[inside] = number
+        kind[intervals.holder(spans.start_ns, spans.end_ns, launch) >= 0] = number
     step = np.searchsorted(begins, launch, side="right") - 1
     return np.stack((launch, begun, reached, stream, compute, kind, step))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -240,13 +241,8 @@ class _Between:
 
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
         """Return when operations were launched, and in which step; -1 for none."""
-
-        def step_of(launch: Int64) -> Int64:
-            step = num_before(self.ranges.start_ns, launch, "right") - 1
-            inside = (step >= 0) & (launch < self.ranges.end_ns.take(step))
-            return np.where(inside, step, -1)
-
         launch = self.calls.start_ns.take(self.launched_by[group].take(index))
+        step_of = partial(intervals.holder, self.ranges.start_ns, self.ranges.end_ns)
         return launch, by_rows(step_of, launch)
 
     def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:

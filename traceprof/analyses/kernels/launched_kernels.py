@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from traceprof.analyses.kernels.kernel_table import in_steady_steps
 from traceprof.analyses.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import kinds_of_places
-from traceprof.intervals import by_rows, num_before
+from traceprof.intervals import by_rows, holder
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
@@ -279,14 +280,10 @@ def _in_steps(
     rank: Rank, steps: SteadySteps, start_ns: Int64, length_ns: Int64, flops: _Flops
 ) -> CountedFlops:
     """Count the kernels that start in steady steps; none where graphs hide some."""
-
-    def within(times_ns: Int64) -> Mask:
-        step = num_before(steps.start_ns, times_ns, "right") - 1
-        return (step >= 0) & (times_ns < steps.end_ns.take(np.maximum(step, 0)))
-
-    if within(rank.operations.graphs.start_ns).any():
+    holds = partial(holder, steps.start_ns, steps.end_ns)
+    if (holds(rank.operations.graphs.start_ns) >= 0).any():
         return _UNCOUNTED
-    inside = by_rows(within, start_ns)
+    inside = by_rows(holds, start_ns) >= 0
     is_matrix = inside & flops.is_matrix
     return CountedFlops(
         float(flops.values[inside].sum()),

@@ -247,9 +247,7 @@ def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps
             step = np.searchsorted(most.number, rank.number)
             step = np.where(is_in(rank.number, most.number), step, -1)
         else:
-            middle = (own[0] + own[1]) // 2
-            step = np.searchsorted(start, middle, side="right") - 1
-            step = np.where((step >= 0) & (middle < end[step]), step, -1)
+            step = intervals.holder(start, end, (own[0] + own[1]) // 2)
             step[1:][step[1:] == step[:-1]] = -1
         of_rank.append(step)
     known = np.concatenate(of_rank)
