@@ -70,36 +70,21 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
     if len(at):
         which = np.repeat(np.arange(len(at)), num)
         place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num) + first[at][which]
-        on_stream = np.flatnonzero(_streams(rank, chosen[place]) == stream[at][which])
+        on_stream = np.flatnonzero(rank.operations.streams_of(chosen[place]) == stream[at][which])
         which, first_one = np.unique(which[on_stream], return_index=True)
         operations[at[which]] = chosen[place[on_stream[first_one]]]
-    return ComputeAfter(operations, _streams(rank, operations), _launched(rank, operations))
-
-
-def _streams(rank: Rank, index: Int64) -> Int64:
-    """Streams of kernels and graphs, int64[n]; -1 if the index is -1."""
-    kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    stream = np.full(len(index), -1, np.int64)
-    is_kernel = (index >= 0) & (index < len(kernels))
-    stream[is_kernel] = kernels.packed_stream.at(index[is_kernel])
-    is_graph = index >= len(kernels)
-    if is_graph.any():
-        first = len(rank.operations) - len(graphs)
-        stream[is_graph] = graphs.packed_stream.at(index[is_graph] - first)
-    return stream
+    stream = rank.operations.streams_of(operations)
+    return ComputeAfter(operations, stream, _launched(rank, operations))
 
 
 def _launched(rank: Rank, index: Int64) -> Int64:
-    """Return when the launches of kernels and graphs returned, int64[n]; -1 if unknown."""
-    kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    call = np.full(len(index), -1, np.int64)
-    is_kernel = (index >= 0) & (index < len(kernels))
-    call[is_kernel] = rank.launched_by[0][index[is_kernel]]
-    is_graph = index >= len(kernels)
-    call[is_graph] = rank.launched_by[3][index[is_graph] - (len(rank.operations) - len(graphs))]
-    launch = np.full(len(index), UNKNOWN, np.int64)
-    if rank.calls is not None:
-        launch[call >= 0] = rank.calls.ends(call[call >= 0])
+    """Return when the launches of operations returned, int64[n]; -1 if unknown."""
+    launch, calls = np.full(len(index), UNKNOWN, np.int64), rank.calls
+    if calls is None:
+        return launch
+    for number, which, rows in rank.operations.parts(index):
+        call = rank.launched_by[number][rows]
+        launch[which[call >= 0]] = calls.ends(call[call >= 0])
     return launch
 
 

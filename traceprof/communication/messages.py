@@ -308,20 +308,13 @@ def operation_names(rank: Rank, index: Int64) -> Names:
     """
     number = np.full(len(index), -1, np.int64)
     known: dict[str, int] = {}
-    kernels, copies, *_ = rank.operations.groups
-    first = 0
-    for group, operations in enumerate(rank.operations.groups):
-        at = np.flatnonzero((index >= first) & (index < first + len(operations)))
-        place = index[at] - first
-        first += len(operations)
-        if not len(at):  # as on thousands of small ranks
-            continue
-        alike = place * 0
+    kernels, copies = rank.operations.kernels, rank.operations.copies
+    for group, at, place in rank.operations.parts(index):
+        alike, operations = place * 0, rank.operations.groups[group]
         if operations is kernels:
-            signature = rank.operations.kernels.packed_signature.kept[place]
-            alike = rank.operations.kernels.name_of_signature[signature]
+            alike = kernels.name_of_signature[kernels.packed_signature.kept[place]]
         elif operations is copies:
-            alike = rank.operations.copies.kind[place]
+            alike = copies.kind[place]
         _, first_of, inverse = np.unique(alike, return_index=True, return_inverse=True)
         names = [rank.operation_name(group, which) for which in place[first_of].tolist()]
         numbers = [known.setdefault(name, len(known)) for name in names]

@@ -80,16 +80,10 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
 
     `index`: int64[n], into all operations of the rank, its groups joined.
     """
-    start, end = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
-    first = 0
-    for group in rank.operations.groups:
-        here = (index >= first) & (index < first + len(group))
-        if len(group) and here.any():
-            start[here], end[here] = (
-                group.start_ns[index[here] - first],
-                group.ends(index[here] - first),
-            )
-        first += len(group)
+    start, end = np.zeros((2, len(index)), np.int64)
+    for number, which, rows in rank.operations.parts(index):
+        group = rank.operations.groups[number]
+        start[which], end[which] = group.start_ns[rows], group.ends(rows)
     return start, end
 
 

@@ -56,7 +56,6 @@ from traceprof.host.idle_gaps import (
     LaunchingThreads,
     are_batches,
     idle_gaps,
-    kind_of,
     launching_threads,
     starting_at,
     streams_by_thread,
@@ -570,16 +569,13 @@ def _queued(rank: Rank, calls: ApiCalls, idle: Intervals) -> tuple[IdleDetail, .
     # Of several parts of a gap, all are the same operation's.
     ended, of_part = np.unique(np.searchsorted(gaps.end_ns, idle.end_ns), return_inverse=True)
     place, call = starting_at(rank, calls, gaps.end_ns[ended])
-    stream, place = kind_of(rank, place)[0][of_part], place[of_part]
+    stream, place = rank.operations.streams_of(place)[of_part], place[of_part]
     spent: Counter[str] = Counter()
-    first = 0
-    for number, group in enumerate(rank.operations.groups):
-        is_inside = (place >= first) & (place < first + len(group))
-        for on in distinct_values(stream[is_inside]).tolist():
-            rows = np.flatnonzero(is_inside & (stream == on))
-            times = rank.time_by_operation(number, place[rows] - first, idle.length_ns[rows])
+    for number, which, rows in rank.operations.parts(place):
+        for on in distinct_values(stream[which]).tolist():
+            here = stream[which] == on
+            times = rank.time_by_operation(number, rows[here], idle.length_ns[which[here]])
             spent.update({f"{name} on stream {on}": ns for name, ns in times.items()})
-        first += len(group)
     threads: list[int] = distinct_values(calls.packed_thread.at(call[call >= 0])).tolist()
     sat = dict(code_within(rank.trace, rank.process, threads, idle))
     if not any(sat.values()):

@@ -172,18 +172,17 @@ def idle_gaps(rank: Rank) -> IdleGaps:
     num_operations = [len(group) for group in rank.operations.groups]
     launching, held = _launching_parts(gaps, has_launch, returned_ns, operation, num_operations)
     late = np.flatnonzero(has_launch & ~is_queued)
-    stream, is_upload = kind_of(rank, operation[late])
     accesses, last_call = _accesses(rank, calls, gaps.end_ns, launch < 0)
     return IdleGaps(
         gaps=gaps,
         has_launch=has_launch,
         is_queued=is_queued,
         launching=launching,
-        launching_stream=kind_of(rank, operation[held])[0],
+        launching_stream=rank.operations.streams_of(operation[held]),
         late=late,
         launch=launch[late],
-        stream=stream,
-        is_upload=is_upload,
+        stream=rank.operations.streams_of(operation[late]),
+        is_upload=_are_uploads(rank, operation[late]),
         accesses=accesses,
         last_call=last_call,
     )
@@ -264,7 +263,7 @@ def starting_at(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64
         gap, call, place = (
             np.concatenate(column) for column in zip(*_starting(rank, times, several), strict=True)
         )
-        stream = kind_of(rank, place)[0]
+        stream = rank.operations.streams_of(place)
         keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
         order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept
         operation[gap[order]], launch[gap[order]] = place[order], call[order]
@@ -294,22 +293,14 @@ def _starting(
         offset += len(group)
 
 
-def kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
-    """Stream of each operation, and whether it copies from the host to the device.
-
-    `places`: int64[n], indices into all groups of operations joined.
-    """
-    stream, is_upload = np.zeros(len(places), np.int64), np.zeros(len(places), np.bool_)
-    offset = 0
-    for number, group in enumerate(rank.operations.groups):
-        rows = np.flatnonzero((places >= offset) & (places < offset + len(group)))
-        indices = places[rows] - offset
-        stream[rows] = group.packed_stream.at(indices)
+def _are_uploads(rank: Rank, index: Int64) -> Mask:
+    """Return which operations copy from the host to the device, by indices as in `starting_at`."""
+    is_upload = np.zeros(len(index), np.bool_)
+    for number, which, rows in rank.operations.parts(index):
         if number == _COPIES:
-            kind = rank.operations.copies.kind[indices]
-            is_upload[rows] = is_in(kind, _UPLOADS) & ~rank.is_peer_copy[indices]
-        offset += len(group)
-    return stream, is_upload
+            kind = rank.operations.copies.kind[rows]
+            is_upload[which] = is_in(kind, _UPLOADS) & ~rank.is_peer_copy[rows]
+    return is_upload
 
 
 def are_batches(

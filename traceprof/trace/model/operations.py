@@ -13,7 +13,7 @@ from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
@@ -161,6 +161,25 @@ class RankOperations:
     def groups(self) -> tuple[Operations, ...]:
         """The four groups of operations."""
         return (self.kernels, self.copies, self.memsets, self.graphs)
+
+    def parts(self, index: Int64) -> Iterator[tuple[int, Int64, Int64]]:
+        """Yield for each group that has some of n operations its number, which, and their rows.
+
+        `index`: int64[n], into the groups joined; -1 for none.
+        """
+        first = 0
+        for number, group in enumerate(self.groups):
+            which = np.flatnonzero((index >= first) & (index < first + len(group)))
+            if len(which):
+                yield number, which, index[which] - first
+            first += len(group)
+
+    def streams_of(self, index: Int64) -> Int64:
+        """Return the streams of n operations, int64[n], by an index as in `parts`; -1 for none."""
+        stream = np.full(len(index), -1, np.int64)
+        for number, which, rows in self.parts(index):
+            stream[which] = self.groups[number].packed_stream.at(rows)
+        return stream
 
     @property
     def starts_ns(self) -> list[int]:
