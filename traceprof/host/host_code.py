@@ -12,7 +12,7 @@ from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Intervals, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -430,9 +430,7 @@ def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> di
     covered = intervals.covered_within(idle, begin, stop)
     width = len(texts) + 1
     names_of = [np.where(of >= 0, name[of], -1)[inner] + 1 for of in (operator, line)]
-    keys, which = np.unique(names_of[0] * width + names_of[1], return_inverse=True)
-    total = np.zeros(len(keys), np.int64)
-    np.add.at(total, which.reshape(-1), covered)
+    keys, total = sums(names_of[0] * width + names_of[1], covered)
     spent: dict[str, int] = {}
     for key, ns in zip(keys.tolist(), total.tolist(), strict=True):
         if ns:

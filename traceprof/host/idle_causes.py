@@ -68,7 +68,7 @@ from traceprof.kernel_names import function_name
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, sums
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -411,7 +411,7 @@ class WaitIdle(Record, frozen=True):
         `candidates`: int64[k], ascending, these calls and others that may contain them.
         """
         outer = outermost(calls, candidates)[np.searchsorted(candidates, self.call)]
-        return WaitIdle(*_summed(outer, self.idle_ns))
+        return WaitIdle(*sums(outer, self.idle_ns))
 
 
 def may_idle_after(rank: Rank, calls: ApiCalls) -> Mask:
@@ -430,24 +430,17 @@ def wait_idle(rank: Rank, window: Window, chosen: Mask | None = None) -> WaitIdl
     inside = causes.sync.within(window)
     call = causes.attributable.costs.call[causes.sync.wait]
     counts = inside > 0 if chosen is None else (inside > 0) & chosen[call]
-    return WaitIdle(*_summed(call[counts], inside[counts]))
+    return WaitIdle(*sums(call[counts], inside[counts]))
 
 
 def by_api(rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64) -> dict[str, int]:
     """Times of calls, both int64[n], summed by the name of the API, longest first."""
     spent: dict[str, int] = {}
-    keys, times = _summed(calls.packed_name.at(chosen), times_ns)
+    keys, times = sums(calls.packed_name.at(chosen), times_ns)
     for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
         name = rank.trace.api_names.get(key, "unnamed call")
         spent[name] = spent.get(name, 0) + ns
     return dict(sorted(spent.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _summed(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
-    distinct, which = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(distinct), np.int64)
-    np.add.at(sums, which.reshape(-1), values)
-    return distinct, sums
 
 
 def outermost(calls: ApiCalls, rows: Int64) -> Int64:

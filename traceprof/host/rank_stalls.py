@@ -23,7 +23,7 @@ from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
 from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Rows
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, sums
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -84,9 +84,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         pieces = np.flatnonzero(inside & launching[stalls.piece])
     begin = np.maximum(stalls.begin_ns[pieces], window.start_ns)
     stop = np.minimum(stalls.stop_ns[pieces], window.end_ns)
-    rows, of_piece = np.unique(stalls.piece[pieces], return_inverse=True)
-    stalled_ns = np.zeros(len(rows), np.int64)
-    np.add.at(stalled_ns, of_piece.reshape(-1), stop - begin)
+    rows, stalled_ns = sums(stalls.piece[pieces], stop - begin)
     lengths = stalls.end_ns[rows] - stalls.start_ns[rows]
     longest = rows[intervals.largest(lengths, _MAX_EXAMINED)]
     reasons, blocked_in = _reasons(rank, stalls, longest)

@@ -122,6 +122,14 @@ def without(values: Int64, others: Int64) -> Int64:
     return values[~is_in(values, others)]
 
 
+def sums(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct keys, ascending, and the sum of the values of each, exact."""
+    distinct, which = np.unique(keys, return_inverse=True)
+    total = np.zeros(len(distinct), np.int64)
+    np.add.at(total, which.reshape(-1), values)
+    return distinct, total
+
+
 @overload
 def median_of(values: npt.ArrayLike, axis: None = None) -> float: ...
 

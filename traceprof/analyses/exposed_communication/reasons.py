@@ -23,6 +23,7 @@ from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
+from traceprof.trace.grouping import sums
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent, three_digits
@@ -262,10 +263,7 @@ def main_reasons(operations: ExposedOperations) -> list[tuple[Reason, int]]:
 
 def late_ranks(operations: ExposedOperations) -> list[int]:
     """Return the numbers of the ranks that were waited for, the one that cost most first."""
-    waiting = operations.waiting
-    ranks, which = np.unique(waiting.last, return_inverse=True)
-    cost = np.zeros(len(ranks), np.int64)
-    np.add.at(cost, which.reshape(-1), waiting.ns)
+    ranks, cost = sums(operations.waiting.last, operations.waiting.ns)
     order = np.argsort(-cost, kind="stable")
     return [rank for rank in ranks[order].tolist() if rank >= 0]
 

@@ -232,16 +232,22 @@ class _Flops(Record, frozen=True):
 def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
     """Share the FLOPs of operators out among their kernels, by time."""
     known = np.flatnonzero(code.counted >= 0)
-    operators, operator = np.unique(code.counted[known], return_inverse=True)
-    has_matrix = np.bincount(operator, is_matrix[known], len(operators)) > 0
-    counts = is_matrix[known] | ~has_matrix[operator]
-    weight = np.where(counts, length_ns[known], 0)
-    total = np.maximum(np.bincount(operator, weight, len(operators)), 1)
-    values = np.zeros(len(length_ns))
-    values[known] = code.flops[operators][operator] * (weight / total[operator])
+    operator = code.counted[known]
+    has_matrix = np.bincount(operator, is_matrix[known], len(code.flops)) > 0
     are_known = np.zeros(len(length_ns), np.bool_)
-    are_known[known] = counts
+    are_known[known] = is_matrix[known] | ~has_matrix[operator]
+    values = _shared_out(code.flops, code.counted, np.where(are_known, length_ns, 0))
     return _Flops(is_matrix, values, are_known)
+
+
+def _shared_out(amount: Int64, operator: Int32, weight: Int64) -> npt.NDArray[np.float64]:
+    """Share what operators do out among their kernels, float64[n]; `operator`: -1 for none."""
+    known = np.flatnonzero(operator >= 0)
+    operators, which = np.unique(operator[known], return_inverse=True)
+    share = weight[known] / np.maximum(np.bincount(which, weight[known], len(operators)), 1)[which]
+    values = np.zeros(len(operator))
+    values[known] = amount[operators][which] * share
+    return values
 
 
 def _moved(code: LaunchingCode, length_ns: Int64) -> tuple[npt.NDArray[np.float64], Mask]:
@@ -250,15 +256,10 @@ def _moved(code: LaunchingCode, length_ns: Int64) -> tuple[npt.NDArray[np.float6
     Returns:
         float64[n], and bool[n] where they are known.
     """
-    known = np.flatnonzero(code.innermost >= 0)
-    known = known[code.moved.take(code.innermost.take(known)) > 0]
-    operators, operator = np.unique(code.innermost[known], return_inverse=True)
-    total = np.maximum(np.bincount(operator, length_ns[known], len(operators)), 1)
-    values = np.zeros(len(length_ns))
-    values[known] = code.moved[operators][operator] * (length_ns[known] / total[operator])
-    are_known = np.zeros(len(length_ns), np.bool_)
-    are_known[known] = True
-    return values, are_known
+    are_known = code.innermost >= 0
+    are_known[are_known] = code.moved.take(code.innermost[are_known]) > 0
+    operator = np.where(are_known, code.innermost, np.int32(-1))
+    return _shared_out(code.moved, operator, length_ns), are_known
 
 
 def _by_name(
