@@ -9,6 +9,7 @@ from check_jsonschema import main
 from click.testing import CliRunner
 
 from tests.support import dist
+from tests.support.commands import blocks
 from traceprof.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def test_files_follow_their_schemas(schema: str, files: list[Path]) -> None:
 
 def test_jobs_that_the_page_shows_follow_their_schemas(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    jobs = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    jobs = blocks(page, "yaml")
     for schema, job in zip(("github-workflows", "gitlab-ci"), jobs, strict=True):
         (tmp_path / schema).with_suffix(".yml").write_text(job)
         test_files_follow_their_schemas(schema, [(tmp_path / schema).with_suffix(".yml")])

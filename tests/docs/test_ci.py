@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from sample_traces.simulator.ddp import simulate_ddp
+from tests.support.commands import blocks
 from traceprof.analysis import analyze_reports
 from traceprof.reports.json import render
 
@@ -26,16 +27,11 @@ _FAILING = """
 def test_that_fails(recorded_run):
     recorded_run("reports").no_finding_above("info")
 """
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(language: str) -> list[str]:
-    return [text for name, text in _BLOCK.findall(PAGE) if name == language]
 
 
 def jobs() -> tuple[list[str], list[str], Any]:
     """Return the shell scripts of GitHub's and GitLab's job, and what GitLab keeps."""
-    github, gitlab = map(yaml.safe_load, blocks("yaml"))
+    github, gitlab = map(yaml.safe_load, blocks(PAGE, "yaml"))
     steps = [step["run"] for step in github["jobs"]["compare"]["steps"] if "run" in step]
     job = gitlab["performance"]
     return steps, job["script"], job["artifacts"]
@@ -106,7 +102,7 @@ def test_the_job_of_github_tells_of_gates(place: Path, report: str, code: int) -
 
 @pytest.mark.long
 def test_the_test_of_a_project_asserts(place: Path) -> None:
-    conftest, test = blocks("python")
+    conftest, test = blocks(PAGE, "python")
     (place / "conftest.py").write_text(conftest)
     (place / "test_speed.py").write_text(test + _FAILING)
     options = "-q -p no:cacheprovider -p no:dash"

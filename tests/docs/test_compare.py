@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.commands import run, shows
+from tests.support.commands import blocks, run, shows
 from traceprof.cli.main import EXIT_DONE
 from traceprof.comparison.mean_change import t_quantile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+SESSIONS = [block.removeprefix("$ ").partition("\n") for block in blocks(PAGE, "console")]
 BLOCKS = [
     (command, output)
-    for command, output in re.findall(
-        r"^```console\n\$ (.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
-    )
+    for command, _, output in SESSIONS
     if "sample_traces/" not in command  # tests/docs/test_readme.py has these
 ]
 HALVES = {"first.json": "2:31", "second.json": "31:60"}

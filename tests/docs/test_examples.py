@@ -12,7 +12,7 @@ import pytest
 
 import traceprof
 from tests.support.claims import private_names
-from tests.support.commands import output_of
+from tests.support.commands import blocks, output_of
 from tests.support.traces import result_of
 from traceprof.documents.analysis.records import TABLES
 from traceprof.store import save, stored_runs
@@ -23,9 +23,8 @@ LIBRARY, STORE, ARCHITECTURE = (
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in ("library", "store", "architecture")
 )
-_EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # and their lines
 _QUERIES = re.compile(r"^```sql\n(SELECT .*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_DELETION = re.compile(r"^```sql\n(PRAGMA .*?)^```$", re.MULTILINE | re.DOTALL)
 _ADDED = ("memsets", "clipping", "NAME")  # by the recipes
 
 
@@ -57,7 +56,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 
 def test_examples_use_nothing_private() -> None:
-    examples = doctest.DocTestParser().get_examples("\n".join(_EXAMPLES.findall(LIBRARY)))
+    examples = doctest.DocTestParser().get_examples("\n".join(blocks(LIBRARY, "pycon")))
     assert len(examples) > 10
     for example in examples:
         assert [*private_names(example.source)] == [], example.source
@@ -85,7 +84,7 @@ def test_queries_give_what_the_page_shows(store: Path) -> None:
 
 def test_deleting_a_run_deletes_all_that_is_of_it(store: Path, tmp_path: Path) -> None:
     store = Path(shutil.copy(store, tmp_path))
-    [script] = _DELETION.findall(STORE)
+    [script] = [block for block in blocks(STORE, "sql") if block.startswith("PRAGMA")]
     with closing(sqlite3.connect(store)) as connection:
         connection.executescript(script)
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import traceprof
+from tests.support import commands
 from tests.support.commands import ended, output_of, run
 from tests.support.selection import long_after, missing
 from traceprof.cli.main import EXIT_DONE
@@ -24,13 +25,11 @@ from traceprof.documents.analysis.model import Document
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TRACKERS = Path(sys.prefix) / "trackers" / "bin" / "python"
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _QUERY = re.compile(r"^```sql\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, language: str) -> list[str]:
-    found = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
-    return [text for name, text in found if name == language]
+    return commands.blocks((DOCS / page).read_text(encoding="utf-8"), language)
 
 
 @pytest.fixture
@@ -97,8 +96,8 @@ def test_every_command_for_agents_answers(capsys: pytest.CaptureFixture[str]) ->
         else:
             printed = shell(line).stdout
         assert printed or "-o" in arguments, line
-    commands = {shlex.split(line)[1] for line in lines}
-    assert {"info", "analyze", "explain", "whatif", "compare", "export"} <= commands
+    asked = {shlex.split(line)[1] for line in lines}
+    assert {"info", "analyze", "explain", "whatif", "compare", "export"} <= asked
 
 
 def test_the_fields_for_agents_exist() -> None:

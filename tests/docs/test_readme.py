@@ -1,13 +1,12 @@
 """Commands on sample traces print what the README and the pages of docs/ show."""
 
-import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import run, shows
+from tests.support.commands import blocks, run, shows
 from traceprof.cli.main import EXIT_DONE, cli
 
 pytestmark = pytest.mark.slow
@@ -16,13 +15,12 @@ ROOT = Path(__file__).parents[2]
 PAGE_NAMES = ("compare", "export", "symptoms", "whatif")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in PAGE_NAMES)]
-_CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def sessions() -> list[tuple[str, str]]:
     """Return (command, output) of every console block about a sample."""
     found = []
-    for block in [block for page in PAGES for block in _CONSOLE.findall(page)]:
+    for block in [block for page in PAGES for block in blocks(page, "console")]:
         command, _, output = block.partition("\n")
         if "sample_traces/" in command:
             found.append((command.removeprefix("$ "), output))

@@ -1,6 +1,5 @@
 """docs/reruns.md lists all pairs of recordings of unchanged programs, few of them false alarms."""
 
-import importlib.util
 import json
 import re
 import statistics
@@ -9,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.commands import script_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 TIMES = Path(__file__).parents[1] / "gpu" / "recordings"
@@ -21,12 +22,7 @@ ROUND_ROW = re.compile(
 
 @pytest.fixture(scope="module")
 def reruns() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reruns", DOCS / "reruns.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of("reruns")
 
 
 def test_few_unchanged_programs_are_called_faster_or_slower() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.builders import stretch
-from tests.support.commands import output_of
+from tests.support.commands import blocks, output_of
 from tests.support.selection import missing
 from traceprof.analysis import Options, analyze_reports
 from traceprof.store import save
@@ -45,9 +45,9 @@ def test_otava_finds_the_run_from_which_a_step_is_longer(tmp_path: Path) -> None
     if not OTAVA.exists():
         missing("Apache Otava, which `make verify` installs")
     store_with_a_change(tmp_path / "runs.db")
-    [config] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [config] = blocks(PAGE, "yaml")
     (tmp_path / "otava.yaml").write_text(config)
-    [shown] = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [shown] = blocks(PAGE, "console")
     commands = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
     assert len(commands) == 2
     programs = {"traceprof": f"{sys.executable} -m traceprof", "otava": str(OTAVA)}

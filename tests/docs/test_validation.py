@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import statistics
-import sys
 from collections.abc import Hashable
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.support.commands import script_of
 from tests.support.selection import long_after
 from traceprof.analyses.verdict.yields import usual_yields
 from traceprof.replay.assumptions.assumption import PROFILERS_SHARE
@@ -24,12 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def validation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("validation", DOCS / "validation.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["validation"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of("validation")
 
 
 WRITTEN = (DOCS / "validation.md").read_text(encoding="utf-8")

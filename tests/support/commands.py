@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -246,6 +248,22 @@ def unnoticed_signal(
         is_over.set()
         sender.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def script_of(name: str) -> ModuleType:
+    """Return a script of docs/ as a module, which is not run."""
+    path = Path(__file__).parents[2] / "docs" / f"{name}.py"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the blocks of code of a page of Markdown that are in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def shows(page: str, printed: str) -> bool:
