@@ -241,7 +241,7 @@ NSIGHT_CHANGES = {
     "stall": ("8 ms of sleep in every third step removed", "gpu-idle", None),
     "load": ("four threads load data, not one", "gpu-idle", "no-data-loading"),
 }  # fmt: skip
-"""By program of tests/gpu/nsight.py: the same."""
+"""By program of CUDA 12 without PyTorch: the same."""
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,7 @@ _SAME_INTRO = """\
 Six of these programs before the change, as Nsight Systems 2025.3 recorded them. Held: {} of {}."""
 
 _NSIGHT_INTRO = """\
-Sixteen changes of programs of CUDA 12 without PyTorch ([nsight.py](../tests/gpu/nsight.py)),
+Sixteen changes of programs of CUDA 12 without PyTorch (`git log -- tests/gpu/nsight.py` has them),
 recorded with Nsight Systems 2023.4 on one H200. Their reductions are kernels with NCCL's names that
 move memory on 24 multiprocessors, since there is one GPU. Held: {} of {}.
 

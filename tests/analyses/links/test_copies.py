@@ -41,8 +41,9 @@ def test_a_link_at_its_limit(tmp_path: Path) -> None:
     assert judged(path, pcie=63.0) == []
 
 
-def test_a_link_far_below_its_peak(tmp_path: Path) -> None:
-    (finding,) = judged(copying(8_000_000, 1_000_000).write(tmp_path))
+@pytest.mark.parametrize("size", [4 * MIB, 8_000_000])
+def test_a_link_far_below_its_peak(size: int, tmp_path: Path) -> None:
+    (finding,) = judged(copying(size, 1_000_000).write(tmp_path))
     assert (finding.id, finding.metrics["direction"]) == ("link-underused", "h2d")
     assert finding.metrics["coverage"] == 1.0
 
@@ -52,6 +53,7 @@ def test_a_link_far_below_its_peak(tmp_path: Path) -> None:
     [
         (4 * MIB - 1, {}),  # small: latency
         (8_000_000, {"pageable": True}),  # another finding's
+        (8_000_000, {"kind": "DtoD"}),  # no link
         (20_000_000, {}),  # half of the peak: healthy enough
     ],
 )
