@@ -15,8 +15,14 @@ from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.steps import counted_steps, judged_steps, slowest_rank, step_lengths
-from traceprof.reports.time_text import about_steps, cause_text, slow_steps_lines
+from traceprof.analyses.steps import (
+    cause_text,
+    counted_steps,
+    judged_steps,
+    slowest_rank,
+    step_lengths,
+)
+from traceprof.reports.time_text import about_steps, slow_steps_lines
 from traceprof.run.periods import about_periods
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration

@@ -226,7 +226,7 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "tests/gpu/recordings/models/gpt2_half.pt.trace.json.gz": (
         "Attention: scaled_dot_product_attention takes the",
     ),
-    "tests/gpu/recordings/models/save.pt.trace.json.gz": ("Save in the background:",),
+    "tests/gpu/recordings/models/save.pt.trace.json.gz": ("Save in the background, or less",),
     "tests/gpu/recordings/prefetch.pt.trace.json.gz": (
         "copy the next batch on a torch.cuda.Stream()",
         "Launch fewer, larger kernels: the GPU",

@@ -56,6 +56,14 @@ COLLECT = (
     "Choose when to collect garbage: gc.collect() and gc.freeze() after the first step,"
     " gc.disable(), then gc.collect() every N steps, on all ranks in the same step"
 )
+EVALUATE_ELSEWHERE = (
+    "Evaluate less often, or let another process evaluate the checkpoints: the training waits for"
+    " it here"
+)
+SAVE_BESIDE = (
+    "Save in the background, or less often: copy the state to pinned memory and let a thread write"
+    " it (PyTorch 2.4: torch.distributed.checkpoint.async_save)"
+)
 CORES = (
     "Give the job more cores (srun --cpus-per-task, the container's CPU request), and each rank"
     " its own: deepspeed --bind_cores_to_rank, torchrun --numa-binding, numactl, srun"

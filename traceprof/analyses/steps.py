@@ -10,6 +10,7 @@ from msgspec import Struct
 from traceprof import intervals
 from traceprof.analyses.breakdown import times_within
 from traceprof.analyses.results import RankResult
+from traceprof.errors import one_line
 from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
@@ -34,20 +35,22 @@ if TYPE_CHECKING:
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
 COLUMNS = ("window_ns", *PARTS)
 """The length of a step, and the parts that sum to it."""
-CAUSES = (
-    "launch_bound_ns",
-    "turnaround_ns",
-    "queued_ns",
-    "sync_ns",
-    "data_loading_ns",
-    "mpi_ns",
-    "setup_ns",
-    "allocation_ns",
-    "stalled_ns",
-    "waiting_ns",
-    "host_code_ns",
-    "unknown_ns",
-)
+CAUSE_WORDS = {
+    "launch_bound_ns": "launching",
+    "turnaround_ns": "the GPU's own turn-around",
+    "queued_ns": "launched work that waits",
+    "sync_ns": "waits for the GPU",
+    "data_loading_ns": "data loading",
+    "mpi_ns": "MPI",
+    "setup_ns": "set-up",
+    "allocation_ns": "allocation",
+    "stalled_ns": "stalls of the host",
+    "waiting_ns": "sleep",
+    "host_code_ns": "code on the host",
+    "unknown_ns": "unknown",
+}
+"""What a GPU waits for, by the metric of `gpu-idle`."""
+CAUSES = tuple(CAUSE_WORDS)
 """Of idle time."""
 
 
@@ -343,6 +346,28 @@ RAN = ("checkpoint", "evaluation", "collection", "compile", "file", "range", "op
 _PARTS = ("compute", "exposed_communication", "exposed_copy")
 LATE_RETURN = "late_return"
 SLOW_CAUSES = (*RAN, *_PARTS, LATE_RETURN, *(cause.value for cause in IdleCause))
+_WORDS = {
+    "checkpoint": "a checkpoint",
+    "evaluation": "evaluation",
+    "collection": "garbage collection",
+    "compile": "compilation",
+    "file": "access to files",
+    "range": "a range",
+    "operator": "an operator",
+    "compute": "longer compute",
+    "exposed_communication": "communication that nothing hides",
+    "exposed_copy": "copies that nothing hides",
+    "late_return": "the GPU was done, but the host stayed in its wait",
+    **{name.removesuffix("_ns"): words for name, words in CAUSE_WORDS.items()},
+}
+_MAX_NAME = 60
+
+
+def cause_text(cause: str, label: str | None = None) -> str:
+    """Return why a step is slow, in words: `a checkpoint (torch.save)`."""
+    name = "" if label is None else one_line(label, _MAX_NAME)
+    is_said = not name or _WORDS[cause].endswith(name)
+    return _WORDS[cause] if is_said else f"{_WORDS[cause]} ({name})"
 
 
 class SlowStep(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
+from traceprof.analyses.steps import cause_text
 from traceprof.comparison.findings import LEVEL_TEXT, change_text, exact, signed, span
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import MAX_NAME, Paragraph, Section, section, table
 from traceprof.reports.text import plain, renderable
-from traceprof.reports.time_text import cause_text
 from traceprof.units import counted, duration, percent, three_digits
 from traceprof.version import __version__
 

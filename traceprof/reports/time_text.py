@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses import rank_work
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps import counted_steps, phases, step_lengths
+from traceprof.analyses.steps import CAUSE_WORDS, cause_text, counted_steps, phases, step_lengths
 from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.phases import name_of_counted_phase, phase_name
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
@@ -40,21 +40,6 @@ _SPOKEN = {
     "idle_ns": "idle",
     "lost_ns": "lost",
 }
-CAUSE_WORDS = {
-    "launch_bound_ns": "launching",
-    "turnaround_ns": "the GPU's own turn-around",
-    "queued_ns": "launched work that waits",
-    "sync_ns": "waits for the GPU",
-    "data_loading_ns": "data loading",
-    "mpi_ns": "MPI",
-    "setup_ns": "set-up",
-    "allocation_ns": "allocation",
-    "stalled_ns": "stalls of the host",
-    "waiting_ns": "sleep",
-    "host_code_ns": "code on the host",
-    "unknown_ns": "unknown",
-}
-"""What a GPU waits for, by the metric of `gpu-idle`."""
 _LEFT_OUT = {
     "cut": "cut by the recording's edge",
     "opening": "slow at the beginning",
@@ -395,21 +380,6 @@ def _what_it_could_take(savings: Savings, replay: Replay) -> str:
 
 _MAX_LINES = 3  # each may take two on a terminal
 _MAX_NUMBERS = 4
-_MAX_NAME = 60
-_WORDS = {
-    "checkpoint": "a checkpoint",
-    "evaluation": "evaluation",
-    "collection": "garbage collection",
-    "compile": "compilation",
-    "file": "access to files",
-    "range": "a range",
-    "operator": "an operator",
-    "compute": "longer compute",
-    "exposed_communication": "communication that nothing hides",
-    "exposed_copy": "copies that nothing hides",
-    "late_return": "the GPU was done, but the host stayed in its wait",
-    **{name.removesuffix("_ns"): words for name, words in CAUSE_WORDS.items()},
-}
 _Group = dict[int, list["SlowStep"]]  # by rank
 
 
@@ -456,13 +426,6 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
     spent = duration(sum(step.cause_ns for step in steps))
     took = f"{took[0].upper()}{took[1:]}{most}: {what}, {spent}"
     return f"{took}; {out}" if num_out else took
-
-
-def cause_text(cause: str, label: str | None = None) -> str:
-    """Return why a step is slow, in words: `a checkpoint (torch.save)`."""
-    name = "" if label is None else one_line(label, _MAX_NAME)
-    is_said = not name or _WORDS[cause].endswith(name)
-    return _WORDS[cause] if is_said else f"{_WORDS[cause]} ({name})"
 
 
 def _extra_ns(steps: Sequence[SlowStep]) -> int:

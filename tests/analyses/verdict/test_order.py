@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
+from tests.support.builders import US, TraceBuilder
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
@@ -184,6 +185,33 @@ def test_of_two_ranks_the_one_that_computes_longer_is_named_before_the_one_that_
         "uneven-kernels",
         "exposed-communication",
     ]
+
+
+@pytest.mark.parametrize(
+    ("idle_us", "problem"),
+    [
+        (0, "3 of 60 iterations take 100 ms more each, 33.3 % of the training: a checkpoint"),
+        (9_000, "The GPU idles 90.0 % of the iteration: "),
+    ],
+)
+def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
+    tmp_path: Path, idle_us: int, problem: str
+) -> None:
+    trace, at = TraceBuilder(), 0
+    for step in range(60):
+        for place in range(5):
+            busy = (10_000 - idle_us) * US // 5
+            trace.kernel(at, at + busy, f"gemm_{place}", launch=(at - 5 * US, at - 4 * US))
+            at += busy
+        at += idle_us * US
+        if step % 16 == 15:
+            trace.nvtx("save_checkpoint", at, at + 100_000 * US - 10 * US)
+            at += 100_000 * US
+    said = three_lines(result_of(trace.write(tmp_path)))
+    assert said is not None
+    assert said.problem.startswith(problem)
+    assert str(said.action).startswith("Save in the background, or less often") == (not idle_us)
+    assert len(" ".join(said.lines).split()) <= MAX_WORDS
 
 
 def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:

@@ -10,11 +10,13 @@ from traceprof.analyses.remedies import (
     CUDA_GRAPH,
     DATA_REGION,
     DIRECTIVES,
+    EVALUATE_ELSEWHERE,
     GRAPH_BREAKS,
     GRAPHS,
     LOAD_CHEAPER,
     PIN,
     READ_LATE,
+    SAVE_BESIDE,
     SLEEPS_FOR,
     TAKE_OUT,
     THREADS,
@@ -194,18 +196,8 @@ BY_LOADER: dict[str, tuple[str, ...]] = {
 }
 """What to do by the class of the iterator that the training waited for."""
 BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
-    PlaceKind.CHECKPOINT: (
-        (
-            "Save in the background: torch.distributed.checkpoint.async_save (PyTorch 2.4), or copy"
-            " the state to pinned memory and let a thread write it; or save less often"
-        ),
-    ),
-    PlaceKind.EVALUATION: (
-        (
-            "Evaluate less often, or let another process evaluate the checkpoints: the training"
-            " waits for it here"
-        ),
-    ),
+    PlaceKind.CHECKPOINT: (SAVE_BESIDE,),
+    PlaceKind.EVALUATION: (EVALUATE_ELSEWHERE,),
     PlaceKind.COLLECTION: (COLLECT,),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""

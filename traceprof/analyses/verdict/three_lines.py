@@ -7,18 +7,22 @@ more. Shares are of the mean counted step where there are steps, else of the tra
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
-from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
+from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
+from traceprof.analyses.steps import cause_text, counted_steps, judged_steps, mean_ns, step_ns
 from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
+from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
+from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
 from traceprof.units import between, counted, duration, percent
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.steps import SlowStep
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.completeness import Losses
@@ -104,6 +109,7 @@ _GAINS_BESIDE = {
     "few-blocks": "all time of these kernels counts",
     "unfused-kernels": "single kernels and launching count, too",
 }
+_MIN_RARE = 0.03  # of what is judged, from which on steps that the mean leaves out are named
 _MIN_IDLE = 0.03  # where `gpu-idle` begins on a GPU
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer
 
@@ -134,6 +140,8 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         return unjudged
     kind = headline.unit
     causes = headline.causes
+    if (rare := _rare(analysis, causes)) is not None:
+        return rare
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
         idle = _share_of_mean(headline.breakdown, "idle_ns")
@@ -144,7 +152,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
             return ThreeLines(
                 f"{problem} compute or communication.", f"Record them, too: {record}", None, trust
             )
-        return ThreeLines(_healthy(headline, causes, kind), None, None, trust)
+        return ThreeLines(_healthy(analysis, headline, kind), None, None, trust)
     inside = analysis.in_phase(causes[0])
     if inside is None:
         problem = _problem(causes[0], analysis, kind)
@@ -158,6 +166,49 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         gain, left = f"{gain}; {more}", left - len(more.split())
     action = short_action(causes[0] if inside is None else inside[1], min(left, _MAX_ACTION))
     return ThreeLines(problem, action, None if action is None else gain, trust)
+
+
+def _rare(analysis: RunResult, causes: Sequence[Finding]) -> ThreeLines | None:
+    """Return the verdict on steps that the mean leaves out; None where another one costs more.
+
+    Steps at the beginning are no such ones: they come once, however long the training is.
+    """
+    headline = analysis.headline
+    slow = {of_rank.rank: of_rank.steps for of_rank in analysis.slow_steps}
+    groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
+    results = {result.rank: result for result in analysis.breakdown}
+    for rank, result in results.items():
+        for step in slow.get(rank, ()):
+            if result.steps[step.index].use is StepUse.RARE:
+                groups[rank, step.cause, step.label].append(step)
+    if headline is None or headline.lengths is None or not groups:
+        return None
+    cost = {key: sum(step.extra_ns for step in steps) for key, steps in groups.items()}
+    key = max(cost, key=lambda key: (cost[key], -key[0]))
+    (rank, cause, label), extra_ns = key, cost[key]
+    judged_ns, steps = results[rank].judged.window_ns, groups[key]
+    first_ns = (
+        expected_ns(causes[0], headline.step_ns) * headline.lengths.num_steps if causes else 0
+    )
+    if extra_ns < max(first_ns, _MIN_RARE * judged_ns):
+        return None
+    unit, training = results[rank].unit.unit, results[rank].judged_kind
+    one, part = len(steps) == 1, percent(share(extra_ns, judged_ns))
+    took = f"{'takes' if one else 'take'} {duration(extra_ns // len(steps))} more"
+    look = f"Look at {unit.word} {steps[0].number}, where more ran than in usual ones"
+    problem = (
+        f"{len(steps)} of {len(judged_steps(results[rank]))} {unit.several}"
+        f"{f' of rank {rank}' if len(results) > 1 else ''} {took}{'' if one else ' each'}, {part}"
+        f" of the {training}: {cause_text(cause, label)}."
+    )
+    gain = f"at most {duration(extra_ns)} of {duration(judged_ns)} ({part})"
+    left = MAX_WORDS - len(f"{problem} Do: Gain: {gain}".split())
+    action = _within(_RARE_ACTIONS.get(cause, look), min(left, _MAX_ACTION))
+    trust = _trust(analysis, headline, None, left - len(action.split()) - 1)
+    return ThreeLines(problem, action, gain, trust)
+
+
+_RARE_ACTIONS = {"checkpoint": SAVE_BESIDE, "evaluation": EVALUATE_ELSEWHERE, "collection": COLLECT}
 
 
 def _of_phase(phase: RunResult, finding: Finding, name: str) -> tuple[str, str | None, str | None]:
@@ -224,19 +275,18 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
     return [f"The recording is incomplete: {lacks}. {lost}."]
 
 
-def _healthy(headline: Headline, causes: tuple[Finding, ...], kind: str) -> str:
+def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
+    causes = headline.causes
     compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
     computes = f"compute takes {compute} of the {kind}"
-    worst = max(headline.worst, key=lambda finding: finding.impact_fraction, default=None)
-    if not causes and worst is not None and worst.severity > Severity.INFO:
-        costs, longest = percent(worst.impact_fraction), headline.breakdown.rank
-        nothing = f"Nothing can be gained from {worst.id}"
-        if worst.rank != longest:
-            nothing += (
-                f" of rank {worst.rank}, {costs} of its {kind}, while rank {longest} computes"
-            )
-            return f"{nothing} {compute} of its own."
-        return f"{nothing}, {costs} of the {kind}: {computes}."
+    costs = [(share_of_step(one, analysis.breakdown), one) for one in headline.worst]
+    cost, worst = max(costs, key=lambda pair: pair[0], default=(0.0, None))
+    if not causes and worst is not None and worst.severity > Severity.INFO and cost >= MIN_SHARE:
+        longest, nothing = headline.breakdown.rank, f"Nothing can be gained from {worst.id}"
+        if worst.rank == longest:
+            return f"{nothing}, {percent(cost)} of the {kind}: {computes}."
+        nothing += f" of rank {worst.rank}, {percent(cost)} of its {kind}"
+        return f"{nothing}, while rank {longest} computes {compute} of its own."
     if not causes:
         return f"Nothing costs 1 % of the {kind}: {computes}."
     name = name_of_phase(causes[0])
