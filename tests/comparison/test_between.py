@@ -16,13 +16,13 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare, compared
 from traceprof.comparison.between import NAMES, STEADY, VARYING, reach, spreads
 from traceprof.comparison.gates import parse
-from traceprof.comparison.mean_change import Mean, difference, mann_whitney, usual_change
 from traceprof.comparison.sides import LoadedSide, stored_with
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceprofError
 from traceprof.reports import html, markdown
 from traceprof.reports.comparison_sections import usual
+from traceprof.run.mean_change import Mean, difference, mann_whitney, usual_change
 from traceprof.store import save
 
 OPTIONS = Options(savings=False)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.commands import blocks, run, shows
 from traceprof.cli.main import EXIT_DONE
-from traceprof.comparison.mean_change import t_quantile
+from traceprof.run.mean_change import t_quantile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
 SESSIONS = [block.removeprefix("$ ").partition("\n") for block in blocks(PAGE, "console")]

@@ -21,8 +21,8 @@ from sample_traces.simulator.scenarios import idle as planted
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.traces import closed_analysis
 from traceprof.analysis import Analysis
-from traceprof.comparison.mean_change import Interval, MeanChange, mean_change
 from traceprof.intervals import Float64
+from traceprof.run.mean_change import Interval, MeanChange, mean_change
 
 Noise = Callable[[np.random.Generator, int], Float64]
 

@@ -18,6 +18,7 @@ from traceprof.host.thread_evidence import calls_of_kind
 from traceprof.intervals import Intervals
 from traceprof.kernel_names import function_name
 from traceprof.patterns import lazy
+from traceprof.run.mean_change import trend
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
 from traceprof.run.windows import shown_window
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+SPOKEN = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+    "lost_ns": "lost",
+}
 COLUMNS = ("window_ns", *PARTS)
 """The length of a step, and the parts that sum to it."""
 CAUSE_WORDS = {
@@ -256,6 +264,48 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
         slowest=max(alike, key=lambda step: step.measures.window_ns),
         kinds=_kinds(lengths),
         left_out=tuple(_left_out(result)),
+    )
+
+
+MIN_TREND = 0.03
+"""By which share steps of one half of a recording must be longer for a sentence."""
+
+
+class StepTrend(NamedTuple):
+    """How the counted steps of the second half of a recording differ from those of the first."""
+
+    share: float  # how much longer they are; below 0: shorter
+    first_ns: int  # the mean of the first half
+    second_ns: int
+    part: str  # the field of a breakdown that changed most
+    runs_as_many: bool  # whether both halves run as many kernels, within 1 %
+
+
+def step_trend(result: BreakdownResult) -> StepTrend | None:
+    """Return how the steps of a rank change within the recording; None if they do not, surely."""
+    steps = counted_steps(result)
+    lengths = np.array([step.measures.window_ns for step in steps], np.float64)
+    changed = trend(lengths)
+    if changed is None or abs(changed) < MIN_TREND:
+        return None
+    half = len(steps) // 2
+
+    def means(name: str) -> tuple[float, float]:
+        values = np.array([getattr(step.measures, name) for step in steps], np.float64)
+        return float(values[:half].mean()), float(values[half:].mean())
+
+    first, second = map(round, means("window_ns"))
+    grown = {}
+    for name in PARTS:
+        before, after = means(name)
+        grown[name] = (after - before) * float(np.sign(changed))
+    before, after = means("num_kernels")
+    return StepTrend(
+        changed,
+        first,
+        second,
+        max(PARTS, key=lambda name: grown[name]),
+        abs(after - before) <= 0.01 * before,
     )
 
 

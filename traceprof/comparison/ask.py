@@ -15,7 +15,6 @@ from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.findings import findings, sentence, to_decide, verdict_of
 from traceprof.comparison.gates import beyond, change_of, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
-from traceprof.comparison.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
 from traceprof.comparison.series import phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
     LoadedSide,
@@ -29,6 +28,7 @@ from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
 from traceprof.execution.options import checked, listed, num_jobs
+from traceprof.run.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
 from traceprof.run.periods import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__

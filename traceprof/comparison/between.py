@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.steps import CAUSES, PARTS
-from traceprof.comparison.mean_change import LEVEL, Interval, t_quantile
 from traceprof.comparison.series import series
 from traceprof.documents.comparison import Spread
+from traceprof.run.mean_change import LEVEL, Interval, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

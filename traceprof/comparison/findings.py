@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.comparison.gates import SAME, beyond
-from traceprof.comparison.mean_change import LEVEL, MIN_STEPS, Interval, steps_to_find
 from traceprof.comparison.series import training_steps
 from traceprof.documents.comparison import FindingChange
 from traceprof.host.idle_causes import IdleCause
+from traceprof.run.mean_change import LEVEL, MIN_STEPS, Interval, steps_to_find
 from traceprof.structs import Record
 from traceprof.units import duration
 

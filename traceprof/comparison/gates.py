@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.comparison.between import reach, usual
-from traceprof.comparison.mean_change import Interval, MeanChange, mean_change, of_captures
 from traceprof.documents.comparison import GateResult
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
+from traceprof.run.mean_change import Interval, MeanChange, mean_change, of_captures
 from traceprof.structs import Record
 from traceprof.units import duration, parse_time
 

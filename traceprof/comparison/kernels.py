@@ -12,7 +12,6 @@ import numpy as np
 
 from traceprof.analyses.kernels.launched_kernels import modules_around
 from traceprof.analyses.steps import num_blocks
-from traceprof.comparison.mean_change import MAX_FALSE, adjusted, p_value
 from traceprof.documents.comparison import (
     CommunicationChange,
     KernelChange,
@@ -22,6 +21,7 @@ from traceprof.documents.comparison import (
 )
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
+from traceprof.run.mean_change import MAX_FALSE, adjusted, p_value
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from traceprof.analyses.steps import COLUMNS, in_whole_ns, mean_step
-from traceprof.comparison.mean_change import commonest, trend
+from traceprof.run.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses import rank_work
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps import CAUSE_WORDS, cause_text, counted_steps, phases, step_lengths
+from traceprof.analyses.steps import (
+    CAUSE_WORDS,
+    SPOKEN,
+    cause_text,
+    counted_steps,
+    phases,
+    step_lengths,
+    step_trend,
+)
 from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.phases import name_of_counted_phase, phase_name
 from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
@@ -33,13 +41,6 @@ if TYPE_CHECKING:
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_BETWEEN = 0.03  # of the training: less between phases is not worth a line
 _MIN_SPOKEN = 0.005  # of the time: less is not worth a word
-_SPOKEN = {
-    "compute_ns": "compute",
-    "exposed_communication_ns": "exposed communication",
-    "exposed_copy_ns": "exposed copies",
-    "idle_ns": "idle",
-    "lost_ns": "lost",
-}
 _LEFT_OUT = {
     "cut": "cut by the recording's edge",
     "opening": "slow at the beginning",
@@ -236,7 +237,7 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
 def where_it_went(measures: Measures) -> str:
     """Return the parts of a time, such as `75 % idle`, in the order of the tables."""
     parts = [
-        f"{percent(getattr(measures, name) / measures.window_ns)} {_SPOKEN[name]}"
+        f"{percent(getattr(measures, name) / measures.window_ns)} {SPOKEN[name]}"
         for name in (*PARTS, LOST)
         if measures.window_ns and getattr(measures, name) / measures.window_ns >= _MIN_SPOKEN
     ]
@@ -348,6 +349,9 @@ def what_it_takes(headline: Headline) -> str:
         )
     num_out = sum(part.num_steps for part in lengths.left_out if part.why != "phase")
     steps += f"; {num_out} left out" if num_out else ""
+    if (change := step_trend(result)) is not None:
+        longer = "longer" if change.share > 0 else "shorter"
+        steps += f"; {percent(abs(change.share))} {longer} in the second half"
     one, served = result.unit.unit.one, result.unit.served
     took = f"{one[0].upper()}{one[1:]} takes {duration(headline.step_ns)}{where} ({steps})"
     if served is None or served.tokens_per_s is None:

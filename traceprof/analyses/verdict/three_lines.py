@@ -15,7 +15,15 @@ from msgspec import Struct
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
-from traceprof.analyses.steps import cause_text, counted_steps, judged_steps, mean_ns, step_ns
+from traceprof.analyses.steps import (
+    SPOKEN,
+    cause_text,
+    counted_steps,
+    judged_steps,
+    mean_ns,
+    step_ns,
+    step_trend,
+)
 from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
 from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.analyses.verdict.phases import name_of_phase
@@ -140,8 +148,8 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         return unjudged
     kind = headline.unit
     causes = headline.causes
-    if (rare := _rare(analysis, causes)) is not None:
-        return rare
+    if (of_steps := _rare(analysis, causes) or _longer(headline, analysis)) is not None:
+        return of_steps
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
         idle = _share_of_mean(headline.breakdown, "idle_ns")
@@ -206,6 +214,37 @@ def _rare(analysis: RunResult, causes: Sequence[Finding]) -> ThreeLines | None:
     action = _within(_RARE_ACTIONS.get(cause, look), min(left, _MAX_ACTION))
     trust = _trust(analysis, headline, None, left - len(action.split()) - 1)
     return ThreeLines(problem, action, gain, trust)
+
+
+def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
+    """Return the verdict on steps that become longer; None where something else costs more."""
+    found, causes = step_trend(headline.breakdown), headline.causes
+    if found is None:
+        return None
+    step_ns = headline.step_ns
+    beyond_ns = step_ns - found.first_ns
+    first_ns = expected_ns(causes[0], step_ns) if causes else 0
+    if beyond_ns < max(first_ns, _MIN_RARE * step_ns):
+        return None
+    unit = headline.breakdown.unit.unit
+    numbers = [step.number for step in counted_steps(headline.breakdown)]
+    is_slower = found.part == "compute_ns" and found.runs_as_many
+    of_rank = f" of rank {headline.breakdown.rank}" if len(analysis.breakdown) > 1 else ""
+    grows = "as many kernels run longer" if is_slower else f"more {SPOKEN[found.part]}"
+    problem = (
+        f"{unit.several.capitalize()}{of_rank} become {percent(found.share)} longer:"
+        f" {duration(found.first_ns)} in the first half of the recording,"
+        f" {duration(found.second_ns)} in the second; {grows}."
+    )
+    look = f"{unit.several} {numbers[0]} and {numbers[-1]} on the timeline"
+    clock = "See whether its clock fell (nvidia-smi -q -d PERFORMANCE,CLOCK) or its work grew"
+    gain = f"at most {duration(beyond_ns)} of {duration(step_ns)} {unit.one}"
+    return ThreeLines(
+        problem,
+        f"{clock}: compare {look}" if is_slower else f"Compare {look}",
+        f"{gain} ({percent(beyond_ns / step_ns)})",
+        _trust(analysis, headline, None, _MAX_TRUST),
+    )
 
 
 _RARE_ACTIONS = {"checkpoint": SAVE_BESIDE, "evaluation": EVALUATE_ELSEWHERE, "collection": COLLECT}

@@ -18,13 +18,7 @@ from tests.support.planted import (
     rates,
 )
 from tests.support.selection import known, rows_long_after
-from traceprof.comparison.mean_change import (
-    block_length,
-    difference,
-    mean_of_blocks,
-    steps_to_find,
-    trend,
-)
+from traceprof.run.mean_change import block_length, difference, mean_of_blocks, steps_to_find, trend
 
 
 @pytest.mark.long

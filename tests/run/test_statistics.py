@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.selection import known
-from traceprof.comparison.mean_change import (
-    adjusted,
-    of_captures,
-    p_value,
-    t_probability,
-    t_quantile,
-)
+from traceprof.run.mean_change import adjusted, of_captures, p_value, t_probability, t_quantile
 
 
 def test_students_t_is_that_of_the_tables() -> None:
