@@ -5,6 +5,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -211,6 +212,35 @@ def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
     assert said is not None
     assert said.problem.startswith(problem)
     assert str(said.action).startswith("Save in the background, or less often") == (not idle_us)
+    assert len(" ".join(said.lines).split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize(
+    ("second_half", "idle_us", "problem"),
+    [
+        (1.3, 0, "Iterations become 29."),
+        (1.3, 9_000, "The GPU idles "),  # in each step: more than what they become longer by
+        (0.7, 0, "Nothing costs 1 % of the iteration"),  # as after a warm-up
+        (1.0, 0, "Nothing costs 1 % of the iteration"),
+    ],
+)
+def test_steps_that_become_longer_are_the_verdict(
+    tmp_path: Path, second_half: float, idle_us: int, problem: str
+) -> None:
+    noise, trace, at = np.random.default_rng(1), TraceBuilder(), 0
+    for step in range(80):
+        usual = 2_000 * US * (second_half if step >= 40 else 1)
+        for place in range(5):
+            end = at + round(usual * noise.normal(1, 0.02))
+            trace.kernel(at, end, f"gemm_{place}", launch=(at - 5 * US, at - 4 * US))
+            at = end
+        at += idle_us * US
+    result = result_of(trace.write(tmp_path))
+    said, takes = three_lines(result), text.render(result)
+    assert said is not None
+    assert said.problem.startswith(problem)
+    half = "longer in the second half" if second_half > 1 else "shorter in the second half"
+    assert (half in " ".join(takes.split())) == (second_half != 1)
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
 
 
