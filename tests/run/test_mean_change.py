@@ -111,6 +111,8 @@ def test_a_trend_within_a_recording_is_seen() -> None:
     share = trend(flat * np.linspace(1, 1.2, 60))
     assert share == pytest.approx(0.1, abs=0.03)
     assert all(trend(flat[:num]) is None for num in range(1, 11))
+    turns = np.tile([1.6, 51.6], 20) * independent(source, 40)
+    assert all(trend(turns[:num]) is None for num in (13, 15, 27, 31))
 
 
 @pytest.mark.long

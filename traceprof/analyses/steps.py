@@ -18,7 +18,7 @@ from traceprof.host.thread_evidence import calls_of_kind
 from traceprof.intervals import Intervals
 from traceprof.kernel_names import function_name
 from traceprof.patterns import lazy
-from traceprof.run.mean_change import trend
+from traceprof.run.mean_change import halves, trend
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
 from traceprof.run.windows import shown_window
@@ -285,14 +285,14 @@ def step_trend(result: BreakdownResult) -> StepTrend | None:
     """Return how the steps of a rank change within the recording; None if they do not, surely."""
     steps = counted_steps(result)
     lengths = np.array([step.measures.window_ns for step in steps], np.float64)
-    changed = trend(lengths)
-    if changed is None or abs(changed) < MIN_TREND:
+    changed, parts = trend(lengths), halves(lengths)
+    if changed is None or parts is None or abs(changed) < MIN_TREND:
         return None
-    half = len(steps) // 2
+    begin, end = parts
 
     def means(name: str) -> tuple[float, float]:
         values = np.array([getattr(step.measures, name) for step in steps], np.float64)
-        return float(values[:half].mean()), float(values[half:].mean())
+        return float(values[begin].mean()), float(values[end].mean())
 
     first, second = map(round, means("window_ns"))
     grown = {}

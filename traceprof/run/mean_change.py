@@ -249,12 +249,25 @@ def steps_to_find(values: Float64, share: float) -> int:
     return math.ceil(26 * square / share**2)
 
 
+def halves(values: Float64) -> tuple[slice, slice] | None:
+    """Return the first and the second half of a recording, of whole blocks; None if too short.
+
+    With half a block one of them would have one more of long steps that come regularly.
+    """
+    half = len(values) // 2
+    if half < _MIN_BLOCKED_STEPS:
+        return None
+    half -= half % block_length(values)
+    return slice(half), slice(len(values) - half, None)
+
+
 def trend(values: Float64) -> float | None:
     """Return how much longer the second half of a recording is, as a share; None if uncertain."""
-    halves = values[: len(values) // 2], values[len(values) // 2 :]
-    if min(map(len, halves)) < _MIN_BLOCKED_STEPS:
+    parts = halves(values)
+    if parts is None:
         return None
-    means = [mean_of_blocks(half, block_length(half)) for half in halves]
+    block = block_length(values)
+    means = [mean_of_blocks(values[part], min(block, block_length(values[part]))) for part in parts]
     low, high = difference(means, level=_CERTAIN)
     return means[1].value / means[0].value - 1 if low > 0 or high < 0 else None
 
