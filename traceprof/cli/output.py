@@ -140,7 +140,9 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
     except (OSError, ValueError) as error:
         raise _cannot_write(output, error) from error
     try:
-        with _in_place(target) if is_special else _replaced(target) as file:
+        with (
+            open(target, "wb", opener=_open_without_waiting) if is_special else _replaced(target)
+        ) as file:
             yield file
     except OSError as error:
         raise _cannot_write(output, error) from error
@@ -194,12 +196,6 @@ def _replaced(target: Path) -> Iterator[BinaryIO]:
     except BaseException:  # including interrupts
         beside.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _in_place(target: Path) -> Iterator[BinaryIO]:
-    with open(target, "wb", opener=_open_without_waiting) as file:
-        yield file
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -134,7 +134,9 @@ class Child(Generic[Item]):
 
     def __enter__(self) -> Self:
         state = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
-        ours, theirs = _socket_pair()
+        from socket import AF_UNIX, SOCK_SEQPACKET, socketpair  # noqa: PLC0415  (children only)
+
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         self.socket, self._state = ours, state
         parent = os.getpid()
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
@@ -297,12 +299,6 @@ def run_in_children(
                 for number, result in enumerate(child.items()):
                     results[first + number * step] = result
     return [results[index] if index in results else work(item) for index, item in enumerate(items)]
-
-
-def _socket_pair() -> tuple[socket, socket]:
-    from socket import AF_UNIX, SOCK_SEQPACKET, socketpair  # noqa: PLC0415  (children only)
-
-    return socketpair(AF_UNIX, SOCK_SEQPACKET)
 
 
 class _SharingPickler(pickle.Pickler):

@@ -79,7 +79,8 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
         result, quoted = analysis.in_phase(worst) or (analysis, worst)
         of_step = share_of_step(quoted, result.breakdown)
         cost = percent(of_step) if worst.impact_ns else "-"
-        much_ns = _CLEARLY_MORE * of_step * _step_ns(result)
+        step_ns = 0 if result.headline is None else result.headline.step_ns
+        much_ns = _CLEARLY_MORE * of_step * step_ns
         why = why_more(quoted, round(much_ns))
         if why is not None and much_ns and worst.severity > Severity.INFO:
             more.append(f"{worst.id} ({why})")
@@ -102,10 +103,6 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
         if number and action not in said:
             yield Paragraph(f"{cause.id}: {action}.", "advice")
         said.add(action)
-
-
-def _step_ns(result: RunResult) -> int:
-    return 0 if result.headline is None else result.headline.step_ns
 
 
 def _gain_cell(saving: Saving | None) -> str:

@@ -187,13 +187,14 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
     for (operation, communicator), uses in by_cost[:MAX_RANKS]:
         use = uses[0]
         is_told = not use.is_lower_bound
+        waits = [one.wait_ns for one in uses if one.wait_ns is not None]
         rows.append(
             (
                 one_line(operation, MAX_NAME),
                 _short(communicator, use.description),
                 "-" if use.scope is None else _SCOPES[use.scope],
                 str(use.num_matched),
-                _median_wait(uses),
+                duration(int(median_of(waits))) if waits else "unknown",
                 "-" if use.transfer_ns is None else duration(use.transfer_ns),
                 _rate(use.busbw_gb_per_s if is_told else None),
                 "-" if use.utilization is None or not is_told else percent(use.utilization),
@@ -219,11 +220,6 @@ def _arrived_heading(analysis: RunResult) -> str:
 def _known(nanoseconds: int, *, is_unknown: bool) -> str:
     """Write a wait. No wait is unknown where clocks are too coarse to see one."""
     return "unknown" if is_unknown and nanoseconds == 0 else duration(nanoseconds)
-
-
-def _median_wait(uses: Sequence[OperationUse]) -> str:
-    waits = [use.wait_ns for use in uses if use.wait_ns is not None]
-    return duration(int(median_of(waits))) if waits else "unknown"
 
 
 def _short(communicator: str, description: str | None) -> str:

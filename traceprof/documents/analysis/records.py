@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +29,6 @@ from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from msgspec import Struct
 
@@ -36,19 +36,11 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.trace.model.trace import Session
 
-_breakdown_row = maker(model.Breakdown, "rank")
-_completeness_row = maker(model.Completeness, "rank")
-_training_row = maker(model.Training, "rank")
-_compute_row = maker(model.Compute, "rank")
 _module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
-_slow_row = maker(model.SlowStep, "rank")
 _totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
-_collective_row = maker(model.Collective, "rank")
-_bucket_row = maker(model.Bucket, "rank")
 _link_row = maker(model.LinkUse, "rank", "peer_rank")
 _clock_row = maker(model.Clock, "report", "run")
-_beside_row = maker(model.Beside, "rank")
 _kernel_row = maker(model.Kernel, *model.OF_KERNEL, *model.OF_KERNEL_LAST)
 _headline_row = maker(
     Headline,
@@ -77,11 +69,19 @@ class ListField(NamedTuple):
     records: Callable[[RunResult], Iterable[Struct]]  # makes them from a result
 
 
+def _by_rank(
+    record: type[Struct], rows: Callable[[RunResult], Iterable[tuple[int | None, object]]]
+) -> ListField:
+    """Return a list of records that are a row and its rank."""
+    made = maker(record, "rank")
+    return ListField(record, lambda result: (made(row, rank) for rank, row in rows(result)))
+
+
 def _reports(result: RunResult) -> Iterator[model.Report]:
     for index, report in enumerate(result.run.reports):
         yield model.Report(
             index=index,
-            path=_path(report.path),
+            path=str(report.path),  # a byte that is not UTF-8 as Python has it, which JSON may hold
             format=report.format,
             product_version=report.product_version,
             schema_version=report.schema_version,
@@ -118,22 +118,6 @@ def _ranks(result: RunResult) -> Iterator[model.Rank]:
         )
 
 
-def _breakdown(result: RunResult) -> Iterator[model.Breakdown]:
-    for measured in result.breakdown:
-        yield _breakdown_row(measured.whole, measured.rank)
-
-
-def _completeness(result: RunResult) -> Iterator[model.Completeness]:
-    for rank, losses in result.completeness:
-        yield _completeness_row(losses, rank)
-
-
-def _training(result: RunResult) -> Iterator[model.Training]:
-    for measured in result.breakdown:
-        if measured.training is not None:
-            yield _training_row(measured.training, measured.rank)
-
-
 def _steps(result: RunResult) -> Iterator[model.Step]:
     for measured in result.breakdown:
         for step in measured.steps:
@@ -144,48 +128,12 @@ def _steps(result: RunResult) -> Iterator[model.Step]:
             yield _step_row(step.measures, *row)
 
 
-def _slow_steps(result: RunResult) -> Iterator[model.SlowStep]:
-    for of_rank in result.slow_steps:
-        for step in of_rank.steps:
-            yield _slow_row(step, of_rank.rank)
-
-
 def _communication_totals(result: RunResult) -> Iterator[model.CommunicationTotals]:
     num_steps = {measured.rank: len(judged_steps(measured)) for measured in result.breakdown}
     for measured in result.communication:
         rank, number = measured.rank, num_steps.get(measured.rank, 0)
         for use in measured.uses:
             yield _totals_row(use, rank, number)
-
-
-def _beside(result: RunResult) -> Iterator[model.Beside]:
-    for rank, row in result.beside:
-        if row.total_ns:
-            yield _beside_row(row, rank)
-
-
-def _collectives(result: RunResult) -> Iterator[model.Collective]:
-    for measured in result.collectives:
-        for use in measured.uses:
-            yield _collective_row(use, measured.rank)
-
-
-def _buckets(result: RunResult) -> Iterator[model.Bucket]:
-    for measured in result.buckets:
-        for use in measured.uses:
-            yield _bucket_row(use, measured.rank)
-
-
-def _compute(result: RunResult) -> Iterator[model.Compute]:
-    for of_rank in result.compute:
-        for part in of_rank.parts:
-            yield _compute_row(part, of_rank.rank)
-
-
-def _step_flops(result: RunResult) -> Iterator[StepFlops]:
-    for of_rank in result.compute:
-        if of_rank.in_step is not None:
-            yield of_rank.in_step
 
 
 def _kernels(result: RunResult) -> Iterator[model.Kernel]:
@@ -243,16 +191,6 @@ def _headline(result: RunResult) -> Headline:
         three_lines(result),
         list(phases(headline.breakdown)) or msgspec.UNSET,
     )
-
-
-def _notes(result: RunResult) -> Iterator[model.Note]:
-    for report, note in result.notes:
-        yield model.Note(report, note)
-
-
-def _lost_reports(result: RunResult) -> Iterator[model.LostReport]:
-    for report in result.failed:
-        yield model.LostReport(_path(report.path), str(report.error))
 
 
 def _run(result: RunResult) -> model.Run:
@@ -348,14 +286,6 @@ def _findings(result: RunResult) -> Iterator[Finding]:
         yield replace(finding, evidence=evidence)
 
 
-def _path(path: Path) -> str:
-    r"""Return a path as Python has it: the byte 0xff, which is not UTF-8, as `\udcff`.
-
-    JSON may hold that, and `os.fsencode` makes the bytes of it again.
-    """
-    return str(path)
-
-
 def _encodable(text: str) -> str:
     """Return text that any JSON reader accepts, with what is no UTF-8 replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -367,26 +297,51 @@ _VARIABLE = re.compile(
 TABLES: Mapping[str, ListField] = {
     "reports": ListField(model.Report, _reports),
     "ranks": ListField(model.Rank, _ranks),
-    "completeness": ListField(model.Completeness, _completeness),
-    "breakdown": ListField(model.Breakdown, _breakdown),
-    "training": ListField(model.Training, _training),
+    "completeness": _by_rank(model.Completeness, attrgetter("completeness")),
+    "breakdown": _by_rank(
+        model.Breakdown, lambda result: ((one.rank, one.whole) for one in result.breakdown)
+    ),
+    "training": _by_rank(
+        model.Training,
+        lambda result: ((one.rank, one.training) for one in result.breakdown if one.training),
+    ),
     "steps": ListField(model.Step, _steps),
     "step_totals": ListField(StepTotals, attrgetter("step_totals")),
-    "slow_steps": ListField(model.SlowStep, _slow_steps),
+    "slow_steps": _by_rank(
+        model.SlowStep,
+        lambda result: ((one.rank, step) for one in result.slow_steps for step in one.steps),
+    ),
     "communication_totals": ListField(model.CommunicationTotals, _communication_totals),
-    "beside": ListField(model.Beside, _beside),
+    "beside": _by_rank(
+        model.Beside, lambda result: ((rank, row) for rank, row in result.beside if row.total_ns)
+    ),
     "links": ListField(model.LinkUse, _links),
-    "collectives": ListField(model.Collective, _collectives),
-    "buckets": ListField(model.Bucket, _buckets),
-    "compute": ListField(model.Compute, _compute),
-    "step_flops": ListField(StepFlops, _step_flops),
+    "collectives": _by_rank(
+        model.Collective,
+        lambda result: ((one.rank, use) for one in result.collectives for use in one.uses),
+    ),
+    "buckets": _by_rank(
+        model.Bucket, lambda result: ((one.rank, use) for one in result.buckets for use in one.uses)
+    ),
+    "compute": _by_rank(
+        model.Compute,
+        lambda result: ((one.rank, part) for one in result.compute for part in one.parts),
+    ),
+    "step_flops": ListField(
+        StepFlops, lambda result: (one.in_step for one in result.compute if one.in_step)
+    ),
     "kernels": ListField(model.Kernel, _kernels),
     "modules": ListField(model.Module, _modules),
     "findings": ListField(Finding, _findings),
     "owners": ListField(Attribution, attrgetter("attributions")),
     "not_applicable": ListField(NotApplicable, attrgetter("not_applicable")),
-    "notes": ListField(model.Note, _notes),
-    "lost_reports": ListField(model.LostReport, _lost_reports),
+    "notes": ListField(model.Note, lambda result: starmap(model.Note, result.notes)),
+    "lost_reports": ListField(
+        model.LostReport,
+        lambda result: (
+            model.LostReport(str(report.path), str(report.error)) for report in result.failed
+        ),
+    ),
 }
 """The lists of the document by the names that they have in it."""
 

@@ -300,18 +300,15 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
     kinds = read_kinds(database)
     operations = {
         key: RankOperations(
-            _kernels_of(kernels.get(key, _NO_ROWS), names),
+            Kernels(*_base(of_key), _column(of_key, _SIGNATURE), names),
             _copies_of(copies.get(key, _NO_ROWS), kinds),
             _copies_of(memsets.get(key, _NO_ROWS), kinds),
             Operations(*_base(graphs.get(key, _NO_ROWS))),
         )
         for key in sorted({*kernels, *copies, *memsets, *graphs})
+        for of_key in (kernels.get(key, _NO_ROWS),)
     }
     return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
-
-
-def _kernels_of(rows: Rows, names: Int64) -> Kernels:
-    return Kernels(*_base(rows), _column(rows, _SIGNATURE), names)
 
 
 def _signed_chunks(database: Database, signer: Signer) -> Iterator[tuple[Columns, int]]:
