@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from traceprof.analyses import rank_work
 from traceprof.analyses.compute_parts import StepFlops, peak_of_kind
@@ -42,23 +42,6 @@ _totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
 _link_row = maker(model.LinkUse, "rank", "peer_rank")
 _clock_row = maker(model.Clock, "report", "run")
 _kernel_row = maker(model.Kernel, *model.OF_KERNEL, *model.OF_KERNEL_LAST)
-_headline_row = maker(
-    Headline,
-    "step_ns",
-    "median_step_ns",
-    "step_kinds",
-    "left_out",
-    "steps_source",
-    "findings",
-    "periods",
-    "judged_fraction",
-    "unit",
-    "layers",
-    "tokens_per_s",
-    "sequences",
-    "verdict",
-    "phases",
-)
 _lateness_row = maker(model.Lateness, "rank", "host")
 
 
@@ -152,44 +135,42 @@ def _modules(result: RunResult) -> Iterator[model.Module]:
 
 
 def _headline(result: RunResult) -> Headline:
-    headline = result.headline
+    headline, verdict = result.headline, three_lines(result)
     if headline is None:
-        source, of_none = StepsSource.NONE, StepUnit.STEP
-        return _headline_row(
-            Savings(),
-            None,
-            None,
-            [],
-            [],
-            source,
-            [],
-            [],
-            None,
-            of_none,
-            None,
-            None,
-            None,
-            three_lines(result),
-            msgspec.UNSET,
+        return Headline(
+            **asdict(Savings()),
+            step_ns=None,
+            median_step_ns=None,
+            step_kinds=[],
+            left_out=[],
+            steps_source=StepsSource.NONE,
+            findings=[],
+            periods=[],
+            judged_fraction=None,
+            unit=StepUnit.STEP,
+            layers=None,
+            tokens_per_s=None,
+            sequences=None,
+            verdict=verdict,
         )
-    lengths, unit = headline.lengths, headline.breakdown.unit
-    served = unit.served
-    return _headline_row(
-        headline.savings,
-        headline.step_ns,
-        None if lengths is None else lengths.median_ns,
-        [] if lengths is None else list(lengths.kinds),
-        [] if lengths is None else list(lengths.left_out),
-        headline.breakdown.steps_source,
-        [finding.id for finding in headline.causes],
-        list(headline.breakdown.periods),
-        headline.judged_fraction,
-        unit.unit,
-        unit.layers,
-        served and served.tokens_per_s,
-        served and served.sequences,
-        three_lines(result),
-        list(phases(headline.breakdown)) or msgspec.UNSET,
+    lengths, breakdown = headline.lengths, headline.breakdown
+    unit, served = breakdown.unit, breakdown.unit.served
+    return Headline(
+        **asdict(headline.savings),
+        step_ns=headline.step_ns,
+        median_step_ns=None if lengths is None else lengths.median_ns,
+        step_kinds=[] if lengths is None else list(lengths.kinds),
+        left_out=[] if lengths is None else list(lengths.left_out),
+        steps_source=breakdown.steps_source,
+        findings=[finding.id for finding in headline.causes],
+        periods=list(breakdown.periods),
+        judged_fraction=headline.judged_fraction,
+        unit=unit.unit,
+        layers=unit.layers,
+        tokens_per_s=None if served is None else served.tokens_per_s,
+        sequences=None if served is None else served.sequences,
+        verdict=verdict,
+        phases=list(phases(breakdown)) or msgspec.UNSET,
     )
 
 

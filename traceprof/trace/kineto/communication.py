@@ -19,6 +19,7 @@ from traceprof.labels import OWN_DESCRIPTIONS
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
+from traceprof.trace.kineto.operator_work import ITEM_BYTES
 from traceprof.trace.model.communication_calls import BARRIER, Fields, operation_of, read_call
 from traceprof.trace.model.ranges import CallRange, labelled
 from traceprof.trace.model.special_values import MAX_BYTES, OPEN_END, UNKNOWN
@@ -32,62 +33,6 @@ if TYPE_CHECKING:
     from traceprof.trace.kineto.records import Annotations
     from traceprof.trace.model.ranges import LabelRanges
 
-_ITEM_BYTES = {
-    1: (
-        "Byte",
-        "Char",
-        "Bool",
-        "QInt8",
-        "QUInt8",
-        "unsigned char",
-        "signed char",
-        "bool",
-        "Float8_e4m3fn",
-        "Float8_e5m2",
-        "Float8_e4m3fnuz",
-        "Float8_e5m2fnuz",
-        "Float8_e8m0fnu",
-        "c10::Float8_e4m3fn",
-        "c10::Float8_e5m2",
-        "c10::Float8_e4m3fnuz",
-        "c10::Float8_e5m2fnuz",
-    ),
-    2: (
-        "Short",
-        "Half",
-        "BFloat16",
-        "UInt16",
-        "short",
-        "short int",
-        "c10::Half",
-        "c10::BFloat16",
-        "unsigned short",
-    ),
-    4: (
-        "Int",
-        "Float",
-        "QInt32",
-        "UInt32",
-        "ComplexHalf",
-        "int",
-        "float",
-        "unsigned int",
-        "c10::complex<c10::Half>",
-    ),
-    8: (
-        "Long",
-        "Double",
-        "UInt64",
-        "ComplexFloat",
-        "long",
-        "long int",
-        "double",
-        "unsigned long",
-        "c10::complex<float>",
-    ),
-    16: ("ComplexDouble", "c10::complex<double>"),
-}
-_BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names}
 _RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data that one rank receives
 
 
@@ -208,7 +153,7 @@ def own_description(text: str | None) -> str | None:
 
 def _bytes(arguments: Arguments, operation: str) -> int:
     """Size of one rank's message, as NCCL counts it."""
-    item = _BYTES_OF.get(arguments.data_type or "", 0)
+    item = ITEM_BYTES.get(arguments.data_type or "", 0)
     number = arguments.num_out if operation in _RECEIVED else arguments.num_in
     if not item or number is None or not 0 < number < MAX_BYTES or operation == BARRIER:
         return UNKNOWN
@@ -235,7 +180,7 @@ def bytes_of_shapes(annotation: Arguments, operation: str) -> int:
         shapes = json.loads(bytes(annotation.input_sizes))
         types = json.loads(bytes(annotation.input_types))
         size = sum(
-            math.prod(shape) * _BYTES_OF[name] for shape, name in zip(shapes, types, strict=True)
+            math.prod(shape) * ITEM_BYTES[name] for shape, name in zip(shapes, types, strict=True)
         )
         return size if isinstance(size, int) and 0 < size < MAX_BYTES else UNKNOWN
     except (ValueError, TypeError, KeyError):

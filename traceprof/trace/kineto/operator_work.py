@@ -162,26 +162,28 @@ def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | N
 
 
 _MAX_BYTES = 1 << 53
+# By bytes of a number: types with a point, and others, as PyTorch and as C++ call them.
 _FLOATING = {
-    "double": 8,
-    "float": 4,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1,
-    "c10::complex<float>": 8,
-    "c10::complex<double>": 16,
+    1: ("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz", "Float8_e8m0fnu"),
+    2: ("Half", "BFloat16"),
+    4: ("Float", "float", "ComplexHalf", "complex<c10::Half>"),
+    8: ("Double", "double", "ComplexFloat", "complex<float>"),
+    16: ("ComplexDouble", "complex<double>"),
 }
 _WHOLE = {
-    "long int": 8,
-    "long": 8,
-    "int": 4,
-    "short int": 2,
-    "short": 2,
-    "bool": 1,
-    "unsigned char": 1,
-    "signed char": 1,
+    1: ("Byte", "Char", "Bool", "QInt8", "QUInt8", "unsigned char", "signed char", "bool"),
+    2: ("Short", "UInt16", "short", "short int", "unsigned short"),
+    4: ("Int", "QInt32", "UInt32", "int", "unsigned int"),
+    8: ("Long", "UInt64", "long", "long int", "unsigned long"),
 }
+_FLOATING_BYTES = {
+    f"{prefix}{name}": size
+    for size, names in _FLOATING.items()
+    for name in names
+    for prefix in ("", "c10::")
+}
+ITEM_BYTES = _FLOATING_BYTES | {name: size for size, names in _WHOLE.items() for name in names}
+"""Bytes of a number, by the name of its type."""
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList"})
 
 
@@ -192,12 +194,12 @@ def _tensors(
     for place, (shape, kind) in enumerate(zip(sizes, types, strict=True)):
         if kind in _NO_TENSORS:
             continue
-        item = _FLOATING.get(kind) or _WHOLE[kind]
+        item = ITEM_BYTES[kind]
         steps = strides[place] if strides else [1] * len(shape)
         num = prod(size for size, step in zip(shape, steps, strict=True) if step)
         if min(shape, default=0) < 0:
             raise ValueError("a size that is none")
-        tensors.append(_Tensor(tuple(shape), item, kind in _FLOATING, num * item))
+        tensors.append(_Tensor(tuple(shape), item, kind in _FLOATING_BYTES, num * item))
     return tensors
 
 
