@@ -45,8 +45,7 @@ reports_argument = click.argument(
 def expand(reports: Sequence[str]) -> list[Path]:
     """Return the named reports, each once, with folders and unexpanded patterns resolved.
 
-    Raises:
-        TraceFileError: a pattern matches no file, or a folder contains no report.
+    Raises TraceFileError: a pattern matches no file, or a folder contains no report.
     """
     from traceprof.trace.open import report_paths
 
@@ -209,8 +208,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """Read `KEY=VALUE` as the labels of saved runs are written.
 
-    Raises:
-        UsageError: one has no key or no value.
+    Raises UsageError: one has no key or no value.
     """
     labels = {}
     for text in texts:

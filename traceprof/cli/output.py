@@ -51,8 +51,7 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
 def check_output(output: str | None, inputs: Sequence[Path]) -> None:
     """Refuse an output that cannot be written, or is one of the inputs, before anything is read.
 
-    Raises:
-        UsageError: it is refused.
+    Raises UsageError: it is refused.
     """
     if output is None or output == STDOUT:
         return
@@ -68,19 +67,14 @@ def check_output(output: str | None, inputs: Sequence[Path]) -> None:
 def check_folder(output: str) -> None:
     """Refuse a folder for files that cannot be written, before anything is read.
 
-    Raises:
-        UsageError: it is refused.
+    Raises UsageError: it is refused.
     """
     check_files(output)
     _check_place(output, is_folder=True)
 
 
 def check_files(output: str) -> None:
-    """Refuse stdout for what is several files.
-
-    Raises:
-        UsageError: it is stdout.
-    """
+    """Refuse stdout for what is several files. Raises UsageError: it is stdout."""
     if output == STDOUT:
         raise UsageError("cannot write to stdout", "the result is several files", "name a place")
 
@@ -110,8 +104,7 @@ def write_output(pieces: Iterable[str], output: str | None) -> None:
 
     A pipe or a device is written as it is.
 
-    Raises:
-        UsageError: the file cannot be written; one that was there before is as it was.
+    Raises UsageError: the file cannot be written; one that was there before is as it was.
     """
     if output is None or output == STDOUT:
         sys.stdout.writelines(pieces)
@@ -127,8 +120,7 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
     `output`: a file, which is replaced only when the context ends without an error; a pipe or a
     device is written as it is; `-` is stdout.
 
-    Raises:
-        UsageError: the file cannot be written; one that was there before is as it was.
+    Raises UsageError: the file cannot be written; one that was there before is as it was.
     """
     if output == STDOUT:
         yield sys.stdout.buffer
@@ -154,8 +146,7 @@ def filled_folder(output: str) -> Iterator[Path]:
 
     That one is created in its own if missing; files of other names in it stay.
 
-    Raises:
-        UsageError: the folder cannot be written; what was there before is as it was.
+    Raises UsageError: the folder cannot be written; what was there before is as it was.
     """
     from tempfile import TemporaryDirectory
 

@@ -137,8 +137,7 @@ def is_watched(path: Path) -> bool:
 def read_windows(path: Path) -> list[Window]:
     """Read the lines that a watch wrote, but for those that were cut while they were written.
 
-    Raises:
-        TraceFormatError: another line is none of a watch, or there is none yet.
+    Raises TraceFormatError: another line is none of a watch, or there is none yet.
     """
     *lines, _ = path.read_bytes().split(b"\n")
     try:

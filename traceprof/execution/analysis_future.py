@@ -91,8 +91,7 @@ class AnalysisTask(Generic[Analysis]):
 def run_in_child(task: AnalysisTask[Analysis]) -> Iterator[AnalysisFuture[Analysis]]:
     """Analyse open reports in a child process while the block runs.
 
-    Raises:
-        TraceprofError: no report could be opened.
+    Raises TraceprofError: no report could be opened.
     """
     failed = [report for report in task.opened if isinstance(report, FailedReport)]
     if failed and len(failed) == len(task.opened):

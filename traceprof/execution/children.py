@@ -164,11 +164,7 @@ class Child(Generic[Item]):
         self.socket.close()
 
     def items(self) -> Iterator[Item]:
-        """Yield the items as they arrive.
-
-        Raises:
-            ChildError: some did not arrive.
-        """
+        """Yield the items as they arrive. Raises ChildError: some did not arrive."""
         while self._items or not self.has_ended:
             if self._items:
                 yield self._items.popleft()
@@ -317,8 +313,7 @@ def _send(
 ) -> None:
     """Send an object.
 
-    Raises:
-        Exception: it cannot be pickled, memory is short, or the other side has ended.
+    Raises Exception: it cannot be pickled, memory is short, or the other side has ended.
     """
     from socket import send_fds  # noqa: PLC0415  (children only)
 

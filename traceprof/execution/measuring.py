@@ -218,8 +218,7 @@ def measure(
 ) -> MeasuredReport:
     """Measure an open report: its ranks, numbered by this report alone.
 
-    Raises:
-        TraceprofError: the report is damaged, or the options are impossible.
+    Raises TraceprofError: the report is damaged, or the options are impossible.
     """
     num_operations = sum(len(rank.operations) for rank in ranks)
     work = partial(_measured_rank, options, wanted)

@@ -54,11 +54,7 @@ class Measurer(Record, frozen=True):
 
     @classmethod
     def of(cls, options: Options | None, progress: Progress | None, jobs: int | None) -> Self:
-        """Measurer for a user's options.
-
-        Raises:
-            UsageError: the options are impossible.
-        """
+        """Measurer for a user's options. Raises UsageError: the options are impossible."""
         options = checked(options)
         if progress is not None:
             check_listener(progress)
@@ -74,8 +70,7 @@ class Measurer(Record, frozen=True):
     def measured(self, opened: Sequence[Trace | FailedReport]) -> MeasuredReports:
         """Return the measurements of open reports, which are closed where that fails.
 
-        Raises:
-            TraceprofError: no report can be read, or the options select nothing.
+        Raises TraceprofError: no report can be read, or the options select nothing.
         """
         wanted = self.options.wanted(len(opened))
         try:

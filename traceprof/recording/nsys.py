@@ -78,8 +78,7 @@ class Nsys:
     def run(self, *arguments: str) -> str:
         """Run nsys and return its output.
 
-        Raises:
-            MissingToolError: it does not start, or does not answer.
+        Raises MissingToolError: it does not start, or does not answer.
         """
         try:
             done = captured(self.path, *arguments)

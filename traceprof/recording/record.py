@@ -85,8 +85,7 @@ class RunningCommand:
         No process of a command that fails, or that a signal ends, is left running. If this process
         is killed, the command gets SIGTERM.
 
-        Raises:
-            UsageError: it does not start.
+        Raises UsageError: it does not start.
         """
         _adopt_orphans(True)
         try:
@@ -253,8 +252,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     A signal to end this process ends the command instead; the report holds what was recorded until
     then.
 
-    Raises:
-        UsageError: the folder cannot be written to, or the command does not start.
+    Raises UsageError: the folder cannot be written to, or the command does not start.
     """
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)

@@ -93,8 +93,7 @@ class Training:
     def check(self, command: TrainingCommand, *, under_nsys: bool) -> Iterator[str]:
         """Yield what will be missing from a recording of this training.
 
-        Raises:
-            UsageError: it cannot be recorded so; the error says what to install where.
+        Raises UsageError: it cannot be recorded so; the error says what to install where.
         """
         what = f"cannot record {self.executable}"
         if self.python < MIN_PYTHON:
@@ -142,8 +141,7 @@ class Training:
 def ask(command: TrainingCommand, environment: Mapping[str, str]) -> Training | None:
     """Return what the Python of a command has; None if it cannot be known from here.
 
-    Raises:
-        UsageError: it does not run.
+    Raises UsageError: it does not run.
     """
     first = command.words[0]
     if shutil.which(first) is None:

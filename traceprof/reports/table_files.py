@@ -49,8 +49,7 @@ def write(
 
     `for_spreadsheets` puts an apostrophe before texts in CSV that begin like a formula.
 
-    Raises:
-        UsageError: the run has no rank.
+    Raises UsageError: the run has no rank.
     """
     csv = _SpreadsheetCsv if for_spreadsheets else _Csv
     writer: Callable[[Path], _Writer] = _Parquet if ending == "parquet" else csv

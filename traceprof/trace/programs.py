@@ -29,8 +29,7 @@ def captured(
     `max_s`: its time limit; None for a program that only answers. `environment`: that of this
     process where None.
 
-    Raises:
-        OSError: it does not start, or was killed at the time limit; `strerror` is a clause.
+    Raises OSError: it does not start, or was killed at the time limit; `strerror` is a clause.
     """
     import subprocess  # noqa: PLC0415  (few analyses run a program)
 

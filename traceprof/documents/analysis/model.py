@@ -55,8 +55,7 @@ def record(
 
     `...` stands for those of the row that are named neither here nor in `without`.
 
-    Raises:
-        TypeError: a field that the record declares has no place among the columns.
+    Raises TypeError: a field that the record declares has no place among the columns.
     """
 
     def made(declared: type[Record]) -> type[Record]:

@@ -348,8 +348,7 @@ _MAX_NUMBER = 1 << 62  # sums of some, and their squares as floats, can be compu
 def read_document(text: bytes, name: str) -> Document:
     """Return the document of an analysis from JSON; errors call its source by the name.
 
-    Raises:
-        TraceFileError: it is not JSON, another document, from another version, or damaged.
+    Raises TraceFileError: it is not JSON, another document, from another version, or damaged.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
         why = f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB"

@@ -165,8 +165,7 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
 def only_process(content: Content, path: Path) -> int:
     """Return the process of the trace: that of the host's events.
 
-    Raises:
-        TraceFormatError: there are several: the processes of GPU operations are unknown.
+    Raises TraceFormatError: there are several: the processes of GPU operations are unknown.
     """
     processes = {
         process
@@ -225,8 +224,7 @@ class _Tables:
     def finish(self, document: KinetoDocument, file: TraceFile) -> Content:
         """Return the content of all events.
 
-        Raises:
-            TraceFormatError: their lengths are beyond any clock.
+        Raises TraceFormatError: their lengths are beyond any clock.
         """
         if self._sum_ns >= MAX_SUM_NS:
             raise file.damaged("its events take longer than any clock counts", damage.RECORD_AGAIN)

@@ -97,8 +97,7 @@ def escaped_at(text: str, place: int) -> str | None:
 def _unique(members: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object's members; a name that holds quotes would show as members twice.
 
-    Raises:
-        ValueError: two members of one name.
+    Raises ValueError: two members of one name.
     """
     unique = dict(members)
     if len(unique) < len(members):

@@ -64,11 +64,7 @@ class KinetoDocument:
     """
 
     def __init__(self, file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
-        """Read a document.
-
-        Raises:
-            TraceFormatError: no JSON, or no object or list of objects.
-        """
+        """Read a document. Raises TraceFormatError: no JSON, or no object or list of objects."""
         self.facts: dict[str, Any] = {}
         self.is_cut = False
         self.num_repaired = 0
@@ -196,8 +192,7 @@ class KinetoDocument:
     def _may_be_repaired(self, text: str, start: int, error: Exception) -> bool:
         """Read more of an event that is no JSON; return whether that may help to repair it.
 
-        Raises:
-            _CutError: the document ends before the event does.
+        Raises _CutError: the document ends before the event does.
         """
         if _is_unfinished(text, error) or isinstance(error, RecursionError):
             return False

@@ -103,8 +103,7 @@ def unpacked(packed: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
     `packed`: pieces of the file; the first begins with the magic number. `max_bytes`: of a piece of
     the content.
 
-    Raises:
-        PackingError: it is damaged, or nothing is installed that unpacks it.
+    Raises PackingError: it is damaged, or nothing is installed that unpacks it.
     """
     make: Callable[[], _Unpacker] | None = None
     unpacker: _Unpacker | None = None
@@ -160,11 +159,7 @@ class TraceFile:
     """An open trace file: the opened file is read, even if another one takes its name."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file.
-
-        Raises:
-            TraceFileError: it cannot be opened.
-        """
+        """Open the file. Raises TraceFileError: it cannot be opened."""
         self.path = path
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -69,11 +69,7 @@ class ConvertedTrace(NsightTrace):
 
 
 def find_nsys(report: Path) -> str:
-    """Return the path of `nsys`.
-
-    Raises:
-        MissingToolError: it is not on PATH.
-    """
+    """Return the path of `nsys`. Raises MissingToolError: it is not on PATH."""
     nsys = shutil.which("nsys")
     if nsys is None:
         raise MissingToolError(
@@ -112,11 +108,7 @@ def export(nsys: str, report: Path, folder: Path) -> tuple[Path, str | None]:
 
 
 def _check_space(report: Path, folder: Path, said: str = "") -> None:
-    """Check that a folder of temporary files is not full.
-
-    Raises:
-        TraceFileError: it is.
-    """
+    """Check that a folder of temporary files is not full. Raises TraceFileError: it is."""
     if shutil.disk_usage(folder).free < _MIN_FREE_BYTES or _DISK_IS_FULL.search(said):
         raise TraceFileError(
             f"cannot export {report}",

@@ -192,8 +192,7 @@ class NsightTrace(Trace):
     ) -> None:
         """Open the export of a report: `file`, if it is not the report itself.
 
-        Raises:
-            TraceFormatError: damaged, or the database of another program.
+        Raises TraceFormatError: damaged, or the database of another program.
         """
         self.path = path
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)

@@ -233,8 +233,7 @@ def present_columns(database: Database, table: schema.Table) -> list[str]:
 def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Columns, int]:
     """Return the usable rows of a chunk, and the number of unusable ones.
 
-    Raises:
-        TraceFormatError: times are beyond any clock.
+    Raises TraceFormatError: times are beyond any clock.
     """
     start, end = chunk["start"], chunk["end"]
     needed = [chunk[name] for name in NEEDED]

@@ -141,8 +141,7 @@ def _holds_calls(trace: Trace, part: Part) -> bool:
 def check_is_export(database: Database) -> None:
     """Reject a database that is not Nsight Systems export.
 
-    Raises:
-        TraceFormatError: it is of another program.
+    Raises TraceFormatError: it is of another program.
     """
     columns = database.columns
     views = sorted(database.views & {*schema.EVENT_TABLES, schema.STRINGS})

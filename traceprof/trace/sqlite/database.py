@@ -159,8 +159,7 @@ class Database:
     def connection(self) -> sqlite3.Connection:
         """The read-only connection, for the reader of the large tables.
 
-        Raises:
-            TraceFormatError: there is none any more, and another file has the name now.
+        Raises TraceFormatError: there is none any more, and another file has the name now.
         """
         if self._connection is None:
             self._connection = self.connect()
@@ -189,9 +188,8 @@ class Database:
     def reopen(self) -> None:
         """Connect again and leave the old connection, which another process uses, alone.
 
-        Raises:
-            TraceFormatError: another file has the name now, so that only the old connection reads
-                the opened file.
+        Raises TraceFormatError: another file has the name now, so that only the old connection
+        reads the opened file.
         """
         if self._connection is not None:  # else the next use connects
             connection = self.connect()
@@ -201,8 +199,7 @@ class Database:
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it.
 
-        Raises:
-            TraceFormatError: another file has the name now.
+        Raises TraceFormatError: another file has the name now.
         """
         connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         # SQLite resolves links, those of /proc/self/fd too: it can only open a file by its name.
@@ -217,8 +214,7 @@ class Database:
     def damage_reported(self) -> Iterator[None]:
         """Keep the file open, and turn SQLite's errors about damage into a TraceFormatError.
 
-        Raises:
-            UsageError: it has been closed.
+        Raises UsageError: it has been closed.
         """
         try:
             with self.in_use:
@@ -230,8 +226,7 @@ class Database:
     def check_unchanged(self) -> None:
         """Raise if the file has changed since it was opened: the data may be mixed.
 
-        Raises:
-            TraceFormatError: it has changed.
+        Raises TraceFormatError: it has changed.
         """
         if self._is_changed():
             raise self._changed("another process wrote to it")
@@ -264,8 +259,7 @@ class Database:
     def rowid(self, table: str) -> str:
         """Return a name of the table's rowid that no column of it hides.
 
-        Raises:
-            TraceFormatError: the file is damaged, or the table WITHOUT ROWID: no exporter's is.
+        Raises TraceFormatError: the file is damaged, or the table WITHOUT ROWID: no exporter's is.
         """
         hidden = {name.lower() for name in self.columns[table]}
         for name in ("_rowid_", "rowid", "oid"):
@@ -291,8 +285,7 @@ class Database:
 
         Each row has all these columns: None for NULL, and if the table has no such column.
 
-        Raises:
-            TraceFormatError: the file is damaged, or holds another type instead of an integer.
+        Raises TraceFormatError: the file is damaged, or holds another type instead of an integer.
         """
         present = [name for name in columns if self.has(table, name)]
         if not present:

@@ -99,8 +99,7 @@ class PageFile:
     def read(self, numbers: Int64, into: Bytes) -> None:
         """Read existing pages, one behind the other.
 
-        Raises:
-            Unsupported: the file cannot be read, or ends before.
+        Raises Unsupported: the file cannot be read, or ends before.
         """
         # Read, not mapped: a file that is truncated meanwhile would kill the process.
         size = self.page_size
@@ -117,8 +116,7 @@ class PageFile:
     def leaves(self, root: int) -> Leaves:
         """Return the leaves of the table with this root page.
 
-        Raises:
-            Unsupported: the tree is damaged, or is not one of a table with rowids.
+        Raises Unsupported: the tree is damaged, or is not one of a table with rowids.
         """
         numbers = np.array([root], np.int64)
         highest = np.array([np.iinfo(np.int64).max])
@@ -138,8 +136,7 @@ class PageFile:
     def num_rows(self, root: int) -> int:
         """Return the number of rows of the table with this root page, without reading them.
 
-        Raises:
-            Unsupported: the tree is damaged, or is not one of a table with rowids.
+        Raises Unsupported: the tree is damaged, or is not one of a table with rowids.
         """
         numbers, num_rows = self.leaves(root).numbers, 0
         at_once = max(_BYTES_AT_ONCE // self.page_size, 1)

@@ -123,8 +123,7 @@ def _check_complete(database: Database, table: str, num_rows: int) -> None:
 
     A search for a rowid does not see damaged cells beside its path; a scan reads each cell.
 
-    Raises:
-        TraceFormatError: the scan finds damage, or another number of rows.
+    Raises TraceFormatError: the scan finds damage, or another number of rows.
     """
     end = quote(database.columns[table][-1])  # else SQLite would count rows without reading them
     query = f"SELECT count(*), count({end}) FROM {quote(table)} NOT INDEXED"  # noqa: S608

@@ -54,8 +54,7 @@ def layout_of(
 
     `columns`: of integers, or the rowid. `texts`: of texts or blobs.
 
-    Raises:
-        Unsupported: a column is not an integer or not stored, or the schema is damaged.
+    Raises Unsupported: a column is not an integer or not stored, or the schema is damaged.
     """
     try:
         return _layout(connection, table, columns, texts)
@@ -410,8 +409,7 @@ def decode_columns(
     has the number in their place. `window_bytes`: of the pages that are decoded at once; None for
     the usual number.
 
-    Raises:
-        Unsupported: the rows from here on cannot be read.
+    Raises Unsupported: the rows from here on cannot be read.
     """
     with PageFile(file) as pages:
         leaves = pages.leaves(layout.root)
