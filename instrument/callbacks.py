@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from instrument import switch
 from instrument.training import annotate, step
 from instrument.watching import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Report = Callable[["ReportedTraining", Any], object]
 
 
 class ReportedTraining:
@@ -75,3 +81,27 @@ class ReportedTraining:
         """Close this range, and before it the ranges that were opened in it."""
         while kind in self._open:
             self._open.popitem()[1].__exit__()
+
+
+class _Callback:
+    def __init__(self, **watch: Any) -> None:  # noqa: ANN401  (options of `instrument.watch`)
+        super().__init__()
+        self._training = ReportedTraining(watch)
+
+
+def callback_class(module: str, base: type, hooks: Mapping[str, Report], place: int) -> type:
+    """Return the class `Callback` of a module, from a framework's own one.
+
+    Each hook reports to the training with its argument at `place`, the framework's state; versions
+    of the framework pass it different ones after it.
+    """
+
+    def method(report: Report) -> Callable[..., None]:
+        def hook(self: _Callback, *args: Any, **_: object) -> None:  # noqa: ANN401
+            report(self._training, args[place])
+
+        return hook
+
+    methods = {name: method(report) for name, report in hooks.items()}
+    facts = {"__doc__": sys.modules[module].__doc__, "__module__": module}
+    return type("Callback", (_Callback, base), methods | facts)

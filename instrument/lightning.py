@@ -11,47 +11,20 @@ import functools
 import importlib
 import importlib.util
 import sys
-from typing import Any
 
-from instrument.callbacks import ReportedTraining
+from instrument.callbacks import callback_class
 
-# A trainer passes more arguments than hooks need; other versions pass further ones.
-# ruff: noqa: ARG002
-
-
-class _Hooks:
-    """Methods that Lightning calls."""
-
-    def __init__(self, **watch: Any) -> None:  # noqa: ANN401  (options of `instrument.watch`)
-        super().__init__()
-        self._training = ReportedTraining(watch)
-
-    def on_train_start(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.begin(trainer.global_step)
-
-    def on_train_epoch_start(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.epoch_begins(trainer.current_epoch)
-
-    def on_train_batch_start(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.step_begins()
-
-    def on_train_batch_end(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.batch_ends(trainer.global_step)
-
-    def on_train_epoch_end(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.epoch_ends()
-
-    def on_validation_start(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.validation_begins()
-
-    def on_validation_end(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.validation_ends()
-
-    def on_train_end(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.end()
-
-    def on_exception(self, trainer: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.end()
+_HOOKS = {
+    "on_train_start": lambda training, trainer: training.begin(trainer.global_step),
+    "on_train_epoch_start": lambda training, trainer: training.epoch_begins(trainer.current_epoch),
+    "on_train_batch_start": lambda training, _: training.step_begins(),
+    "on_train_batch_end": lambda training, trainer: training.batch_ends(trainer.global_step),
+    "on_train_epoch_end": lambda training, _: training.epoch_ends(),
+    "on_validation_start": lambda training, _: training.validation_begins(),
+    "on_validation_end": lambda training, _: training.validation_ends(),
+    "on_train_end": lambda training, _: training.end(),
+    "on_exception": lambda training, _: training.end(),
+}
 
 
 @functools.cache
@@ -62,7 +35,7 @@ def _callback() -> type:
     for name in [*loaded, *names]:
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             base = importlib.import_module(name).Callback
-            return type("Callback", (_Hooks, base), {"__doc__": __doc__, "__module__": __name__})
+            return callback_class(__name__, base, _HOOKS, 0)
     raise ImportError("instrument.lightning needs Lightning: pip install lightning")
 
 

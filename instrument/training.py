@@ -6,13 +6,14 @@ import functools
 import inspect
 import itertools
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from instrument.core import nvtx_ranges, steps
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from typing_extensions import Self
 
@@ -164,8 +165,18 @@ def _named(
     return named
 
 
-# Other code with ranges of its own may run between the steps of a coroutine or a generator, so
-# these ranges need not nest.
+@contextmanager
+def _range(text: Callable[[], str], closed: Callable[[str, bool], None]) -> Iterator[None]:
+    """Open a range that need not nest: other code may run between a coroutine's or generator's."""
+    ranges: list[Any] = []
+    label, is_whole = text(), False
+    try:
+        nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
+        yield
+        is_whole = True
+    finally:
+        nvtx_ranges.end_all(ranges)
+        closed(label, is_whole)
 
 
 def _named_coroutine(
@@ -173,16 +184,8 @@ def _named_coroutine(
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     async def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        ranges: list[Any] = []
-        label, is_whole = text(), False
-        try:
-            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
-            result = await function(*args, **kwargs)
-            is_whole = True
-            return result
-        finally:
-            nvtx_ranges.end_all(ranges)
-            closed(label, is_whole)
+        with _range(text, closed):
+            return await function(*args, **kwargs)
 
     return named
 
@@ -192,16 +195,8 @@ def _named_generator(
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def named(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
-        ranges: list[Any] = []
-        label, is_whole = text(), False
-        try:
-            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
-            result = yield from function(*args, **kwargs)
-            is_whole = True
-            return result
-        finally:
-            nvtx_ranges.end_all(ranges)
-            closed(label, is_whole)
+        with _range(text, closed):
+            return (yield from function(*args, **kwargs))
 
     return named
 

@@ -10,38 +10,17 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from typing import Any
 
-from instrument.callbacks import ReportedTraining
+from instrument.callbacks import callback_class
 
-# A trainer passes more arguments than hooks need; other versions pass further ones.
-# ruff: noqa: ARG002
-
-
-class _Hooks:
-    """Methods that the Trainer calls; its step is an optimizer step, of one or more batches."""
-
-    def __init__(self, **watch: Any) -> None:  # noqa: ANN401  (options of `instrument.watch`)
-        super().__init__()
-        self._training = ReportedTraining(watch)
-
-    def on_train_begin(self, args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.begin(state.global_step)
-
-    def on_epoch_begin(self, args: object, state: Any, *_: object, **__: object) -> None:  # noqa: ANN401
-        self._training.epoch_begins(int(state.epoch or 0))
-
-    def on_step_begin(self, args: object, *_: object, **__: object) -> None:
-        self._training.step_begins()
-
-    def on_step_end(self, args: object, *_: object, **__: object) -> None:
-        self._training.step_ends()
-
-    def on_epoch_end(self, args: object, *_: object, **__: object) -> None:
-        self._training.epoch_ends()
-
-    def on_train_end(self, args: object, *_: object, **__: object) -> None:
-        self._training.end()
+_HOOKS = {  # a step is an optimizer step, of one or more batches
+    "on_train_begin": lambda training, state: training.begin(state.global_step),
+    "on_epoch_begin": lambda training, state: training.epoch_begins(int(state.epoch or 0)),
+    "on_step_begin": lambda training, _: training.step_begins(),
+    "on_step_end": lambda training, _: training.step_ends(),
+    "on_epoch_end": lambda training, _: training.epoch_ends(),
+    "on_train_end": lambda training, _: training.end(),
+}
 
 
 @functools.cache
@@ -49,7 +28,7 @@ def _callback() -> type:
     if importlib.util.find_spec("transformers") is None:
         raise ImportError("instrument.transformers needs transformers: pip install transformers")
     base = importlib.import_module("transformers").TrainerCallback
-    return type("Callback", (_Hooks, base), {"__doc__": __doc__, "__module__": __name__})
+    return callback_class(__name__, base, _HOOKS, 1)
 
 
 def __getattr__(name: str) -> type:
