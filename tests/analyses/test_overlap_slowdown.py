@@ -28,7 +28,7 @@ def assert_agreement(
     with ranks_of(path) as ranks:
         starts = {rank.process: unit_starts(rank) for rank in ranks if rank.calls is not None}
         units = {key: found.tolist() for key, found in starts.items() if found is not None}
-        expected = reference(path, window, undisturbed=True, units=units)
+        expected = reference(path, window, units=units)
         assert {(rank.process, rank.device) for rank in ranks} == expected.keys()
         for rank in ranks:
             result = overlap_slowdown.run(rank, Window(*window) if window else rank.window)

@@ -5,8 +5,7 @@ It walks over the plain lists of `tests.reference.nsight_export`. What the waits
 """
 
 import re
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 from statistics import mean
@@ -362,13 +361,3 @@ class Evidence:
             asleep.append((since, NEVER))
         first, was_switched_in = switches[0]
         return union(asleep), [(first if was_switched_in else -NEVER, NEVER)]
-
-    # -- details, which decide nothing --------------------------------------------------------
-
-    def functions(self, thread: int, spans: list[Span]) -> Counter[str]:
-        """How often which functions of a thread were sampled within spans."""
-        samples, seen = self.export.samples.get(thread, []), Counter[str]()
-        for low, high in spans:
-            inside = samples[bisect_left(samples, (low, "")) : bisect_left(samples, (high, ""))]
-            seen.update(name for _, name in inside)
-        return seen

@@ -67,10 +67,10 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -421,12 +421,11 @@ def _with_stretches(
     return pieces
 
 
-def idle_causes(path: Path, windows: Sequence[Span | None] = ()) -> list[IdleCauses]:
-    """The causes of every rank of an export, ordered by (process, device), in windows or in all."""
+def idle_causes(path: Path) -> list[IdleCauses]:
+    """The causes of every rank of an export, ordered by (process, device)."""
     export = export_of(path)
     evidence = Evidence(export)
-    ranks = [RankIdle(export, evidence, *key) for key in sorted(export.ranks)]
-    return [rank.answer(window) for rank, window in zip_longest(ranks, windows)]
+    return [RankIdle(export, evidence, *key).answer() for key in sorted(export.ranks)]
 
 
 PAGE_TO_GPU = 11  # copy kind

@@ -14,7 +14,6 @@ what ends before it starts, or was never closed, is of length 0 (a call) or last
   SYNCHRONIZATION on (process, correlation id): stream and event. The row's syncType means other
   things in other versions and is not looked at.
 * An NVTX range belongs to the thread that ended it.
-* `samples`: when a thread was sampled, and the innermost function of its call chain.
 """
 
 import re
@@ -377,25 +376,6 @@ class Export:
         for of_thread in switches.values():
             of_thread.sort()
         return switches
-
-    @cached_property
-    def samples(self) -> dict[int, list[tuple[int, str]]]:
-        """Of each thread, by time."""
-        samples: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        innermost = {
-            sample: self.strings.get(symbol, "")
-            for sample, symbol, depth in self.rows(
-                "SAMPLING_CALLCHAINS", "id", "symbol", "stackDepth"
-            )
-            if depth == 0
-        }
-        for row in self.rows("COMPOSITE_EVENTS", "id", "start", "globalTid"):
-            sample, start, thread = integers(*row)
-            if sample in innermost and start is not None and thread is not None:
-                samples[thread].append((start, innermost[sample]))
-        for of_thread in samples.values():
-            of_thread.sort()
-        return samples
 
     @cached_property
     def events(self) -> dict[Key, tuple[list[StreamEvent], list[StreamEvent]]]:

@@ -7,7 +7,7 @@ Kernels are compared with those at the same place, where `units` says when steps
 place of them, begin on the host: the n-th of its signature by launch in a unit that launches as
 many of them. Overlapped kernels at other places are not compared.
 
-With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute on the device
+A kernel is judged, alone or overlapped, only if no other compute on the device
 (kernels and whole graphs of the rank, also those outside the window, and of other processes whose
 device has the same uuid) ran during it. Touching is not beside; a
 kernel without length has nothing beside it. What is disturbed stays in `num_beside`, `num_half` and
@@ -86,11 +86,7 @@ def beside_others(spans: list[Span]) -> set[Span]:
 
 
 def reference(
-    path: Path,
-    window: Span | None = None,
-    *,
-    undisturbed: bool = False,
-    units: dict[int, list[int]] | None = None,
+    path: Path, window: Span | None = None, *, units: dict[int, list[int]]
 ) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
     ranks: dict[tuple[int, int], dict[str, list[Any]]] = {}
@@ -114,7 +110,7 @@ def reference(
         for key in ranks
     }
     return {
-        key: rank(operations, window, undisturbed, others[key], (units or {}).get(key[0]))
+        key: rank(operations, window, others[key], units.get(key[0]))
         for key, operations in ranks.items()
     }
 
@@ -167,9 +163,8 @@ def of_signature(
 def rank(
     operations: dict[str, list[Any]],
     window: Span | None,
-    undisturbed: bool = False,
-    others: list[Span] | None = None,
-    units: list[int] | None = None,
+    others: list[Span],
+    units: list[int] | None,
 ) -> Rank:
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
@@ -185,7 +180,7 @@ def rank(
     busy = union([operation[:2] for operation in (*communication_kernels, *peers)])
     computing = union([operation[:2] for operation in (*kernels, *graphs)])
     computes = [operation[:2] for operation in (*kernels, *graphs)]
-    disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
+    disturbed = beside_others([*computes, *others])
     alone: dict[Any, list[int]] = defaultdict(list)
     overlapped: dict[Any, list[tuple[Span, Any]]] = defaultdict(list)
     halves: list[Span] = []
