@@ -1,6 +1,5 @@
 """simulate_ddp: the export holds what its truth says, and looks like a run of DDP."""
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 import pytest
 
 from sample_traces.simulator import ddp, simulate_ddp
-from sample_traces.simulator.kernels import ALL_REDUCE
 from tests.reference.breakdown import reference
 from tests.support.databases import query
-from tests.support.recording import stats
 from tests.support.selection import long_after
 
 RUNS = [
@@ -76,29 +73,3 @@ def test_repeated_steps_have_the_times_of_those_before(run: Run) -> None:
         by_rank.setdefault(step["rank"], []).append(step["compute_ns"])
     for times in by_rank.values():
         assert len(set(times)) == min(len(times), 7)
-
-
-def test_ranks_leave_an_all_reduce_together(run: Run) -> None:
-    path, truth = run
-    ends = query(
-        path,
-        "SELECT count(*), max(start) < end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds"
-        f" ON id = demangledName WHERE value = '{ALL_REDUCE.name}' GROUP BY end",
-    )
-    assert len(ends) == truth["breakdown"][0]["num_communication"]
-    assert set(ends) == {(truth["arguments"]["gpus"], 1)}
-
-
-def test_nsys_stats_reads_it(tmp_path: Path, nsys: str) -> None:
-    path = tmp_path / "ddp.sqlite"
-    truth = json.loads(simulate_ddp(path, gpus=2, steps=3, seed=7).read_text())
-    kernels, calls, copies, ranges = (
-        {row[-1]: row for row in csv.reader(part.splitlines()[1:]) if row}
-        for part in stats(nsys, path)
-    )
-    communication = sum(rank["communication_ns"] for rank in truth["breakdown"])
-    assert int(kernels[ALL_REDUCE.name][1]) == communication
-    assert int(calls["cudaStreamSynchronize"][2]) == 2 * 3
-    copied = sum(int(row[2]) for name, row in copies.items() if name.startswith("[CUDA"))
-    assert copied == sum(rank["num_copies"] for rank in truth["breakdown"])
-    assert int(ranges["traceprof:step 2"][2]) == 2

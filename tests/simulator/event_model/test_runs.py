@@ -1,20 +1,12 @@
 """Runs of several reports: what they hold is what happened, as each machine's clock shows it."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from sample_traces.simulator import simulate_run
 from sample_traces.simulator.event_model.engine import Capture, Node, seen
 from sample_traces.simulator.scenarios.ranks import STRAGGLERS, training
-from tests.support.databases import query
-from traceprof.trace.nsight import schema
 
 pytestmark = pytest.mark.slow
-
-KERNELS = f"SELECT start, end FROM {schema.KERNEL.name} ORDER BY start"
 
 
 def test_a_clock_that_is_ahead_and_fast() -> None:
@@ -47,29 +39,3 @@ def test_a_report_holds_what_was_captured_in_its_own_time() -> None:
     assert max(offset for offset in early if offset < 50_000) > 10_000
     assert {call.thread.process for call in found.calls} == {2, 3}
     assert all(call.end_ns >= call.start_ns for call in found.calls)
-
-
-@pytest.mark.long
-def test_reports_say_where_and_when_they_were_captured(tmp_path: Path) -> None:
-    truth = json.loads(simulate_run("ranks-balanced", tmp_path, seed=3).read_text())
-    assert [report["host"] for report in truth["reports"]] == [f"node-{n}" for n in range(4)]
-    assert truth["straggler"] is None
-    assert (truth["reports"][0]["offset_ns"], truth["reports"][0]["drift"]) == (0, 0.0)
-    starts = []
-    for report in truth["reports"]:
-        path = tmp_path / report["file"]
-        sql = f"SELECT value FROM {schema.SYSTEM_ENVIRONMENT} WHERE name = 'Hostname'"
-        assert query(path, sql) == [(report["host"],)]
-        processes = query(path, f"SELECT DISTINCT globalPid FROM {schema.KERNEL.name}")
-        assert len(processes) == len(report["processes"]) == 2
-        ((start,),) = query(path, f"SELECT utcEpochNs FROM {schema.SESSION_START}")
-        starts.append(start)
-    assert len(set(starts)) == 4
-
-
-@pytest.mark.long
-def test_the_same_arguments_make_the_same_reports(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        simulate_run("straggler-sync", tmp_path / folder, seed=5, per_rank=True)
-    for path in sorted((tmp_path / "a").glob("*.sqlite")):
-        assert query(path, KERNELS) == query(tmp_path / "b" / path.name, KERNELS)
