@@ -140,21 +140,18 @@ def test_a_window_counts_what_starts_in_it(tmp_path: Path) -> None:
     assert use.count == 1
 
 
-def modelled(sizes: list[int], latency: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(sizes), np.array([latency + round(size / rate) for size in sizes])
-
-
-def test_latency_from_large_messages() -> None:
-    size, took = modelled([1 << 30, 4096, 1 << 14], 10_000, 100.0)
-    best, latency = best_time_and_latency(size, took)
+@pytest.mark.parametrize(
+    ("sizes", "rate", "expected"),
+    [
+        ([1 << 30, 4096, 1 << 14], 100.0, [0, 10_000, 10_000]),  # from large messages
+        ([4096, 1 << 16, 1 << 15], 20.0, [10_000] * 3),  # from two sizes
+    ],
+)
+def test_latency(sizes: list[int], rate: float, expected: list[int]) -> None:
+    took = np.array([10_000 + round(size / rate) for size in sizes])
+    best, latency = best_time_and_latency(np.array(sizes), took)
     assert best.tolist() == took.tolist()
-    assert latency.tolist() == pytest.approx([0, 10_000, 10_000], abs=2)
-
-
-def test_latency_from_two_sizes() -> None:
-    size, took = modelled([4096, 1 << 16, 1 << 15], 10_000, 20.0)
-    _, latency = best_time_and_latency(size, took)
-    assert latency.tolist() == pytest.approx([10_000] * 3, abs=2)
+    assert latency.tolist() == pytest.approx(expected, abs=2)
 
 
 def test_latency_of_one_size_is_all_or_nothing() -> None:

@@ -8,7 +8,6 @@ Where no step is replayed the limit is all time involved: what is exposed, and w
 communication gain at most.
 """
 
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -21,9 +20,9 @@ from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
 from tests.support.changes import damaged, faster_links, recorded, step_ns
 from tests.support.selection import long_after
+from tests.support.traces import closed_analysis
 from traceprof.analyses.exposed_communication import ID
-from traceprof.analysis import Options, analyze
-from traceprof.findings import Finding, Saving
+from traceprof.findings import Saving
 from traceprof.replay.whatif import whatif
 
 NUM_STEPS = 8
@@ -105,7 +104,8 @@ RUNS = {
 }
 
 
-def limit(found: list[Finding]) -> Saving:
+def limit(path: Path, *, savings: bool | None = None) -> Saving:
+    found = closed_analysis(path, savings=savings).findings
     (saving,) = {one.saving for one in found if one.id == ID}
     assert saving is not None
     return saving
@@ -142,9 +142,7 @@ def test_nothing_gains_more_where_no_step_is_replayed(name: str, tmp_path: Path)
     for damage in DAMAGES:
         if damage:
             assert damaged(path, copy, damage)
-        options = Options(savings=bool(damage))
-        with closing(analyze(copy if damage else path, options=options)) as analysis:
-            saving = limit(list(analysis.result.findings))
+        saving = limit(copy if damage else path, savings=bool(damage))
         assert saving.high_ns is not None, damage
         if saving.assume is None or name not in OTHER_WORK:
             assert gain_ns <= saving.high_ns, damage
@@ -167,10 +165,9 @@ def test_nothing_gains_more_in_drawn_programs(seed: int, tmp_path: Path) -> None
     )  # fmt: skip
     path = tmp_path / "t.sqlite"
     gain_ns = run.step_ns(path) - run.step_ns(link=0.0)
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        found = [one for one in analysis.result.findings if one.id == ID]
-    if found:
-        assert gain_ns <= (limit(found).high_ns or 0)
+    for one in closed_analysis(path).findings:
+        if one.id == ID and one.saving is not None:
+            assert gain_ns <= (one.saving.high_ns or 0)
     (answer,) = whatif(path, assume=["communication=0"]).whatif.answers
     assert answer.change_ns is not None
     # Otherwise kernels do not lose as much as their like, which is the answer's condition.
@@ -184,8 +181,7 @@ def test_who_waits_for_copies_of_others_may_idle_less(scenario: str, tmp_path: P
     result = setup.run()
     gain_ns = step_ns(result) - step_ns(faster_links(setup, 0.0), result)
     path = recorded(setup, tmp_path / "t.sqlite", result)
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        saving = limit(list(analysis.result.findings))
+    saving = limit(path, savings=False)
     assert saving.high_ns is not None
     assert 0 < gain_ns <= saving.high_ns
 
@@ -195,8 +191,7 @@ def test_its_advice_gains_no_more_where_gradients_accumulate(name: str, tmp_path
     run, path = RUNS[name], tmp_path / "t.sqlite"
     last_only = replace(run, reduces_all=False)
     before_ns = run.step_ns(path)
-    with closing(analyze(path)) as analysis:
-        saving = limit(list(analysis.result.findings))
+    saving = limit(path)
     gains = [
         before_ns - one.step_ns(link=link)
         for one, link in ((last_only, 1.0), (run, 0.5), (last_only, 0.5))

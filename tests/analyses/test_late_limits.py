@@ -1,7 +1,6 @@
 """What late reductions promise at most, and what programs of two simulators gain without them."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,10 +17,9 @@ from tests.reference.gpu_machine import US, Steps, Thread
 from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.changes import recorded, step_ns
 from tests.support.selection import long_after
-from tests.support.traces import ranks_of
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import ID
-from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding
 
 MIB = 1 << 20
@@ -126,8 +124,7 @@ QUICK = {
 
 
 def late_on(path: Path) -> list[Finding]:
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        return [one for one in analysis.result.findings if one.id == ID]
+    return [one for one in closed_analysis(path).findings if one.id == ID]
 
 
 def assert_none_gains_more(found: Sequence[Finding], gain_ns: float) -> list[int]:

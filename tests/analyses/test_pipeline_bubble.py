@@ -19,8 +19,7 @@ from sample_traces.simulator.scenarios.setup import Setup
 from tests.reference import pipelines as reference
 from tests.support.changes import bubbles, recorded, recorded_apart
 from tests.support.selection import long_after
-from tests.support.traces import SAMPLES, analysis_of
-from traceprof import Options
+from tests.support.traces import SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.pipeline_bubble import ID, PARTS, longest_stages
 from traceprof.analysis import analyze
 from traceprof.ranks.bubbles import StageGaps
@@ -28,19 +27,17 @@ from traceprof.ranks.passes import FORWARD
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
-_ONLY = Options(only=[ID], savings=False)
 _PIPELINES = {"pipeline-sends", "pipeline-copies", "pipeline-bubble"}
 
 
 def simulated(
-    plan: Plan, path: Path, seed: int = 0, options: Options = _ONLY
+    plan: Plan, path: Path, seed: int = 0
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what is found of a simulated pipeline, and its truth."""
     setup = pipeline(np.random.default_rng(seed), plan)
     result = setup.run()
     truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
-    with closing(analyze(recorded(setup, path, result), options=options)) as analysis:
-        return bubbles(analysis), truth
+    return bubbles(closed_analysis(recorded(setup, path, result), only=[ID])), truth
 
 
 def assert_near(found: Sequence[dict[str, Any]], truth: Sequence[dict[str, Any]]) -> None:
@@ -150,20 +147,16 @@ def test_reports_of_several_machines(tmp_path: Path) -> None:
         for stage in range(plan.num_stages)
     )
     paths = recorded_apart(setup, result, tmp_path, nodes, rng)
-    with closing(analyze(tmp_path, options=_ONLY)) as analysis:
-        found = bubbles(analysis)
+    found = bubbles(closed_analysis(tmp_path, only=[ID]))
     truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
     # Here members leave their messages up to 20 µs apart, and some earlier: 3 % of the bubble.
     for one, expected in zip(found, truth, strict=True):
         for name in ("bubble_ns", *PARTS):
             assert one[name] == pytest.approx(expected[name], abs=0.03 * expected["bubble_ns"])
-    with closing(analyze(paths[:2], options=_ONLY)) as analysis:
-        some = bubbles(analysis)
-        titles = [finding.title for finding in analysis.findings]
-    num_missing = min(len(paths) - 2, 1)  # that exchange messages with these two
-    for one in some:
-        assert one["coverage"] == 2 / (2 + num_missing)
-    assert all(("(at least 1 more)" in title) == bool(num_missing) for title in titles)
+    analysis = closed_analysis(*paths[:2], only=[ID])
+    # One more, at least, exchanges messages with these two.
+    assert all(one["coverage"] == 2 / 3 for one in bubbles(analysis))
+    assert all("(at least 1 more)" in finding.title for finding in analysis.findings)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])
@@ -197,8 +190,7 @@ def test_neighbours_that_exchange_their_edges_are_no_pipeline(
                     host.operator(host.compute, "aten::mm", kernels.UP)
                 host.synchronize(host.compute)
     path = recorded(Setup(hosts, lambda _: []), tmp_path / "run.sqlite")
-    with closing(analyze(path, options=_ONLY)) as analysis:
-        assert bubbles(analysis) == []
+    assert bubbles(closed_analysis(path, only=[ID])) == []
 
 
 def _edge(host: Host, other: int, is_send: bool) -> None:

@@ -91,16 +91,12 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
     assert [use["description"] for use in document["collectives"]] == ["tensor_parallel", None]
 
 
-def test_a_root_is_no_peer(tmp_path: Path) -> None:
-    (use,) = uses(TraceBuilder().label(f"broadcast src=1 bytes=8 {FACTS} seq=0", 0, 9), tmp_path)
-    assert (use.operation, use.peer) == ("Broadcast", None)
-
-
 def test_unknown_sizes(tmp_path: Path) -> None:
     builder = TraceBuilder().label("broadcast_object_list src=0 group=0 rank=0 size=2 seq=0", 0, 9)
     builder.label("broadcast src=0 bytes=8 group=0 rank=0 size=2 seq=1", 10, 19)
     (use,) = uses(builder, tmp_path)
-    assert (use.count, use.bytes) == (2, None)
+    assert (use.operation, use.count, use.bytes) == ("Broadcast", 2, None)
+    assert use.peer is None  # a root is none
     assert use.algbw_gb_per_s == pytest.approx(8 / 9)  # of those whose size is known
 
 

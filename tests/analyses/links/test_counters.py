@@ -8,13 +8,12 @@ import pytest
 
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.claims import A100, assert_counters_agree, judged
+from tests.support.claims import A100, assert_counters_agree, judged, results_of
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_counters
+from traceprof.analyses.links.link_counters import CounterUse
 from traceprof.findings import Finding
 from traceprof.trace.nsight import schema
-
-# -- counters -------------------------------------------------------------------------------------
 
 TYPE = 0x0001_0001_0000_0000
 
@@ -36,20 +35,26 @@ def communicating(until: int = 1000) -> TraceBuilder:
     return TraceBuilder().gpu(A100).kernel(0, until, NCCL)
 
 
+def counted(builder: TraceBuilder, tmp_path: Path) -> CounterUse:
+    """Return the only counter that is used, which the reference agrees with."""
+    path = builder.write(tmp_path)
+    assert_counters_agree(path)
+    (result,) = results_of(link_counters.run, path)
+    (use,) = result.counters
+    return use
+
+
 def test_requests_and_responses_are_added_up(tmp_path: Path) -> None:
     times = range(100, 1001, 100)
     builder = metric(communicating(), "NVLink TX Requests User Data [Throughput %]",
                      dict.fromkeys(times, 6), 3)  # fmt: skip
     metric(builder, "NVLink TX Responses User Data [Throughput %]", dict.fromkeys(times, 5), 4)
     metric(builder, "NVLink TX Requests Protocol Data [Throughput %]", dict.fromkeys(times, 99), 5)
-    path = builder.write(tmp_path)
-    assert_counters_agree(path)
-    with ranks_of(path) as (rank,):
-        (use,) = link_counters.run(rank, rank.window).counters
+    use = counted(builder, tmp_path)
     assert (use.link, use.direction, use.utilization) == ("nvlink", "tx", 0.11)
     assert (use.bytes, use.num_samples, use.sample_ns) == (33_000, 10, 100)
     assert use.utilization_in_communication == pytest.approx(0.11)
-    (finding,) = judged(path, link_counters)
+    (finding,) = judged(tmp_path / "t.sqlite", link_counters)
     assert (finding.id, finding.impact_ns) == ("link-underused", 1000)
 
 
@@ -89,20 +94,14 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
 
 def test_lost_samples_are_not_stretched(tmp_path: Path) -> None:
     samples = dict.fromkeys((100, 200, 300, 900, 1000), 50)
-    path = metric(communicating(), "PCIe RX Throughput", samples, 0).write(tmp_path)
-    assert_counters_agree(path)
-    with ranks_of(path) as (rank,):
-        (use,) = link_counters.run(rank, rank.window).counters
+    use = counted(metric(communicating(), "PCIe RX Throughput", samples, 0), tmp_path)
     assert use.busy_ns == 500
 
 
 def test_an_idle_nvlink_may_read_as_full(tmp_path: Path) -> None:
     builder = communicating(500).kernel(900, 1000, NCCL)
     samples = dict.fromkeys(range(100, 1001, 100), 95) | {500: 20}
-    path = metric(builder, "NVLink RX Requests User Data", samples, 0).write(tmp_path)
-    assert_counters_agree(path)
-    with ranks_of(path) as (rank,):
-        (use,) = link_counters.run(rank, rank.window).counters
+    use = counted(metric(builder, "NVLink RX Requests User Data", samples, 0), tmp_path)
     assert (use.num_idle_spikes, use.num_samples) == (4, 6)
     assert use.share_at_peak == pytest.approx(5 / 6)
 
