@@ -11,7 +11,6 @@ from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options
 from traceprof.reports.json import render
-from traceprof.run.step_ranges import StepsSource
 
 _OPTIONS = Options(savings=False)
 
@@ -86,14 +85,3 @@ def test_the_longer_phase_is_compared(
     assert {found.before.num_steps, found.after.num_steps} <= {37, 38}  # of 40
     assert known(found.step.change) == pytest.approx((2 * length_us + 24) / 84 - 1, abs=0.02)
     assert found.step.verdict in expected
-
-
-def test_the_document_says_what_a_step_is(tmp_path: Path) -> None:
-    path = phases((40, 60)).write(tmp_path)
-    compared = compare(path, path, options=_OPTIONS)
-    assert compared.step.verdict == "not comparable"  # the same recording
-    without = compare(path, path, options=Options(savings=False, period=False))
-    assert without.before.num_steps == 0
-    (result,) = analyze_reports([path], _OPTIONS).breakdown
-    assert result.steps_source is StepsSource.PERIOD
-    assert [period.kernel for period in result.periods] == ["sweep", "project"]

@@ -105,27 +105,24 @@ def test_a_machine_without_common_operations_keeps_its_seed(
     assert clocks.uncertainty_ns(0, 1) == uncertainty
 
 
-def test_one_operation_is_as_good_as_its_ends_agree_on_one_machine() -> None:
-    start, end = [0], [10 * MS]
+@pytest.mark.parametrize(
+    ("spans", "offset_ns", "uncertainty_ns"),
+    [
+        # As good as its ends agree on one machine; between the medians 9.965 and 10.99 ms.
+        ([(0, 0, 10 * MS), (0, 0, 10 * MS - 70_000), (1, MS, 11 * MS), (1, MS, 11 * MS - 20_000)],
+         -MS - 25_000, 70_000),
+        ([(0, 0, 10 * MS), (1, 9 * MS, 12 * MS)], -2 * MS, 10 * MS),  # of two: as it is short
+    ],
+)  # fmt: skip
+def test_clocks_of_one_operation(
+    spans: list[tuple[int, int, int]], offset_ns: int, uncertainty_ns: int
+) -> None:
     ranks = [
-        arrivals(0, start, end, communicator="0x1"),
-        arrivals(1, start, [end[0] - 70_000], report=0, communicator="0x1"),
-        arrivals(2, [MS], [11 * MS], report=1, communicator="0x1"),
-        arrivals(3, [MS], [11 * MS - 20_000], report=1, communicator="0x1"),
+        arrivals(rank, [start], [end], report=report, communicator="0x1")
+        for rank, (report, start, end) in enumerate(spans)
     ]
-    clocks = clocks_of(ranks, ["a", "b"], [0, 0])
-    assert clocks.of(1).offset_ns == -MS - 25_000  # between the medians 9.965 and 10.99 ms
-    assert clocks.of(1).uncertainty_ns == 70_000
-
-
-def test_one_operation_of_two_ranks_is_as_good_as_it_is_short() -> None:
-    ranks = [
-        arrivals(0, [0], [10 * MS], communicator="0x1"),
-        arrivals(1, [9 * MS], [12 * MS], communicator="0x1"),
-    ]
-    clocks = clocks_of(ranks, ["a", "b"], [0, 0])
-    assert clocks.of(1).offset_ns == -2 * MS
-    assert clocks.of(1).uncertainty_ns == 10 * MS
+    clock = clocks_of(ranks, ["a", "b"], [0, 0]).of(1)
+    assert (clock.offset_ns, clock.uncertainty_ns) == (offset_ns, uncertainty_ns)
 
 
 def test_times_in_utc_are_brought_to_the_first_session() -> None:

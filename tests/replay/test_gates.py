@@ -47,23 +47,14 @@ def programs() -> dict[str, Build]:
 
 @dataclass(frozen=True)
 class Case:
-    """An answer of a damaged export, beside that of the intact one.
+    """An answer of a damaged export, beside that of the intact one."""
 
-    Attributes:
-        program: the name of the export.
-        damage: what it lacks.
-        assume: the assumption.
-        is_refused: whether a gate fired.
-        holds: whether one did, or the interval, or the bound, holds what the intact one says.
-        is_lost: whether what is said is off by more than 1 % of the step, or refused.
-    """
-
-    program: str
-    damage: str
+    program: str  # the name of the export
+    damage: str  # what it lacks
     assume: str
-    is_refused: bool
-    holds: bool
-    is_lost: bool
+    is_refused: bool  # whether a gate fired
+    holds: bool  # whether one did, or what is said holds what the intact one says
+    is_lost: bool  # whether what is said is off by more than 1 % of the step, or refused
 
 
 @cache

@@ -68,6 +68,11 @@ def saving_of(result: RunResult | Verdict, id_: str) -> Saving:
     return known(saving)
 
 
+def of_scenario(scenario: str, folder: Path, seed: int) -> RunResult:
+    simulate_scenario(scenario, folder / "run.sqlite", seed=seed)
+    return analyze_reports([folder / "run.sqlite"])
+
+
 def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
     return [(finding, finding.saving) for finding in result.findings if finding.saving is not None]
 
@@ -92,8 +97,7 @@ def chosen(analysis: Analysis, max_operations: int) -> Sample:
 def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_path: Path) -> None:
     setup = SCENARIOS[scenario].build(np.random.default_rng(0))
     gain = step_ns(setup.run()) - step_ns(without_waits(setup))
-    simulate_scenario(scenario, tmp_path / "run.sqlite", seed=0)
-    saving = saving_of(analyze_reports([tmp_path / "run.sqlite"]), "host-sync")
+    saving = saving_of(of_scenario(scenario, tmp_path, 0), "host-sync")
     assert saving.basis is Basis.BOUND
     assert saving.assume == "no-sync"
     assert gain <= known(saving.high_ns) == pytest.approx(gain, rel=0.05)
@@ -101,8 +105,7 @@ def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_
 
 def test_nothing_counts_twice(tmp_path: Path) -> None:
     """The GPU idles because the host stalls: both findings are gone with the stalls."""
-    simulate_scenario("host-stall", tmp_path / "run.sqlite", seed=0)
-    result = analyze_reports([tmp_path / "run.sqlite"])
+    result = of_scenario("host-stall", tmp_path, 0)
     savings, headline = savings_of(result), known(result.headline)
     assert savings.possible_step_ns is not None
     assert {"gpu-idle", "host-stall"} <= {finding.id for finding in result.findings}
@@ -139,8 +142,7 @@ def test_nothing_is_promised_that_may_not_come(tmp_path: Path) -> None:
 def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulate_scenario("nccl-serialization", tmp_path / "run.sqlite", seed=1)
-    result = analyze_reports([tmp_path / "run.sqlite"])
+    result = of_scenario("nccl-serialization", tmp_path, 1)
     (gain,), headline = savings_of(result).gains, known(result.headline)
     low_ns = saving_of(result, gain.finding).low_ns or 0
     assert 0.01 * headline.step_ns < low_ns < gain.gain_ns
@@ -151,8 +153,7 @@ def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
 
 def test_what_costs_nothing_saves_nothing(tmp_path: Path) -> None:
     """Buckets wait in the order of their own communicator, whose links they share."""
-    simulate_scenario("exposed-queued", tmp_path / "run.sqlite", seed=0)
-    result = analyze_reports([tmp_path / "run.sqlite"])
+    result = of_scenario("exposed-queued", tmp_path, 0)
     assert saving_of(result, "nccl-serialization").high_ns == 0
     assert savings_of(result).gains == ()
     assert result.findings[0].id == "exposed-communication"

@@ -11,7 +11,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import os_call
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
-from traceprof.run.steady_steps import StepUse, long_steps, regular_spacing, steady_steps, step_uses
+from traceprof.run.steady_steps import StepUse, long_steps, steady_steps, step_uses
 from traceprof.run.windows import training_window
 
 Named = tuple[str, int, int]
@@ -66,16 +66,6 @@ def test_a_note_says_so(tmp_path: Path) -> None:
         builder.nvtx(text, start, end)
     analysis = closed_analysis(builder.kernel(3, 9, launch=(0, 1)).write(tmp_path))
     assert any("are no steps (9 in one process)" in note for _, note in analysis.notes)
-
-
-@pytest.mark.parametrize("is_long", [[3, 9, 15, 21, 27], [3, 9, 15, 21, 28]])
-def test_the_spacing_of_regular_long_steps(is_long: list[int]) -> None:
-    lengths = np.ones(30)
-    lengths[is_long] = 5
-    mask = long_steps(lengths)
-    assert mask is not None
-    assert np.flatnonzero(mask).tolist() == is_long
-    assert regular_spacing(mask) == (6 if is_long[-1] == 27 else None)
 
 
 @pytest.mark.parametrize("num", long_after(12, range(4, 16)))
