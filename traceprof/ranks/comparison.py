@@ -156,10 +156,8 @@ def _ends_by_machine(
         duration = together.times([member.end_ns - member.start_ns for member in members])
         middle, apart, latest, first = [], [], [], []
         connected = [min(first_of) if one in first_of else one for one in connected]
-        of_machine: dict[int, list[int]] = {machine: [] for machine in column}
-        for index, machine in enumerate(machine_of):
-            of_machine[machine].append(index)
-        for indices in of_machine.values():
+        for machine in column:
+            indices = [index for index, other in enumerate(machine_of) if other == machine]
             left = end[:, indices]
             middle.append(median_of(left, axis=1).astype(np.int64))
             # With a single member, only the time that it was inside limits when it left.

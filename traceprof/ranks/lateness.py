@@ -79,10 +79,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
     results = []
     costs = [costs_of(group_waits, arrivals) for group_waits in waits]
     for member, of_member in enumerate(columns_of_members(waits, len(arrivals))):
-        late: list[Int64] = []
-        cost: list[Int64] = []
-        where: list[Int64] = []
-        start: list[Int64] = []
+        parts: list[tuple[Int64, ...]] = []
         unsure: list[int] = []
         num = 0
         for number, column in of_member:
@@ -91,16 +88,14 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
             num += int(np.count_nonzero(judged))
             unsure.append(int(group_waits.uncertainty_ns[column]))
             rows = np.flatnonzero(judged & group_waits.is_last[:, column])
-            late.append(group_waits.late_ns[rows, column])
-            cost.append(costs[number][rows, column])
-            fixed = np.full(len(rows), number), rows, np.full(len(rows), column)
-            where.append(np.stack(fixed, axis=1))
-            start.append(arrivals[member].start_ns[group_waits.group.place[rows, column]])
+            where = np.full(len(rows), number), rows, np.full(len(rows), column)
+            start = arrivals[member].start_ns[group_waits.group.place[rows, column]]
+            late, cost = group_waits.late_ns[rows, column], costs[number][rows, column]
+            parts.append((late, cost, start, np.stack(where, axis=1)))
         if num == 0:
             continue
-        lates, costs_ns = np.concatenate(late), np.concatenate(cost)
+        lates, costs_ns, starts, operations = map(np.concatenate, zip(*parts, strict=True))
         order = np.argsort(-lates, kind="stable")
-        beyond = int(np.iinfo(np.int64).max)
         of_rank, known = arrivals[member], arrivals[member].operations
         kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
         candidates = of_rank.is_judged & is_in(of_rank.operation, np.array(kinds, np.int64))
@@ -112,9 +107,9 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
                 num_last=len(lates),
                 late_ns=int(median_of(lates)) if len(lates) else 0,
                 total_ns=int(costs_ns.sum()),
-                uncertainty_ns=None if max(unsure) == beyond else max(unsure),
-                operations=np.concatenate(where)[order],
-                start_ns=np.concatenate(start)[order],
+                uncertainty_ns=None if max(unsure) == np.iinfo(np.int64).max else max(unsure),
+                operations=operations[order],
+                start_ns=starts[order],
                 cost_ns=costs_ns[order],
             )
         )
@@ -245,16 +240,12 @@ class Causes:
 
     def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
         members = [self._arrivals[member] for member in waits.group.members]
-        before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
-        places = list(zip(members, before, at, strict=True))
+        places = [*zip(members, *waits.group.place[[since, row]].tolist(), strict=True)]
         spent = np.array(
-            [
-                member.cumulative_ns_at_start[j] - member.spent_at_end_ns[i]
-                for member, i, j in places
-            ]
+            [one.cumulative_ns_at_start[j] - one.spent_at_end_ns[i] for one, i, j in places]
         )
         kernels = np.array(
-            [member.kernels_at_start[j] - member.kernels_at_end[i] for member, i, j in places]
+            [one.kernels_at_start[j] - one.kernels_at_end[i] for one, i, j in places]
         )
         columns = np.concatenate([spent.T, kernels[np.newaxis]])
         others = mean_of(*middle_of_others(columns))
