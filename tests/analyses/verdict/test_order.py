@@ -244,6 +244,21 @@ def test_steps_that_become_longer_are_the_verdict(
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
 
 
+@pytest.mark.parametrize(("sweep_us", "named"), [(900, ", mostly sweep."), (450, ".")])
+def test_the_kernel_that_takes_most_of_the_compute_is_named(
+    tmp_path: Path, sweep_us: int, named: str
+) -> None:
+    trace, at = TraceBuilder(), 0
+    for _ in range(20):
+        for name, length_us in (("sweep", sweep_us), ("norm", 500), ("update", 50)):
+            end = at + length_us * US
+            trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
+            at = end
+    said = three_lines(result_of(trace.write(tmp_path)))
+    assert said is not None
+    assert said.problem.endswith(f"compute takes 100.0 % of the iteration{named}")
+
+
 def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:
     """Operations behind others on their stream: `info`, where they may depend on each other."""
     for severity, first in (

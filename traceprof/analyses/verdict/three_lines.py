@@ -30,6 +30,7 @@ from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
+from traceprof.kernel_names import function_name
 from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
@@ -317,7 +318,7 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
 def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
     causes = headline.causes
     compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
-    computes = f"compute takes {compute} of the {kind}"
+    computes = f"compute takes {compute} of the {kind}{_mostly(analysis, headline.breakdown.rank)}"
     costs = [(share_of_step(one, analysis.breakdown), one) for one in headline.worst]
     cost, worst = max(costs, key=lambda pair: pair[0], default=(0.0, None))
     if not causes and worst is not None and worst.severity > Severity.INFO and cost >= MIN_SHARE:
@@ -331,6 +332,14 @@ def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
     name = name_of_phase(causes[0])
     where = f" in the {name}" if name else ""
     return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first{where}."
+
+
+def _mostly(analysis: RunResult, rank: int) -> str:
+    """Name the kernel that takes most of a rank's compute, if one does."""
+    parts = next((parts for parts in analysis.compute if parts.rank == rank), None)
+    if parts is None or not parts.largest or 2 * parts.largest[0].total_ns <= parts.total_ns:
+        return ""
+    return f", mostly {one_line(function_name(parts.largest[0].name), _MAX_PLACE)}"
 
 
 def _share_of_mean(result: BreakdownResult, measure: str) -> float:
