@@ -208,13 +208,6 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 
 _REACTIONS: dict[str, list[Input | State]] = {
-    "clearTime": [Input("clear-time", "n_clicks")],
-    "keepTime": [Input("keep-time", "n_clicks")],
-    "copyLink": [Input("copy-link", "n_clicks")],
-    "notes": [Input("notes-open", "n_clicks")],
-    "savePng": [Input("save-png", "n_clicks")],
-    "saveSvg": [Input("save-svg", "n_clicks")],
-    "switchTheme": [Input("theme", "n_clicks")],
     "query": [Input("query-run", "n_clicks"), State("query-text", "value")],
     "ask": [
         Input("what-if-ask", "n_clicks"),

@@ -32,4 +32,4 @@ for (const [selector, load] of DRAWN) {
 watchFiles();
 listenForNotes();
 unfoldLinked();
-shell.runByKey();
+shell.listen();

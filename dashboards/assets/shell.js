@@ -62,25 +62,6 @@ export function choose(reports, ranks) {
 }
 
 /**
- * All pages show all of the time again.
- * @param {number} clicks
- */
-export function clearTime(clicks) {
-  if (clicks) go(withTime(location.href, null, null), { stay: true });
-  return unchanged();
-}
-
-/**
- * All pages show the time that is in view.
- * @param {number} clicks
- */
-export function keepTime(clicks) {
-  const shown = clicks ? shownTime(location.href) : null;
-  if (shown) go(withTime(location.href, shown.start, shown.end), { stay: true });
-  return unchanged();
-}
-
-/**
  * Ask what a step would take under the assumptions that are ticked and typed.
  * @param {number} clicks
  * @param {number} submits
@@ -102,41 +83,33 @@ export function query(clicks, sql) {
   return unchanged();
 }
 
-/** Run the query that is written by Ctrl+Enter, too. */
-export function runByKey() {
+/** @param {{ start: string, end: string } | null} shown that all pages show from now on */
+const keep = (shown) => shown && go(withTime(location.href, shown.start, shown.end), { stay: true });
+
+/** @type {Record<string, () => unknown>} what buttons do, by their ids */
+const BUTTONS = {
+  "clear-time": () => go(withTime(location.href, null, null), { stay: true }),
+  "keep-time": () => keep(shownTime(location.href)),
+  "copy-link": copy,
+  "notes-open": toggleNotes,
+  "save-png": () => savePicture("png"),
+  "save-svg": () => savePicture("svg"),
+  "theme": () => window.dispatchEvent(new Event("traceprof:switch-theme")),
+};
+
+/** Let the buttons of the bar act, and Ctrl+Enter run the query that is written. */
+export function listen() {
+  document.addEventListener("click", ({ target }) => {
+    const button = target instanceof Element && target.closest("button");
+    if (button) BUTTONS[button.id]?.();
+  });
   document.addEventListener("keydown", ({ ctrlKey, key, metaKey, target }) => {
     const isThere = target instanceof Element && target.id === "query-text";
     if (isThere && key === "Enter" && (ctrlKey || metaKey)) document.getElementById("query-run")?.click();
   });
 }
 
-/**
- * Copy the address of the view with its token, for another person or browser.
- * @param {number} clicks
- */
-export function copyLink(clicks) {
-  if (clicks) copy();
-  return unchanged();
-}
-
-/** @param {number} clicks */
-export function notes(clicks) {
-  if (clicks) toggleNotes();
-  return unchanged();
-}
-
-/** @param {number} clicks */
-export function savePng(clicks) {
-  if (clicks) savePicture("png");
-  return unchanged();
-}
-
-/** @param {number} clicks */
-export function saveSvg(clicks) {
-  if (clicks) savePicture("svg");
-  return unchanged();
-}
-
+// Copy the address of the view with its token, for another person or browser.
 async function copy() {
   const button = /** @type {HTMLElement} */ (document.getElementById("copy-link"));
   const url = new URL(location.href);
@@ -175,10 +148,5 @@ export function markCurrent() {
     if (link.classList.contains("active")) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  return unchanged();
-}
-
-export function switchTheme() {
-  window.dispatchEvent(new CustomEvent("traceprof:switch-theme"));
   return unchanged();
 }

@@ -368,19 +368,6 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> None:
-    with serving(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as url:
-        shown(page, url)
-        for module in PAGES:
-            menu = page.get_by_role("navigation")
-            menu.get_by_role("link", name=module.TITLE, exact=True).click()
-            expect(page).to_have_title(f"{module.TITLE} · traceprof")
-            expect(page.locator(".nothing").first).to_be_visible()
-            assert "internal error" not in page.inner_text("#page")
-        page.goto("about:blank")
-
-
-@pytest.mark.long
 def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -> None:
     shown(page, sample_url)
     page.locator("#choose-rank").click()
