@@ -4,7 +4,7 @@ import { drawAxis, drawGrid, gridOf } from "./axis.js";
 import { HATCHED, INK, hatching, shadesByKind, themeOf } from "./colors.js";
 import { AXIS, GUTTER, timeAt, xOf } from "./geometry.js";
 import { drawMarks } from "./marks.js";
-import { drawPath, drawPathRow } from "./path_drawing.js";
+import { drawPath, drawPathRow } from "./path.js";
 import { drawArea, drawBands, drawLinks, drawOutlines, drawPointer, drawTogether } from "./overlay.js";
 import { drawSpreads } from "./spreads.js";
 import { drawStrip } from "./strips.js";

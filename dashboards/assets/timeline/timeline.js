@@ -4,9 +4,9 @@
 // reads the answers, layout.js places rows, view.js and geometry.js do the arithmetic, painter.js
 // draws, panel.js holds the parts around the canvas, pointer.js and input.js handle mouse and
 // keyboard, search.js searches.
-import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
+import { actionsOf } from "./commands.js";
 import { bandsOf, flagsOf } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
