@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
+from traceprof.analyses.kernels.kernel_table import sums_by
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.hardware import peak_flops_per_s
@@ -199,7 +200,7 @@ def run(
         end = np.concatenate((end, graphs.end_ns))
         which = np.append(which, np.full(len(graphs), num_signatures))
     own, which = own_time(start, end, which, (window.start_ns, window.end_ns))
-    spent = _sums(own, which, num_signatures + 1)
+    spent = sums_by(which, own, num_signatures + 1)
     parts: dict[tuple[str, str | None, bool | None], list[int]] = {}
     flops: dict[tuple[str, str | None, bool | None], dict[str, int | None]] = {}
     peaks: dict[tuple[str, str | None, bool | None], float | None] = {}
@@ -281,13 +282,6 @@ def _inside(rank: Rank, window: Window) -> Int64:
     is_inside[before] = True
     is_inside &= ~rank.is_communication_kernel
     return np.flatnonzero(is_inside)
-
-
-def _sums(values: Int64, which: Int64, num: int) -> list[int]:
-    """Return exact sums by kind, also where they do not fit 64 bits."""
-    upper = np.bincount(which, values >> 24, num)
-    lower = np.bincount(which, values & 0xFF_FFFF, num)
-    return [(int(above) << 24) + int(below) for above, below in zip(upper, lower, strict=True)]
 
 
 def _total(numbers: Collection[int | None]) -> int | None:

@@ -135,7 +135,8 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     names, of_signature = named_signatures(rank)
     which = of_signature.take(kernels.packed_signature.at(chosen))
     length = kernels.packed_length.at(chosen)
-    count, total, median = _by_name(which, length, len(names))
+    count, median = _by_name(which, length, len(names))
+    total = sums_by(which, length, len(names))
     start = kernels.start_ns.take(chosen)
     steps = _steps_within(rank, window)
     in_steps: list[int] | None = None
@@ -143,7 +144,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
         first, stop = np.searchsorted(start, steps[:2], side="left").tolist()
         in_steps = total
         if stop - first < len(chosen):
-            in_steps = _by_name(which[first:stop], length[first:stop], len(names))[1]
+            in_steps = sums_by(which[first:stop], length[first:stop], len(names))
     alike = steady_steps(rank, judged or window)
     steady = in_steady_steps(start, length, which, len(names), alike)
     order = sorted(np.flatnonzero(count).tolist(), key=lambda index: (-total[index], names[index]))
@@ -172,24 +173,24 @@ def kernel_evidence(rank: Rank, window: Window, texts: Mapping[int, str]) -> tup
     return tuple(map(Evidence, start, end, labels))
 
 
-def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, list[int], Int64]:
-    """Return count, sum and median duration of each name, int64[m] each; 0 without kernels."""
+def sums_by(which: Int64, values: Int64, num: int) -> list[int]:
+    """Return exact sums by kind, also where they do not fit 64 bits."""
+    upper = np.bincount(which, values >> 24, num)
+    lower = np.bincount(which, values & 0xFF_FFFF, num)
+    return [(int(above) << 24) + int(below) for above, below in zip(upper, lower, strict=True)]
+
+
+def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, Int64]:
+    """Return count and median duration of each name, int64[m] each; 0 without kernels."""
     count = np.bincount(which, minlength=num_names)
     ordered = sorted_in_groups(length_ns, which)
     used = np.flatnonzero(count)
     first = (np.cumsum(count) - count)[used]
+    low = ordered[first + (count[used] - 1) // 2]
+    high = ordered[first + count[used] // 2]
     median = np.zeros(num_names, np.int64)
-    total = [0] * num_names
-    if len(used):
-        low = ordered[first + (count[used] - 1) // 2]
-        high = ordered[first + count[used] // 2]
-        median[used] = low + (high - low) // 2
-        # Exact also where a sum does not fit 64 bits.
-        upper = np.add.reduceat(ordered >> 32, first).tolist()
-        lower = np.add.reduceat(ordered & 0xFFFF_FFFF, first).tolist()
-        for index, above, below in zip(used.tolist(), upper, lower, strict=True):
-            total[index] = (above << 32) + below
-    return count, total, median
+    median[used] = low + (high - low) // 2
+    return count, median
 
 
 def _steps_within(rank: Rank, window: Window) -> tuple[int, int, int] | None:
