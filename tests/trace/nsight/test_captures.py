@@ -147,6 +147,14 @@ def planted_pipe(temporary: Path) -> None:
     os.mkfifo(temporary / "traceprof-1-x" / "in-use")
 
 
+def of_another_user(temporary: Path) -> None:
+    planted_pipe(temporary)
+    try:
+        os.chown(temporary / "traceprof-1-x", 65534, -1)
+    except PermissionError:
+        pytest.skip("only root may give a folder away")
+
+
 def planted_link(temporary: Path) -> None:
     (temporary / "elsewhere").mkdir()
     (temporary / "elsewhere" / "in-use").touch()
@@ -163,7 +171,10 @@ def planted_file(temporary: Path) -> None:
 
 @pytest.mark.parametrize(
     ("plant", "num_left"),
-    [(planted_pipe, 0), (planted_link, 3), (planted_link_to_nothing, 1), (planted_file, 1)],
+    [
+        *((planted_pipe, 0), (of_another_user, 2)),
+        *((planted_link, 3), (planted_link_to_nothing, 1), (planted_file, 1)),
+    ],
 )
 def test_what_others_planted_in_the_temporary_folder_is_not_touched(
     report: Path,

@@ -1,6 +1,7 @@
 """Names of NVTX ranges, marks and threads."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,14 @@ def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
     builder.raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
     builder.raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
     builder.raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
+    builder.raw(schema.NVTX.name, **known, start=6, end=9, text="", textId=900)
+    builder.raw(schema.STRINGS, id=900, value="registered")
     path = builder.write(tmp_path)
     assert [row[:3] for row in tables(path)[1000]] == [
         (1, 2, "a"),
         (4, 9, "(unnamed)"),
         (5, 9, "(unnamed)"),
+        (6, 9, "registered"),
     ]
 
 
@@ -120,14 +124,23 @@ def test_many_rows_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_a_time_that_is_no_number_is_an_error(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .raw(schema.NVTX.name, eventType=59, globalTid=global_tid(), start="soon", end=9, text="a")
-        .write(tmp_path)
-    )
-    with pytest.raises(TraceFormatError, match="soon"):
-        tables(path)
+@pytest.mark.parametrize(
+    ("start", "event_type", "said"),
+    [
+        ("soon", schema.NVTX_PUSH_POP, "soon"),
+        (1 << 62, schema.NVTX_PUSH_POP, "beyond any clock"),
+        (1 << 62, schema.NVTX_MARK, "beyond any clock"),
+    ],
+)
+def test_a_time_that_is_none_is_an_error(
+    start: object, event_type: int, said: str, tmp_path: Path
+) -> None:
+    row = {"eventType": event_type, "globalTid": global_tid(), "start": start, "text": "a"}
+    with (
+        closing(NsightTrace(TraceBuilder().raw(schema.NVTX.name, **row).write(tmp_path))) as trace,
+        pytest.raises(TraceFormatError, match=said),
+    ):
+        _ = trace.range_table(global_pid()), trace.marks(global_pid())
 
 
 def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
