@@ -234,9 +234,6 @@ _TEXT = tag_of(DebugAnnotation(string_value_iid=1))
 _KEY = tag_of(DebugAnnotation(name=""))
 _FLOW = tag_of(TrackEvent(flow_ids=[1]), num_bytes=8)
 
-# Kinds of packets: of most begins and of all ends, with flows and notes in columns, and others.
-_PLAIN, _NOTED, _SPECIAL = map(np.int8, range(3))
-
 
 class PacketWriter:
     """Writes packets, a few thousand at a time.
@@ -311,21 +308,15 @@ class PacketWriter:
         """Add events that lie inside each other or follow each other."""
         name, category = self._named(events)
         place = self._placed(events)
-        kind_of = np.full(len(events), _PLAIN)
-        for _, is_known in (*events.notes.values(), (None, events.shared > 0)):
-            kind_of[is_known] = _NOTED
-        kind_of[[*events.special]] = _SPECIAL
+        is_special = np.zeros(len(events), np.bool_)
+        is_special[[*events.special]] = True
         order = nested_order(events.start_ns, events.end_ns)
         for first in range(0, len(order), _CHUNK):
             part = order[first : first + _CHUNK]
-            kind = np.where(part >= 0, kind_of[part], _PLAIN)
-            plain, noted, special = (part[kind == value] for value in (_PLAIN, _NOTED, _SPECIAL))
-            parts = [self._slices(track, events, plain, name, category, place, has_notes=False)]
-            if len(plain) < len(part):
-                parts.append(
-                    self._slices(track, events, noted, name, category, place, has_notes=True)
-                )
-                parts.append(self._special(track, events, special, name, category))
+            kind = ((part >= 0) & is_special[part]).astype(np.int8)
+            parts = [self._slices(track, events, part[kind == 0], name, category, place)]
+            if kind.any():
+                parts.append(self._special(track, events, part[kind == 1], name, category))
             self._write(merged(kind, parts))
 
     def _slices(
@@ -336,25 +327,24 @@ class PacketWriter:
         name: Int64,
         category: Int64,
         place: Int64,
-        *,
-        has_notes: bool,
     ) -> EncodedMessages:
         """Return packets of begins and ends, of one track; see `nested_order`."""
         is_begin = part >= 0
         row = np.where(is_begin, part, ~part)
         fields = numbers(_CATEGORY, category[events.category[row]]).where(is_begin)
-        for key, (values, is_known) in events.notes.items() if has_notes else ():
-            note = numbers(_INTEGER, values[row]) + texts(_KEY, key)
-            fields += messages(_NOTE, note).where(is_known[row])
+        for key, (values, is_known) in events.notes.items():
+            if (is_noted := is_begin & is_known[row]).any():
+                note = numbers(_INTEGER, values[row]) + texts(_KEY, key)
+                fields += messages(_NOTE, note).where(is_noted)
         if place.any():
             note = texts(_KEY, "place") + numbers(_TEXT, place[row])
             fields += messages(_NOTE, note).where(is_begin & (place[row] > 0))
         fields += numbers(_TYPE, np.where(is_begin, _BEGIN, _END))
         fields += numbers(_NAME, name[events.name[row]]).where(is_begin)
         fields += numbers(_TRACK, _all(track))
-        for flows in (events.shared, events.flow) if has_notes else (events.flow,):
-            flow = flows[row]
-            fields += fixed_numbers(_FLOW, flow).where(is_begin & (flow > 0))
+        for flow in (events.shared[row], events.flow[row]):
+            if (has_flow := is_begin & (flow > 0)).any():
+                fields += fixed_numbers(_FLOW, flow).where(has_flow)
         times = np.where(is_begin, events.start_ns[row], events.end_ns[row])
         return self._packets(times, fields)
 
