@@ -257,8 +257,8 @@ def test_calls_that_launch_nothing_lose_nothing(name: str, tmp_path: Path) -> No
         assert not is_driver or rank.completeness.losses.num_launches == 52
 
 
-def test_copies_alone_lose_nothing_where_kernels_were_not_recorded(tmp_path: Path) -> None:
-    """A copy of no bytes has no operation, and missing kernels cannot tell it from a lost one."""
+def test_kernels_of_which_none_was_recorded_are_lost(tmp_path: Path) -> None:
+    """What lies between copies is no idle time; without launches of kernels it is."""
     builder = TraceBuilder()
     for number in range(20):
         start = 20_000 * number
@@ -266,8 +266,14 @@ def test_copies_alone_lose_nothing_where_kernels_were_not_recorded(tmp_path: Pat
         builder.api(
             "cudaLaunchKernel_v7000", start - 1_500, start - 1_000, correlation=900 + number
         )
-    builder.api("cudaMemcpyAsync_v3020", 50_000, 51_000, correlation=999)
-    with ranks_of(builder.write(tmp_path)) as (rank,):
+    path = builder.write(tmp_path)
+    with ranks_of(path) as (rank,):
+        losses = rank.completeness.losses
+        assert (losses.num_launches, losses.num_lost, losses.num_cut) == (40, 19, 1)
+        assert losses.is_unusable
+        assert rank.lost.measure_ns > 0.4 * rank.window.length_ns
+    change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId >= 900")
+    with ranks_of(path) as (rank,):
         assert rank.completeness.losses.num_lost == 0
         assert len(rank.lost) == 0
 

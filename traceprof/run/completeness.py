@@ -13,9 +13,10 @@ end of the recording. Launches while a stream still worked off its last operatio
 they are cut if all else is complete. If no operation of the function was recorded, nothing is known
 of the stream, and the lost time lasts until the host next waited for the GPU.
 
-Not lost are launches that never run (captured into a graph, failed), and launches of a kind that
-was not recorded at all. Copies and sets of no bytes have no operation, and calls do not show their
-bytes: missing ones count only where kernels are missing, too.
+Not lost are launches that never run (captured into a graph, failed), and copies or sets of a kind
+that was not recorded at all; kernels are, as whoever records copies records them. Copies and sets
+of no bytes have no operation, and calls do not show their bytes: missing ones count only where
+kernels are missing, too.
 """
 
 from __future__ import annotations
@@ -364,6 +365,7 @@ class _Process:
             num_of_kind[kind] += len(group)
             num_nameless[kind] += np.count_nonzero((call < 0) & (group.correlation <= 0))
         is_recorded = (num_of_kind > 0) & (num_nameless == 0)
+        is_recorded[_KERNEL] |= num_of_kind[_KERNEL] == 0 and num_of_kind.any()
         # Where no graph has kernels, these may have ids of their own.
         unjoined = sum(
             int(np.count_nonzero(call < 0))
