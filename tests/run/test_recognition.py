@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support import profiler_events
 from tests.support.builders import (
     ALL_REDUCE,
     TraceBuilder,
@@ -151,6 +152,16 @@ def test_ranges_of_pytorch_and_of_anything_else(
     [program] = programs(trace.write(tmp_path))
     assert program.is_pytorch == is_pytorch
     assert is_pytorch or program == Program(is_pytorch=False, uses_mpi=False)
+
+
+@pytest.mark.parametrize(("name", "is_pytorch"), [("aten::mm", True), ("myblas::mm", False)])
+def test_operators(name: str, is_pytorch: bool, tmp_path: Path) -> None:
+    """A multiplication of cuBLAS does not tell who called it."""
+    gpu = profiler_events.kernel(20, 30, name="ampere_sgemm_128x64_nn")
+    host = profiler_events.event("cpu_op", name, 2, 8, (profiler_events.PID, 1))
+    [program] = programs(profiler_events.write(tmp_path / "trace.json", [gpu, host]))
+    assert program.is_pytorch == is_pytorch
+    assert program.evidence == ((f"operator {name}",) if is_pytorch else ())
 
 
 def test_labels(tmp_path: Path) -> None:

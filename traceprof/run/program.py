@@ -88,6 +88,11 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
             return f"kernel {function_name(name)}"
     if _TORCH_COMMAND.search(" ".join(trace.session.command_line)):
         return "the command that was profiled"
+    operators = trace.operators(process)
+    if operators is not None:
+        for key in operators.packed_name.distinct.tolist():
+            if _TORCH_RANGE.search(operators.names[key]):
+                return f"operator {operators.names[key]}"
     # This searches all ranges: only for Python programs whose kernels gave no evidence.
     program = trace.program(process)
     if program is None or not _PYTHON.search(program):
