@@ -145,8 +145,8 @@ async function draw(element, into, canvases) {
   } else if (element instanceof HTMLImageElement) {
     parts.append(shape("image", { x, y, width, height, href: await embedded(element.src) }));
   } else if (element instanceof HTMLInputElement || element instanceof HTMLSelectElement) {
-    const ticked = element instanceof HTMLInputElement && element.checked ? "✓" : "";
-    const text = /checkbox|radio/.test(element.type) ? ticked : element.value;
+    const written = element instanceof HTMLSelectElement ? element.selectedOptions[0]?.text ?? "" : element.value;
+    const text = /checkbox|radio/.test(element.type) ? (element.matches(":checked") ? "✓" : "") : written;
     const high = 1.2 * pixels(style.fontSize);
     const place = { left: x + pixels(style.paddingLeft), top: y + (height - high) / 2, width: 0, height: high };
     if (text) parts.append(textShape(text, style, place));

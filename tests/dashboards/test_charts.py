@@ -261,6 +261,20 @@ def test_charts_and_the_timeline_are_saved_as_drawings(
 
 
 @pytest.mark.slow
+def test_of_a_choice_the_text_is_saved(page: Page, sample_url: str, tmp_path: Path) -> None:
+    page.goto(sample_url)
+    page.wait_for_selector("table.breakdown")
+    page.evaluate(
+        """() => {
+            const choice = document.createElement("select");
+            choice.add(new Option("rank 7 · GPU 7", "7"));
+            document.querySelector("#page .page").prepend(choice);
+        }"""
+    )
+    assert ">rank 7 · GPU 7<" in saved(page, "svg", tmp_path).read_text()
+
+
+@pytest.mark.slow
 def test_a_print_is_of_the_page_with_its_caption(page: Page, sample_url: str) -> None:
     page.goto(sample_url)
     caption, bar = page.locator("#page .caption"), page.locator(".shell > .head")

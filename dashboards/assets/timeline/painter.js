@@ -323,9 +323,9 @@ export class TimelinePainter {
     context.fillRect(0, top, this.width, height);
     context.fillStyle = theme.text;
     context.font = isRank ? `600 ${FONT}` : FONT;
-    const marker = foldable ? (folded ? "▸ " : "▾ ") : "";
+    const marker = foldable ? (folded ? "▸" : "▾") : "";
     context.fillText(marker, indent, middle);
-    const left = indent + context.measureText(marker).width;
+    const left = indent + (foldable ? context.measureText(`${marker} `).width : 0);
     const written = this.fitting(label, (strip ? GUTTER : this.width) - 20 - left + indent);
     context.fillText(written, left, middle); // apart: few fonts have the marker
     const end = left + context.measureText(written).width + 18;
