@@ -292,9 +292,7 @@ def test_captured_launches_lose_nothing(tmp_path: Path) -> None:
 def _replays(path: Path, taken: Callable[[int], int]) -> Path:
     """Write 100 launches of a CUDA graph of 10 kernels of 1 us, every 20 us.
 
-    Args:
-        path: where to.
-        taken: returns how many kernels a launch lacks, the last but one and those before it.
+    `taken`: how many kernels a launch lacks, the last but one and those before it.
     """
     builder = TraceBuilder()
     for replay in range(100):

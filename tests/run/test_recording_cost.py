@@ -15,14 +15,8 @@ QUICK, SLOW = [100_000, 102_000, 98_000, 100_000], [110_000, 112_000, 108_000, 1
 
 
 def leave(folder: Path, name: str, **changed: object) -> None:
-    record = {
-        "schema": "traceprof.baseline/1",
-        "host": "node7",
-        "rank": 0,
-        "unrecorded_ns": QUICK,
-        "recorded_ns": SLOW,
-        **changed,
-    }
+    record: dict[str, object] = {"schema": "traceprof.baseline/1", "host": "node7", "rank": 0}
+    record |= {"unrecorded_ns": QUICK, "recorded_ns": SLOW} | changed
     (folder / f"{name}.baseline.json").write_text(json.dumps(record))
 
 

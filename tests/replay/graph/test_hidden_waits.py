@@ -165,9 +165,7 @@ def answers(machine: Machine, folder: Path) -> tuple[Answer, ...]:
 def machine_with(*, has_events: bool) -> Machine:
     """Run a training whose batches a thread brings, one ahead.
 
-    Args:
-        has_events: whether the training waits for events of the batches; else that thread waits
-            for its copies itself.
+    It waits for events of the batches; else that thread waits for its copies itself.
     """
     machine = Machine(Change())
     device, batches = Device(machine, 0), Batches(1)
