@@ -16,7 +16,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION
-from traceprof.structs import Record, Rows
+from traceprof.structs import Rows
 from traceprof.trace import grouping
 from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
 
@@ -57,28 +57,16 @@ _NONE = np.empty(0, np.int64)
 NO_HIDDEN_WAITS = HiddenWaits(_NONE, _NONE, _NONE, np.empty(0, np.bool_))
 
 
-class _Gaps(Record, frozen=True):
+class _Gaps(Rows, frozen=True):
     """The g silences of launching threads."""
 
     call: Int64  # int64[g], the outer calls that end them
     since_ns: Int64  # int64[g], when they began
-    length_ns: Int64  # int64[g], y
+    length_ns: Int64  # int64[g]
     last: Int64  # int64[g], what the thread launched last before
-    all_ns: Int64  # int64[a], lengths of all silences of these threads, also short ones; ascending
-    # int64[g], the place by calls and kernels, by calls, by thread
-    sites: tuple[Int64, Int64, Int64]
-
-    def chosen(self, rows: Mask | Int64) -> _Gaps:
-        """Return some of them."""
-        coarse, middle, fine = (of_all[rows] for of_all in self.sites)
-        return _Gaps(
-            self.call[rows],
-            self.since_ns[rows],
-            self.length_ns[rows],
-            self.last[rows],
-            self.all_ns,
-            (coarse, middle, fine),
-        )
+    by_kernels: Int64  # int64[g], the place by calls and kernels
+    by_calls: Int64  # int64[g], the place by calls alone
+    by_thread: Int64  # int64[g], the thread
 
 
 def hidden_host_waits(process: Recorded, handed_over: Int64, *, waits_seen: bool) -> HiddenWaits:
@@ -100,19 +88,19 @@ def hidden_host_waits(process: Recorded, handed_over: Int64, *, waits_seen: bool
     `handed_over`: int64[n], calls that are known to have waited for another thread's;
     `waits_seen`: whether any wait of the process is in the report.
     """
-    calls, work, gaps = process.calls, process.work, _gaps(process)
+    calls, work, (gaps, all_ns) = process.calls, process.work, _gaps(process)
     is_known = is_in(gaps.call, handed_over) | _explained(process, gaps)
     gaps = gaps.chosen(~is_known)
-    if not len(gaps.call):
+    if not len(gaps):
         return NO_HIDDEN_WAITS
-    site = _merged(gaps.sites)
+    site = _merged((gaps.by_kernels, gaps.by_calls, gaps.by_thread))
     operation = np.full(len(gaps.call), -1, np.int64)
     waited = np.zeros(len(gaps.call), np.int64)
     verdict = np.full(int(site.max()) + 1, _OWN, np.int64)
     for candidate in _candidates(gaps, site, calls, work):
         known = candidate >= 0
         x_ns = np.where(known, work.end_ns[candidate] - gaps.since_ns, _NOTHING_NS)
-        verdicts = _verdicts(site, x_ns, gaps.length_ns, gaps.all_ns)
+        verdicts = _verdicts(site, x_ns, gaps.length_ns, all_ns)
         # The first candidate by which a place waits, else the first by which it may.
         is_better = (verdicts[site] == _WAITS) & (verdict[site] != _WAITS)
         is_better |= (
@@ -191,7 +179,8 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
     return usual[site]
 
 
-def _gaps(process: Recorded) -> _Gaps:
+def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
+    """Return the silences, and the lengths of all of these threads, also short ones; ascending."""
     calls, work = process.calls, process.work
     launched, launching = np.flatnonzero(work.call >= 0), process.launching_threads
     call, since = calls.silences(launching)
@@ -215,14 +204,8 @@ def _gaps(process: Recorded) -> _Gaps:
     previous = calls.outer[call - 1]
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
-    return _Gaps(
-        call,
-        since,
-        length,
-        before,
-        all_ns,
-        (numbered(*by_calls, *kernels), numbered(*by_calls), numbered(calls.thread[call])),
-    )
+    sites = numbered(*by_calls, *kernels), numbered(*by_calls), numbered(by_calls[0])
+    return _Gaps(call, since, length, before, *sites), all_ns
 
 
 def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) -> Mask:
