@@ -23,18 +23,17 @@ def idle(tmp_path: Path) -> Path:
     return TraceBuilder().kernel(0, 250).kernel(750, 1000).write(tmp_path / "idle.sqlite")
 
 
-def test_text_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("analyze", SAMPLE) == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert "Where the time went" in out
-    assert not err  # progress goes to a terminal only
-
-
-def test_json_goes_to_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("analyze", "--format", "json", SAMPLE) == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert json.loads(out)["schema"] == "traceprof.analysis/1"
-    assert not err
+def test_text_is_the_default_and_stdout_has_the_result_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for options, said in (
+        ((), "Where the time went"),
+        (("--format", "json"), "traceprof.analysis/1"),
+    ):
+        assert run("analyze", *options, SAMPLE) == EXIT_DONE
+        out, err = capsys.readouterr()
+        assert said in out
+        assert not err  # progress goes to a terminal only
 
 
 @pytest.mark.parametrize("output_format", ["text", "json", "html"])

@@ -19,7 +19,7 @@ from tests.support.commands import run
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
-from traceprof.analysis import Options, analyze_reports
+from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
 
@@ -105,18 +105,6 @@ def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
     assert written(found) == alone(reports)
 
 
-@pytest.mark.long
-def test_reports_that_cannot_be_read_are_left_out(
-    scheduler: str, reports: list[Path], tmp_path: Path
-) -> None:
-    damaged = tmp_path / "damaged.sqlite"
-    damaged.write_bytes(b"SQLite format 3\0 and no more")
-    missing = tmp_path / "missing.sqlite"
-    found = analyze_reports([*reports, damaged, missing], scheduler=scheduler)
-    assert [report.path for report in found.failed] == [damaged, missing]
-    assert written(found) == alone([*reports, damaged, missing])
-
-
 def test_reports_that_cannot_be_read_are_named_as_locally(
     scheduler: str,
     reports: list[Path],
@@ -134,11 +122,6 @@ def test_reports_that_cannot_be_read_are_named_as_locally(
     assert expected.err.count("\n") == len(named) - 1
     assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE
     assert capsys.readouterr() == expected
-
-
-def test_a_mistake_in_the_options_ends_it_all(scheduler: str, reports: list[Path]) -> None:
-    with pytest.raises(UsageError, match="both steps and a time range"):
-        analyze_reports(reports, Options(steps=(0, 1), time_range=(0, 1)), scheduler=scheduler)
 
 
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

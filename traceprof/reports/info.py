@@ -19,7 +19,7 @@ from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from traceprof.run.opening import Rank, Run
     from traceprof.run.periods import PeriodSteps
@@ -57,34 +57,28 @@ def _origin(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "command", shlex.join(session.command_line)
 
 
-def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
+def _listed(heading: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines):
+        yield "" if number else heading, line
 
-    heading = "GPUs"
+
+def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     gpus = trace.gpus
-    for name in sorted(set(gpus)):
-        yield heading, f"{gpus.count(name)} × {name}"
-        heading = ""
-    ranks = [rank for rank in run.ranks if rank.report == index]
-    heading = "ranks"
-    for rank in ranks:
+    yield from _listed("GPUs", (f"{gpus.count(name)} × {name}" for name in sorted(set(gpus))))
+    lines = []
+    for rank in (rank for rank in run.ranks if rank.report == index):
         program = trace.program(rank.process) or "process"
         gpu = f" ({rank.gpu})" if rank.gpu else ""
         device = "without GPU work" if rank.device is None else f"on device {rank.device}{gpu}"
         where = f"{program} {rank.pid} {device}"
         when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
-        yield heading, f"rank {rank.rank}: {where}, {when}, {_about_steps(trace, rank)}"
-        heading = ""
+        lines.append(f"rank {rank.rank}: {where}, {when}, {_about_steps(trace, rank)}")
         losses = rank.completeness.losses
         if losses.num_lost:
-            yield "", f"{losses.sentence}; {trace.how_to_collect(Part.EVERY_OPERATION)}"
-    if not ranks:
-        yield "ranks", "none: no GPU operation was recorded"
-    heading = "holds"
-    for table in trace.contents():
-        yield heading, f"{counted(table.num_rows, table.what)} ({table.name})"
-        heading = ""
-    if heading:
-        yield heading, "no events"
+            lines.append(f"{losses.sentence}; {trace.how_to_collect(Part.EVERY_OPERATION)}")
+    yield from _listed("ranks", lines or ["none: no GPU operation was recorded"])
+    tables = [f"{counted(one.num_rows, one.what)} ({one.name})" for one in trace.contents()]
+    yield from _listed("holds", tables or ["no events"])
 
 
 def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
@@ -118,18 +112,13 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         possible = [one for one in ANALYSES if all(map(trace.holds, one.requires))]
         yield "can analyse", ", ".join(id_ for one in possible for id_ in one.findings)
     advice += _missing_parts(trace) if with_gpu else []
-    heading = "cannot analyse"
-    for line in advice:
-        yield heading, line
-        heading = ""
-    heading = "about the data"
+    yield from _listed("cannot analyse", advice)
     gaps = run.reports[index].cpu_rank_gaps
     of_hosts = cpu_rank_notes(
         [host.rank for host in hosts], [gaps[host.process] for host in hosts], trace.how_to_collect
     )
-    for note in (*trace.notes, *on_moved_times(ranks), *trace.empty_domain_notes(), *of_hosts):
-        yield heading, note
-        heading = ""
+    notes = (*trace.notes, *on_moved_times(ranks), *trace.empty_domain_notes(), *of_hosts)
+    yield from _listed("about the data", notes)
 
 
 def _missing_parts(trace: Trace) -> list[str]:
