@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, astuple
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self
 
@@ -38,10 +38,12 @@ class Rows(Record, frozen=True):
     """
 
     def __len__(self) -> int:
-        return len(next(value for value in astuple(self) if isinstance(value, np.ndarray)))
+        return len(next(filter(_is_array, astuple(self))))
 
     def chosen(self, rows: Index) -> Self:
         """Return the rows at these indices, int64[m], or where this mask is true, bool[n]."""
-        return type(self)(
-            *(value[rows] if isinstance(value, np.ndarray) else value for value in astuple(self))
-        )
+        return type(self)(*(one[rows] if _is_array(one) else one for one in astuple(self)))
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "dtype")  # numpy is not imported for `--help`
