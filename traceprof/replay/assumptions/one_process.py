@@ -6,7 +6,6 @@ it returns what the actions take under the assumption. `table` declares the assu
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -265,6 +264,8 @@ def no_such_kernel(
         return Refusal("the run has no kernels")
     if any(expression.search(name) for name in names):
         return None
+    from difflib import SequenceMatcher  # noqa: PLC0415  (only mistakes need it)
+
     pattern = expression.pattern.lower()
     longest = {
         name: SequenceMatcher(None, pattern, name.lower(), autojunk=False).find_longest_match().size
