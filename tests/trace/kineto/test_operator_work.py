@@ -136,6 +136,8 @@ NUM = 64 * 32
         ("aten::mul", [SHAPE, SHAPE], [LONG, FLOAT], None, (8 + 4 + 4) * NUM),
         ("aten::relu", [SHAPE], [FLOAT], None, 8 * NUM),
         ("aten::add_", [SHAPE, SHAPE, []], [FLOAT, FLOAT, "Scalar"], None, 3 * 4 * NUM),
+        # Older versions of PyTorch name a number so.
+        ("aten::add_", [SHAPE, SHAPE, []], [FLOAT, FLOAT, "Int"], None, 3 * 4 * NUM + 4),
         ("aten::add", [SHAPE, SHAPE], [FLOAT, FLOAT], [[32, 1], [0, 1]], 4 * (2 * NUM + 32)),
         ("aten::copy_", [SHAPE, SHAPE, []], [BF16, FLOAT, "Scalar"], None, 6 * NUM),
         ("aten::_softmax", [SHAPE, [], []], [BF16, "Scalar", "Scalar"], None, 4 * NUM),
