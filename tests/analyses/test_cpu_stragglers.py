@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks as page
-from sample_traces.simulator import RUN_SCENARIOS, simulate_run
+from sample_traces.simulator import RUN_SCENARIOS
 from tests.support import dashboard
 from tests.support.builders import TraceBuilder
 from tests.support.claims import validator
@@ -20,7 +20,6 @@ from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.selection import rows_long_after
 from tests.support.traces import ranks_of
 from traceprof.analysis import Analysis
-from traceprof.errors import UsageError
 from traceprof.ranks import arrivals
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.reports import json as json_report
@@ -171,9 +170,3 @@ def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> No
     names = [result.operations[index] for index in result.operation.tolist()]
     assert names == ["AllReduce", "AllReduce", "Barrier"]
     assert names[2] in LEAVE_TOGETHER
-
-
-def test_ranks_without_labels_have_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="without labels"):
-        simulate_run("cpu-ranks-balanced", tmp_path / "run", is_labelled=False)
-    assert not (tmp_path / "run").exists()
