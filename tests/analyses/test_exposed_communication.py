@@ -1,6 +1,7 @@
 """Why communication is exposed: by hand, against the reference, on real runs."""
 
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.reference.streams import read
 from tests.support.builders import ALL_GATHER, ALL_REDUCE, SEND_RECV, TraceBuilder, record, wait
 from tests.support.changes import on_one_clock
 from tests.support.selection import long_after
-from tests.support.traces import GPU_SAMPLES, analysis_of, closed_analysis, ranks_of
+from tests.support.traces import GPU_SAMPLES, analysis_of, ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
@@ -392,7 +393,8 @@ def test_real_exports_agree_with_the_reference(real_trace: Path, tmp_path: Path)
     low = min(window.start_ns for window in windows)
     length = max(window.end_ns for window in windows) - low
     assert_agreement(path, Window(low + length // 3, low + 2 * length // 3))
-    assert_waiting_agrees(closed_analysis(path), path)
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        assert_waiting_agrees(analysis, path)
 
 
 def generated(seed: int) -> TraceBuilder:

@@ -195,6 +195,11 @@ def closing(connection: socket.socket) -> None:
     del connection
 
 
+def silent(connection: socket.socket) -> None:
+    while connection.recv(1 << 16):
+        pass
+
+
 @contextmanager
 def server(answer: Callable[[socket.socket], None]) -> Iterator[int]:
     """Answer all connections in a way; yield the port."""
@@ -221,7 +226,7 @@ def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) ->
         analyze_reports([SAMPLE], scheduler=address)
 
 
-@pytest.mark.parametrize("answer", long_after(1, [three_exbibytes, http, closing]))
+@pytest.mark.parametrize("answer", long_after(1, [silent, three_exbibytes, http, closing]))
 def test_what_answers_is_no_scheduler(
     answer: Callable[[socket.socket], None],
     monkeypatch: pytest.MonkeyPatch,

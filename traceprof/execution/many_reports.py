@@ -9,9 +9,11 @@ import gc
 import logging
 import select
 from collections import deque
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -175,10 +177,21 @@ def _connected(scheduler: str) -> Client:
     from distributed import Client  # noqa: PLC0415  (an extra)
 
     what = f"cannot use the scheduler {scheduler}"
+    # In a thread: Dask's client waits forever for a server that connects and says nothing.
+    future: Future[Client] = Future()
+
+    def connect() -> None:
+        try:
+            client = Client(  # type: ignore[no-untyped-call]
+                scheduler, timeout=CONNECT_S, set_as_default=False
+            )
+            future.set_result(client)
+        except Exception as error:  # noqa: BLE001  (raised below)
+            future.set_exception(error)
+
+    Thread(target=connect, daemon=True).start()
     try:
-        client = Client(  # type: ignore[no-untyped-call]
-            scheduler, timeout=CONNECT_S, set_as_default=False
-        )
+        client = future.result(2 * CONNECT_S)
     except ImportError as error:
         remedy = "install the same version of distributed everywhere"
         raise WorkerError(what, str(error), remedy) from error
@@ -186,7 +199,8 @@ def _connected(scheduler: str) -> Client:
         # A half-made client closes itself when it is collected, which blocks forever if another
         # one is being made then.
         gc.collect()
-        why = f"no scheduler of Dask answers there ({one_line(error, _MAX_WHY)})"
+        answer = one_line(error, _MAX_WHY) or "what does says nothing"
+        why = f"no scheduler of Dask answers there ({answer})"
         raise UsageError(what, why, _START_ONE) from error
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
