@@ -30,7 +30,7 @@ from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
-from traceprof.kernel_names import function_name
+from traceprof.kernel_names import function_name, readable
 from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
@@ -339,7 +339,7 @@ def _mostly(analysis: RunResult, rank: int) -> str:
     parts = next((parts for parts in analysis.compute if parts.rank == rank), None)
     if parts is None or not parts.largest or 2 * parts.largest[0].total_ns <= parts.total_ns:
         return ""
-    return f", mostly {one_line(function_name(parts.largest[0].name), _MAX_PLACE)}"
+    return f", mostly {one_line(readable(function_name(parts.largest[0].name)), _MAX_PLACE)}"
 
 
 def _share_of_mean(result: BreakdownResult, measure: str) -> float:
