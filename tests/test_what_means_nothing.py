@@ -130,7 +130,8 @@ def test_samples(tmp_path: Path, path: Path, way: Callable[[Database], None]) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
+# Of a real capture the end stands elsewhere, too.
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not clock_shifted])
 @pytest.mark.cpu_export
 def test_real_exports(tmp_path: Path, real_trace: Path, way: Callable[[Database], None]) -> None:
     if real_trace.stat().st_size > _MAX_BYTES:

@@ -23,7 +23,7 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.open import open_trace
 
 ROOT = Path(__file__).parents[2]
-PAIRS = ROOT / "benchmarks" / "gloo_pairs.py"
+PAIRS = ROOT / "tests" / "support" / "programs" / "gloo_pairs.py"
 COUNT = 1024
 NUM_THREADS = 7
 """Each rank's Gloo has two threads and a loop for each of its two groups, beside the main one."""

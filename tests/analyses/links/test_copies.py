@@ -9,10 +9,12 @@ import pytest
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.claims import A100, MIB, assert_copies_agree, judged
+from tests.support.commands import alter
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_usage
 from traceprof.findings import NotApplicable, Severity
 from traceprof.run.opening import Window
+from traceprof.trace.nsight import schema
 
 
 def copying(size: int, nanoseconds: int, **how: Any) -> TraceBuilder:
@@ -59,6 +61,11 @@ def test_a_link_far_below_its_peak(size: int, tmp_path: Path) -> None:
 )
 def test_what_is_no_underused_link(tmp_path: Path, size: int, how: dict[str, Any]) -> None:
     assert judged(copying(size, 1_000_000, **how).write(tmp_path)) == []
+
+
+def test_memory_of_unknown_kind_is_not_pinned(tmp_path: Path) -> None:
+    path = copying(8_000_000, 1_000_000).write(tmp_path)
+    assert judged(alter(path, f"UPDATE {schema.MEMCPY.name} SET srcKind = NULL")) == []
 
 
 def test_hidden_copies_cost_nothing(tmp_path: Path) -> None:

@@ -457,3 +457,9 @@ def test_the_command_writes_a_whole_file_or_none(
     assert path.read_bytes() == content
     assert run("export", "perfetto", SAMPLES / "ddp.sqlite", "-o", tmp_path / "no" / "t") == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_report_without_an_operation_has_no_tracks_of_ranks(tmp_path: Path) -> None:
+    report = TraceBuilder().api("cudaFree_v3020", 0, 10).write(tmp_path)
+    assert run("export", "perfetto", report, "-o", tmp_path / "trace.pftrace") == 0
+    assert (tmp_path / "trace.pftrace").exists()

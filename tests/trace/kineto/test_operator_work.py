@@ -139,6 +139,9 @@ NUM = 64 * 32
         # Older versions of PyTorch name a number so.
         ("aten::add_", [SHAPE, SHAPE, []], [FLOAT, FLOAT, "Int"], None, 3 * 4 * NUM + 4),
         ("aten::add", [SHAPE, SHAPE], [FLOAT, FLOAT], [[32, 1], [0, 1]], 4 * (2 * NUM + 32)),
+        # The last one is where it writes.
+        ("aten::clamp_min", [SHAPE, [], SHAPE], [FLOAT, "Int", FLOAT], None, 2 * 4 * NUM + 4),
+        ("aten::mul", [SHAPE, SHAPE, SHAPE], [FLOAT, FLOAT, FLOAT], None, 3 * 4 * NUM),
         ("aten::copy_", [SHAPE, SHAPE, []], [BF16, FLOAT, "Scalar"], None, 6 * NUM),
         ("aten::_softmax", [SHAPE, [], []], [BF16, "Scalar", "Scalar"], None, 4 * NUM),
         ("aten::native_layer_norm", [SHAPE, [], [32], [32], []],

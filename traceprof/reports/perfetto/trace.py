@@ -8,7 +8,7 @@ tracks of their own.
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -395,7 +395,7 @@ def _first_of(rank: Rank) -> int:
 
 def _one_by_one(ranks: Sequence[Rank]) -> Iterator[Rank]:
     """Yield ranks, of each of which what it keeps is then released."""
-    for rank, following in zip(ranks, [*ranks[1:], None], strict=True):
+    for rank, following in zip_longest(ranks, ranks[1:]):
         yield rank
         rank.release()
         if following is None or following.trace is not rank.trace:

@@ -154,6 +154,9 @@ def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | N
             msgspec.json.decode(types),
             msgspec.json.decode(strides) or (),
         )
+        shaped = [place for place, tensor in enumerate(tensors) if tensor.shape]
+        if len(shaped) > (num_read := _NUM_READ.get(name, len(shaped))):
+            tensors = tensors[: shaped[num_read]]
         number = formula(tensors)
         read = tensors[1].bytes if formula is _copied else _read(tensors)
     except (ValueError, TypeError, IndexError, KeyError):  # a shape that is not there, or is none
@@ -228,45 +231,16 @@ def _copied(tensors: Sequence[_Tensor]) -> int:
     return second.bytes + prod(first.shape) * first.item
 
 
-_ELEMENTWISE = (
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "neg",
-    "relu",
-    "gelu",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "abs",
-    "sin",
-    "cos",
-    "erf",
-    "reciprocal",
-    "pow",
-    "clamp",
-    "clamp_min",
-    "maximum",
-    "minimum",
-    "addcmul",
-    "addcdiv",
-    "lerp",
-    "masked_fill",
-    "threshold_backward",
-    "gelu_backward",
-    "silu_backward",
-    "sigmoid_backward",
-    "tanh_backward",
-    "leaky_relu",
-    "leaky_relu_backward",
-    "hardtanh",
-    "softplus",
-)
+# By operator, how many tensors it reads: one more is where its `out=` form writes.
+_ELEMENTWISE = {
+    **dict.fromkeys(("neg", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt"), 1),
+    **dict.fromkeys(("rsqrt", "abs", "sin", "cos", "erf", "reciprocal", "clamp", "clamp_min"), 1),
+    **dict.fromkeys(("leaky_relu", "hardtanh", "softplus"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "maximum", "minimum", "masked_fill"), 2),
+    **dict.fromkeys(("lerp", "threshold_backward", "gelu_backward", "silu_backward"), 2),
+    **dict.fromkeys(("sigmoid_backward", "tanh_backward", "leaky_relu_backward"), 2),
+    **dict.fromkeys(("addcmul", "addcdiv"), 3),
+}
 _LIKE_FIRST = (
     "_softmax",
     "_log_softmax",
@@ -276,6 +250,7 @@ _LIKE_FIRST = (
     "native_layer_norm_backward",
     "native_group_norm",
 )
+_NUM_READ = {f"aten::{name}": num for name, num in _ELEMENTWISE.items()}
 BYTE_FORMULAS: dict[str, Callable[[Sequence[_Tensor]], int]] = {
     **{f"aten::{name}": _broadcast for name in _ELEMENTWISE},
     **{f"aten::{name}_": _like_first for name in _ELEMENTWISE},

@@ -126,7 +126,8 @@ class ThreadSwitches(Rows, frozen=True):
         on, off = self.time_ns[self.is_on], self.time_ns[~self.is_on]
         before, last = np.searchsorted(off, on) - 1, np.searchsorted(on, on) - 1
         known = before >= 0
-        known[last >= 0] &= off[before[last >= 0]] >= on[last[last >= 0]]
+        both = known & (last >= 0)
+        known[both] = off[before[both]] >= on[last[both]]
         return off[before[known]], on[known]
 
     def ran_before(self, times_ns: Int64) -> Mask:
