@@ -237,7 +237,9 @@ class Reporter:
             try:
                 if new is not None:
                     self._take(new)
-                if self._store is not None:
+                if self._store is None:  # no process group: there is nobody to compare with
+                    self._due.clear()
+                else:
                     self._turn(is_beat=new is None and not is_over, is_over=is_over)
             except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
                 _log.info("steps are not reported: %s", error)
@@ -309,11 +311,12 @@ class Reporter:
         self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[int, str]
     ) -> Table:
         """Return what is to be said of this step, and ask for a recording of a slow rank."""
-        absent = [f"rank {rank} did not answer since step {last}" for rank, last in silent.items()]
+        # A window and a beat name different steps of a rank that is silent.
+        absent = {f"rank {rank} did not answer": f" since step {at}" for rank, at in silent.items()}
         for rank, line in stuck.items():
-            absent.append(f"rank {rank} gets no further than {line} after step {step}")
-        lines = [line for line in absent if line not in self._said]
-        self._said, since = set(absent), self._verdicts.since
+            absent[f"rank {rank} gets no further than {line} after step {step}"] = ""
+        lines = [f"{what}{when}" for what, when in absent.items() if what not in self._said]
+        self._said, since = {*absent}, self._verdicts.since
         before = {*since["slow"], *since["slow_loaders"]}
         lines += self._verdicts.lines(rows)
         slow = {*since["slow"], *since["slow_loaders"]} - before

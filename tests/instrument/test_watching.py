@@ -282,6 +282,28 @@ def test_a_callback_that_blocks_is_no_silence(monkeypatch: pytest.MonkeyPatch) -
     second.stop()
 
 
+def test_a_rank_that_stays_silent_is_said_once() -> None:
+    reporter = Reporter(100, None, None)
+    silent = [reporter.table(step, [], {1: last}, {}) for step, last in ((100, 0), (120, 60))]
+    silent.append(reporter.table(200, [], {1: 0, 2: 100}, {}))
+    assert [table["said"] for table in silent] == [
+        ["rank 1 did not answer since step 0"],
+        [],
+        ["rank 2 did not answer since step 100"],
+    ]
+    reporter.table(300, [], {}, {})
+    again = reporter.table(400, [], {1: 300}, {})
+    assert again["said"] == ["rank 1 did not answer since step 300"]
+
+
+def test_a_watch_without_a_process_group_ends_at_once() -> None:
+    reporter = Reporter(2, None, None)
+    reporter.full(Window(2, [(0, 10 * MS, (), 0)] * 2))
+    until(lambda: bool(reporter._times))
+    reporter.stop()
+    assert [thread.is_alive() for thread in reporter._threads] == [False, False]
+
+
 @pytest.mark.long
 def test_eight_ranks_with_forks_and_groups_of_their_own(
     tmp_path_factory: pytest.TempPathFactory,
