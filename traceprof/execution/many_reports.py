@@ -199,7 +199,7 @@ def _connected(scheduler: str) -> Client:
         # A half-made client closes itself when it is collected, which blocks forever if another
         # one is being made then.
         gc.collect()
-        answer = one_line(error, _MAX_WHY) or "what does says nothing"
+        answer = one_line(error, _MAX_WHY) or "the server says nothing that Dask understands"
         why = f"no scheduler of Dask answers there ({answer})"
         raise UsageError(what, why, _START_ONE) from error
     try:
