@@ -124,9 +124,9 @@ def without(values: Int64, others: Int64) -> Int64:
 
 def sums(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct keys, ascending, and the sum of the values of each, exact."""
-    distinct, which = np.unique(keys, return_inverse=True)
+    distinct, which = numbered(keys)
     total = np.zeros(len(distinct), np.int64)
-    np.add.at(total, which.reshape(-1), values)
+    np.add.at(total, which, values)
     return distinct, total
 
 
