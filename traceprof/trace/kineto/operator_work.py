@@ -231,16 +231,21 @@ def _copied(tensors: Sequence[_Tensor]) -> int:
     return second.bytes + prod(first.shape) * first.item
 
 
-# By operator, how many tensors it reads: one more is where its `out=` form writes.
+# By the number of tensors that an operator reads: one more is where its `out=` form writes.
 _ELEMENTWISE = {
-    **dict.fromkeys(("neg", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt"), 1),
-    **dict.fromkeys(("rsqrt", "abs", "sin", "cos", "erf", "reciprocal", "clamp", "clamp_min"), 1),
-    **dict.fromkeys(("leaky_relu", "hardtanh", "softplus"), 1),
-    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "maximum", "minimum", "masked_fill"), 2),
-    **dict.fromkeys(("lerp", "threshold_backward", "gelu_backward", "silu_backward"), 2),
-    **dict.fromkeys(("sigmoid_backward", "tanh_backward", "leaky_relu_backward"), 2),
-    **dict.fromkeys(("addcmul", "addcdiv"), 3),
+    1: (
+        *("neg", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs"),
+        *("sin", "cos", "erf", "reciprocal", "clamp", "clamp_min"),
+        *("leaky_relu", "hardtanh", "softplus"),
+    ),
+    2: (
+        *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "masked_fill", "lerp"),
+        *("threshold_backward", "gelu_backward", "silu_backward"),
+        *("sigmoid_backward", "tanh_backward", "leaky_relu_backward"),
+    ),
+    3: ("addcmul", "addcdiv"),
 }
+_NUM_READ = {f"aten::{name}": num for num, names in _ELEMENTWISE.items() for name in names}
 _LIKE_FIRST = (
     "_softmax",
     "_log_softmax",
@@ -250,10 +255,9 @@ _LIKE_FIRST = (
     "native_layer_norm_backward",
     "native_group_norm",
 )
-_NUM_READ = {f"aten::{name}": num for name, num in _ELEMENTWISE.items()}
 BYTE_FORMULAS: dict[str, Callable[[Sequence[_Tensor]], int]] = {
-    **{f"aten::{name}": _broadcast for name in _ELEMENTWISE},
-    **{f"aten::{name}_": _like_first for name in _ELEMENTWISE},
+    **dict.fromkeys(_NUM_READ, _broadcast),
+    **{f"{name}_": _like_first for name in _NUM_READ},
     **{f"aten::{name}": _like_first for name in _LIKE_FIRST},
     **{f"aten::{name}": _read for name in ("sum", "mean", "amax", "amin")},
     "aten::copy_": _copied,
