@@ -267,8 +267,7 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
     )
 
 
-MIN_TREND = 0.03
-"""By which share steps of one half of a recording must be longer for a sentence."""
+_MIN_TREND = 0.03  # by which share steps of one half must be longer for a sentence
 
 
 class StepTrend(NamedTuple):
@@ -286,7 +285,7 @@ def step_trend(result: BreakdownResult) -> StepTrend | None:
     steps = counted_steps(result)
     lengths = np.array([step.measures.window_ns for step in steps], np.float64)
     changed, parts = trend(lengths), halves(lengths)
-    if changed is None or parts is None or abs(changed) < MIN_TREND:
+    if changed is None or parts is None or abs(changed) < _MIN_TREND:
         return None
     begin, end = parts
 

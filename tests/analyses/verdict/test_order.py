@@ -227,7 +227,8 @@ def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
 def test_steps_that_become_longer_are_the_verdict(
     tmp_path: Path, second_half: float, idle_us: int, problem: str
 ) -> None:
-    noise, trace, at = np.random.default_rng(1), TraceBuilder(), 0
+    noise, trace, at = np.random.default_rng(1), TraceBuilder(), 300_000 * US
+    trace.kernel(0, at // 2, "warm_up", launch=(-5 * US, -4 * US))  # a doubt: it is not judged
     for step in range(80):
         usual = 2_000 * US * (second_half if step >= 40 else 1)
         for place in range(5):
@@ -239,6 +240,7 @@ def test_steps_that_become_longer_are_the_verdict(
     said, takes = three_lines(result), text.render(result)
     assert said is not None
     assert said.problem.startswith(problem)
+    assert "of the recorded GPU time is judged" in str(said.trust)
     half = "longer in the second half" if second_half > 1 else "shorter in the second half"
     assert (half in " ".join(takes.split())) == (second_half != 1)
     assert len(" ".join(said.lines).split()) <= MAX_WORDS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
@@ -37,7 +38,7 @@ from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
 from traceprof.units import between, counted, duration, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.steps import SlowStep
@@ -149,7 +150,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         return unjudged
     kind = headline.unit
     causes = headline.causes
-    if (of_steps := _rare(analysis, causes) or _longer(headline, analysis)) is not None:
+    if (of_steps := _rare(headline, analysis) or _longer(headline, analysis)) is not None:
         return of_steps
     if not causes or causes[0].severity is Severity.INFO:
         trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
@@ -168,21 +169,36 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         gain, more = _gain(causes[0], analysis, headline)
     else:
         problem, gain, more = _of_phase(*inside, name_of_phase(causes[0]))
+    action = partial(short_action, causes[0] if inside is None else inside[1])
+    return _fitted(problem, action, gain, partial(_trust, analysis, headline, causes[0]), more)
+
+
+def _fitted(
+    problem: str,
+    action: Callable[[int], str | None],
+    gain: str | None,
+    trust: Callable[[int], str | None],
+    more: str | None = None,
+) -> ThreeLines:
+    """Return a verdict of at most `MAX_WORDS` words: problem and gain are said as they are.
+
+    `action`, `trust`: these in so many words. `more`: what to add to the gain if there is room.
+    """
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
-    trust = _trust(analysis, headline, causes[0], left - _MIN_ACTION - 1)
-    left -= len(f"Trust: {trust}".split()) if trust else 0
+    doubts = trust(left - _MIN_ACTION - 1)
+    left -= len(f"Trust: {doubts}".split()) if doubts else 0
     if more and left >= len(more.split()) + _MIN_ACTION:
         gain, left = f"{gain}; {more}", left - len(more.split())
-    action = short_action(causes[0] if inside is None else inside[1], min(left, _MAX_ACTION))
-    return ThreeLines(problem, action, None if action is None else gain, trust)
+    advice = action(min(left, _MAX_ACTION))
+    return ThreeLines(problem, advice, None if advice is None else gain, doubts)
 
 
-def _rare(analysis: RunResult, causes: Sequence[Finding]) -> ThreeLines | None:
+def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on steps that the mean leaves out; None where another one costs more.
 
     Steps at the beginning are no such ones: they come once, however long the training is.
     """
-    headline = analysis.headline
+    causes = headline.causes
     slow = {of_rank.rank: of_rank.steps for of_rank in analysis.slow_steps}
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
@@ -190,7 +206,7 @@ def _rare(analysis: RunResult, causes: Sequence[Finding]) -> ThreeLines | None:
         for step in slow.get(rank, ()):
             if result.steps[step.index].use is StepUse.RARE:
                 groups[rank, step.cause, step.label].append(step)
-    if headline is None or headline.lengths is None or not groups:
+    if headline.lengths is None or not groups:
         return None
     cost = {key: sum(step.extra_ns for step in steps) for key, steps in groups.items()}
     key = max(cost, key=lambda key: (cost[key], -key[0]))
@@ -211,10 +227,8 @@ def _rare(analysis: RunResult, causes: Sequence[Finding]) -> ThreeLines | None:
         f" of the {training}: {cause_text(cause, label)}."
     )
     gain = f"at most {duration(extra_ns)} of {duration(judged_ns)} ({part})"
-    left = MAX_WORDS - len(f"{problem} Do: Gain: {gain}".split())
-    action = _within(_RARE_ACTIONS.get(cause, look), min(left, _MAX_ACTION))
-    trust = _trust(analysis, headline, None, left - len(action.split()) - 1)
-    return ThreeLines(problem, action, gain, trust)
+    action = partial(_within, _RARE_ACTIONS.get(cause, look))
+    return _fitted(problem, action, gain, partial(_trust, analysis, headline, None))
 
 
 def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
@@ -239,12 +253,11 @@ def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     )
     look = f"{unit.several} {numbers[0]} and {numbers[-1]} on the timeline"
     clock = "See whether its clock fell (nvidia-smi -q -d PERFORMANCE,CLOCK) or its work grew"
+    action = f"{clock}: compare {look}" if is_slower else f"Compare {look}"
     gain = f"at most {duration(beyond_ns)} of {duration(step_ns)} {unit.one}"
-    return ThreeLines(
-        problem,
-        f"{clock}: compare {look}" if is_slower else f"Compare {look}",
-        f"{gain} ({percent(beyond_ns / step_ns)})",
-        _trust(analysis, headline, None, _MAX_TRUST),
+    gain += f" ({percent(beyond_ns / step_ns)})"
+    return _fitted(
+        problem, partial(_within, action), gain, partial(_trust, analysis, headline, None)
     )
 
 
