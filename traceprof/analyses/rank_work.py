@@ -28,7 +28,13 @@ from traceprof.findings import Count, Ns, one_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.run.guard import optional
 from traceprof.structs import Record
-from traceprof.trace.grouping import DISTANCE_TO_DEVIATION, mean_of, median_of, middle_of_others
+from traceprof.trace.grouping import (
+    DISTANCE_TO_DEVIATION,
+    mean_of,
+    median_of,
+    middle_of_others,
+    places,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -464,11 +470,8 @@ def _folds(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int6
         at = np.searchsorted(steps, own_step[step])
         known = (own_step[step] >= 0) & (np.append(steps, -1)[at] == own_step[step])
         cell = at[known] * num_parts + meets[np.minimum(part[known], len(meets) - 1)]
-        row = np.arange(len(cell))
-        begins = np.append(True, cell[1:] != cell[:-1])[: len(cell)]
-        fold = (row - np.maximum.accumulate(np.where(begins, row, 0))) % NUM_FOLDS
-        lengths = rank.length_ns.values[known]
-        length[:, column] = np.bincount(cell * NUM_FOLDS + fold, lengths, len(length))
+        fold = cell * NUM_FOLDS + places(cell)[0] % NUM_FOLDS
+        length[:, column] = np.bincount(fold, rank.length_ns.values[known], len(length))
         num[:, column] = np.bincount(cell, minlength=len(num))
     folds = length.reshape(-1, NUM_FOLDS, len(ranks))
     folds[num.min(axis=1) < (1 - SAME_WORK) * num.max(axis=1)] = np.nan

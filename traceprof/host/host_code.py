@@ -399,11 +399,11 @@ def innermost_code(
         start, end, name = code.start_ns[rows], code.ends(rows), code.packed_name.at(rows)
         order = np.lexsort((-end, start))
         begin, stop, inner = nested(start[order], end[order]).innermost()
-        total = np.zeros(len(code.names), np.int64)
-        np.add.at(total, name[order][inner], intervals.covered_within(times, begin, stop))
-        for number in np.flatnonzero(total).tolist():
-            text = _text(code.names[number], "")
-            spent[text] = spent.get(text, 0) + int(total[number])
+        numbers, total = sums(name[order][inner], intervals.covered_within(times, begin, stop))
+        for number, ns in zip(numbers.tolist(), total.tolist(), strict=True):
+            if ns:
+                text = _text(code.names[number], "")
+                spent[text] = spent.get(text, 0) + ns
     return spent
 
 

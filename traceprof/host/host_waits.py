@@ -115,11 +115,13 @@ def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
 
 def copies_for_kernels(rank: Rank, window: Window) -> bool:
     """Whether a program of OpenACC or OpenMP copies to or from the host for most kernels."""
+    if not rank.program.uses_directives:
+        return False
     kernels, copies = rank.operations.kernels, rank.operations.copies
     with_host = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST)
     num = np.count_nonzero(is_in(copies.kind, with_host) & window.holds_start(copies.start_ns))
     num_kernels = np.count_nonzero(window.holds_start(kernels.start_ns))
-    return rank.program.uses_directives and bool(2 * num >= num_kernels > 1)
+    return bool(2 * num >= num_kernels > 1)
 
 
 MIN_BLOCKING_NS = 20_000

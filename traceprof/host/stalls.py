@@ -29,7 +29,7 @@ from traceprof import intervals
 from traceprof.host.host_code import nested
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
-from traceprof.run.launching_calls import are_first, launching_calls
+from traceprof.run.launching_calls import are_first
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
@@ -310,9 +310,9 @@ def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> 
 
 
 def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
-    for _, operations in rank.operations_of_process:
+    for key, operations in rank.operations_of_process:
         if len(operations.copies):
-            yield operations.copies, launching_calls(operations.copies, calls)
+            yield operations.copies, launches_of(rank, key, calls, operations.copies)
 
 
 def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:

@@ -444,7 +444,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
 
 
 def _once(result: GpuIdleResult, cause: IdleCause) -> str:
-    """Return where the host slept or was silent at once, for most of a cause; empty elsewhere."""
+    """Return where the host was at once for most of a cause, and how long; empty elsewhere."""
     longest = result.evidence[0]
     between = _BETWEEN.search(longest.label)
     length = longest.end_ns - longest.start_ns

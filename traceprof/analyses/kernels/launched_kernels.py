@@ -182,11 +182,9 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
                 (code.line, code.lines),
             )
         ]
-        is_matrix = [
-            kernel_kind(name, communicates=id_ in rank.communication_operations).category
-            in MAIN_COMPUTE
-            for id_, name in ((id_, rank.kernel_names[id_]) for id_ in ids.tolist())
-        ]
+        names, communicating = rank.kernel_names, rank.communication_operations
+        kinds = [kernel_kind(names[id_], communicates=id_ in communicating) for id_ in ids.tolist()]
+        is_matrix = [kind.category in MAIN_COMPUTE for kind in kinds]
         flops = _flops(code, np.array(is_matrix, np.bool_).take(which), length)
         most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
         most.append(_by_name(*_moved(code, length), which, len(ids)))
