@@ -234,6 +234,6 @@ def advised(
         reads_pages=False,
         num_steps=2 if recurs else 1,
         launches_graphs=False,
-        once={},
+        only_steps={},
     )
     return advice([cause], facts, {}, {})

@@ -275,7 +275,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
             reads_pages=2 * causes.host_code_before_pages_ns(window)
             > by_cause[IdleCause.HOST_CODE],
             launches_graphs=2 * rank.num_graph_nodes > len(rank.operations.kernels),
-            once={
+            only_steps={
                 cause: step
                 for cause in {*matter, in_most} - _NOT_RECURRING
                 if (step := only_step(rank, window, causes.of(cause))) is not None

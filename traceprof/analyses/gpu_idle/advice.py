@@ -267,7 +267,7 @@ class HostFacts(Record, frozen=True):
     # whether most code of the host runs before pages of unified memory that it accesses
     reads_pages: bool
     launches_graphs: bool  # whether most kernels belong to CUDA graphs
-    once: Mapping[IdleCause, OnlyStep]  # causes that happened in one step only, of several
+    only_steps: Mapping[IdleCause, OnlyStep]  # causes that happened in one step only, of several
 
 
 def advice(
@@ -285,13 +285,12 @@ def advice(
         once: where and for how long the host slept or ran code at once, for most of that time.
     """
     program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
-    is_pytorch = program.is_pytorch
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
     is_rare = _is_known(host_code, longest.get(host_code, ""))
-    once_only = {*facts.once} - ({host_code} if is_rare else set())
+    once_only = {*facts.only_steps} - ({host_code} if is_rare else set())
     looks = [
-        look_at(facts.once[cause], because(cause, reads_pages=facts.reads_pages))
+        look_at(facts.only_steps[cause], because(cause, reads_pages=facts.reads_pages))
         for cause in causes
         if cause in once_only
     ]
@@ -301,23 +300,7 @@ def advice(
     lines = looks + [
         GRAPH_BREAKS if line == _FUSE and program.is_compiled else line
         for cause in causes
-        for line in (
-            _of_cache(calls, recurs=facts.num_steps > 1)
-            if cause is IdleCause.ALLOCATION and is_pytorch
-            else _PAGES
-            if cause is IdleCause.HOST_CODE and facts.reads_pages
-            else (_ONCE.format(once[cause], _MAY_BE[cause]),)
-            if once.get(cause) and not _is_known(cause, longest.get(cause, ""))
-            else _DALI
-            if cause is IdleCause.DATA_LOADING and program.uses_dali
-            else _of_directives(cause, calls)
-            if cause in _OF_DIRECTIVES and program.uses_directives
-            else (_QUEUED.format(longest.get(cause, "each operation after a gap")),)
-            if cause is IdleCause.QUEUED
-            else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
-            if cause is IdleCause.LAUNCH_BOUND and facts.is_of_profiler
-            else _of_what_ran(cause, longest.get(cause, ""), is_pytorch=is_pytorch)
-        )
+        for line in _remedies(cause, facts, longest.get(cause, ""), once.get(cause, ""))
         if facts.has_pageable or line != PIN
         if not facts.launches_graphs or line not in {GRAPHS, CUDA_GRAPH}
     ]
@@ -423,21 +406,37 @@ def _is_known(cause: IdleCause, name: str) -> bool:
     return cause is IdleCause.WAITING and _SLEEPS.match(name) is not None
 
 
-def _of_what_ran(cause: IdleCause, name: str, *, is_pytorch: bool) -> tuple[str, ...]:
+def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple[str, ...]:
+    """Return what to do about a cause; `name`: what the host was in longest; `once`: as above."""
+    if cause is IdleCause.ALLOCATION and facts.program.is_pytorch:
+        return _of_cache(facts.calls, recurs=facts.num_steps > 1)
+    if cause is IdleCause.HOST_CODE and facts.reads_pages:
+        return _PAGES
+    if once and not _is_known(cause, name):
+        return (_ONCE.format(once, _MAY_BE[cause]),)
+    if cause in _OF_DIRECTIVES and facts.program.uses_directives:
+        return _of_directives(cause, facts.calls)
+    if cause is IdleCause.QUEUED:
+        return (_QUEUED.format(name or "each operation after a gap"),)
+    of_profiler = facts.is_of_profiler and cause is IdleCause.LAUNCH_BOUND
+    return (*((_PROFILER,) if of_profiler else ()), *_of_what_ran(cause, facts.program, name))
+
+
+def _of_what_ran(cause: IdleCause, program: Program, name: str) -> tuple[str, ...]:
     """Return what to do about what the host was in longest, else about the cause."""
-    if is_pytorch and cause is IdleCause.DATA_LOADING:
-        for loader, lines in BY_LOADER.items():
-            if loader in name:
-                return lines
-    if not is_pytorch and cause is IdleCause.ALLOCATION and _FROM_POOL.match(name):
-        return (_KEEP_POOL,)
-    if cause is IdleCause.WAITING and _SLEEPS.match(name):
-        return (_OWN_SLEEP.format(name),)
-    if is_pytorch and cause is IdleCause.HOST_CODE and name:
-        place = kind_of(name)
-        if place in BY_PLACE:
-            return BY_PLACE[place]
-    return _of_cause(cause, is_pytorch=is_pytorch)
+    is_pytorch = program.is_pytorch
+    found: tuple[str, ...] = ()
+    if cause is IdleCause.DATA_LOADING and program.uses_dali:
+        found = _DALI
+    elif cause is IdleCause.DATA_LOADING and is_pytorch:
+        found = next((lines for loader, lines in BY_LOADER.items() if loader in name), ())
+    elif cause is IdleCause.ALLOCATION and not is_pytorch and _FROM_POOL.match(name):
+        found = (_KEEP_POOL,)
+    elif cause is IdleCause.WAITING and _SLEEPS.match(name):
+        found = (_OWN_SLEEP.format(name),)
+    elif cause is IdleCause.HOST_CODE and is_pytorch:
+        found = BY_PLACE.get(kind_of(name), ())
+    return found or _of_cause(cause, is_pytorch=is_pytorch)
 
 
 def _of_cause(cause: IdleCause, *, is_pytorch: bool) -> tuple[str, ...]:
