@@ -344,16 +344,15 @@ def costly(
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    numbers, at = metrics.by_name(), of.rank
     return [
         Finding(
             id_,
             severity,
-            at,
+            of.rank,
             title,
             impact_ns,
             fraction,
-            numbers,
+            metrics.by_name(),
             evidence,
             advice,
             saving,
