@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.structs import Rows
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, groups, is_in
+from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.host import (
@@ -157,9 +157,9 @@ def _copies(rows: Mapping[str, Column], content: Content) -> Copies:
         return Copies(*_base(rows, content), *[_NOTHING] * 6)
     size = rows[table.BYTES].values
     number = rows[table.NAME].values
-    distinct, which = np.unique(number, return_inverse=True)
+    distinct, which = numbered(number)
     facts = np.array([copy_facts(content.names[name]) for name in distinct.tolist()], np.int64)
-    kind, source, destination = facts[which.reshape(-1)].T
+    kind, source, destination = facts[which].T
     unknown = np.full(len(size), NULL, np.int64)  # of memory sets
     devices = [
         rows[end].values if end in rows else unknown for end in (table.SOURCE, table.DESTINATION)

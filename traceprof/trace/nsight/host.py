@@ -242,12 +242,10 @@ def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]
     place[place == len(of_sample)] = 0
     known = of_sample[place] == sample if len(of_sample) else np.zeros(len(sample), np.bool_)
     time, thread, symbol = time[known], thread[known], symbol[place[known]]
-    ids, function = np.unique(symbol, return_inverse=True)
+    ids, function = numbered(symbol)
     names = _names(database, ids)
     order = np.argsort(time, kind="stable")
-    return _of_processes(
-        ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
-    )
+    return _of_processes(ThreadSamples(time[order], thread[order], function[order], names))
 
 
 def _innermost(database: Database) -> tuple[Int64, Int64]:
@@ -343,10 +341,9 @@ def _read_spans(
     if not parts:
         return {}
     start, end, thread, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
-    distinct, number = np.unique(ids, return_inverse=True)
+    distinct, number = numbered(ids)
     names = _names(database, distinct, {jit: _JIT})
     order = np.lexsort((end, start))
-    number = number.reshape(-1)
     return _of_processes(ThreadSpans(start[order], end[order], thread[order], number[order], names))
 
 
@@ -424,6 +421,6 @@ def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) 
             np.clip(time[runs], start_ns, end_ns),
             np.clip(time[runs + 1], start_ns, end_ns),
         )
-        _, number = np.unique(thread[runs], return_inverse=True)
-        busiest[process] = int(np.bincount(number.reshape(-1), end - begin).max(initial=0))
+        _, number = numbered(thread[runs])
+        busiest[process] = int(np.bincount(number, end - begin).max(initial=0))
     return np.array([*busiest.values()], np.int64)

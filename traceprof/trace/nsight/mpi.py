@@ -14,7 +14,7 @@ import numpy as np
 
 from traceprof.patterns import lazy
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 from traceprof.trace.nsight import schema
@@ -140,7 +140,7 @@ def _read(database: Database, tables: list[str]) -> Columns:
 
 def _kinds(database: Database, ids: Int64) -> Int64:
     """Operation of each name, unknown for a wait, `_NO_CALL` for others; int64[n]."""
-    distinct, place = np.unique(ids, return_inverse=True)
+    distinct, place = numbered(ids)
     names = read_strings(database, [name for name in distinct.tolist() if name != NULL])
     kinds = np.full(len(distinct), _NO_CALL, np.int64)
     for index, name in enumerate(distinct.tolist()):
@@ -150,7 +150,7 @@ def _kinds(database: Database, ids: Int64) -> Int64:
             kinds[index] = UNKNOWN
         elif function is not None:
             kinds[index] = _NUMBERS.get(function[1].lower(), _NO_CALL)
-    return kinds[place.reshape(-1)]
+    return kinds[place]
 
 
 def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
@@ -221,8 +221,7 @@ def _communicators_of(
     handles: Int64, known: Mapping[int, _Communicator]
 ) -> tuple[tuple[str, ...], Int64, Int64]:
     """Names of communicators, and for each call the index of its own and its size."""
-    distinct, place = np.unique(handles, return_inverse=True)
-    place = place.reshape(-1)
+    distinct, place = numbered(handles)
     own = [_communicator(handle, distinct.tolist(), known) for handle in distinct.tolist()]
     names = tuple(dict.fromkeys(comm.name for comm in own if comm is not None))
     of_handle = [UNKNOWN if comm is None else names.index(comm.name) for comm in own]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, numbered
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     OPERATIONS,
@@ -414,10 +414,8 @@ def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
     """Number of each row's values among the distinct ones, and these."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        _, number = np.unique(column, return_inverse=True)
-        key = key * (int(number.max(initial=0)) + 1) + number.reshape(-1)
-        _, key = np.unique(key, return_inverse=True)
-        key = key.reshape(-1)
+        _, number = numbered(column)
+        _, key = numbered(key * (int(number.max(initial=0)) + 1) + number)
     _, first = np.unique(key, return_index=True)
     return key, list(zip(*(column[first].tolist() for column in columns), strict=True))
 
