@@ -133,10 +133,8 @@ def step_totals(rank: Rank, window: Window) -> StepTotals:
     totals = {name: intervals.total(times[name]) for name in (*COLUMNS, "lost_ns")}
     by_cause = dict.fromkeys(IdleCause, 0)
     if rank.device is not None:
-        for cause in IdleCause:
-            idle = idle_causes(rank).of(cause)
-            of_steps = intervals.covered_within(idle, steps.start_ns, steps.end_ns)
-            by_cause[cause] = intervals.total(of_steps)
+        idle = _idle_within(rank, steps.start_ns, steps.end_ns)
+        by_cause = {cause: intervals.total(idle_ns) for cause, idle_ns in idle.items()}
     # Before its first operation and after its last one nothing is known of a rank.
     by_cause[IdleCause.UNKNOWN] += totals["idle_ns"] - sum(by_cause.values())
     return StepTotals(
@@ -146,6 +144,14 @@ def step_totals(rank: Rank, window: Window) -> StepTotals:
         **totals,
         **{f"{cause.value}_ns": ns for cause, ns in by_cause.items()},
     )
+
+
+def _idle_within(rank: Rank, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
+    """Return the idle time of each cause in n spans, int64[n]."""
+    causes = idle_causes(rank)
+    return {
+        cause: intervals.covered_within(causes.of(cause), start_ns, end_ns) for cause in IdleCause
+    }
 
 
 def first_shown(rank: Rank, window: Window) -> int:
@@ -597,10 +603,8 @@ class _Steps:
         if self._parts is None:
             times = times_within(self.rank, self.start_ns, self.end_ns)
             self._parts = {part: times[f"{part}_ns"] for part in _PARTS}
-            for cause in IdleCause:
-                idle = idle_causes(self.rank).of(cause)
-                within = intervals.covered_within(idle, self.start_ns, self.end_ns)
-                self._parts[cause.value] = within
+            idle = _idle_within(self.rank, self.start_ns, self.end_ns)
+            self._parts |= {cause.value: idle_ns for cause, idle_ns in idle.items()}
         return self._parts
 
     def _kernel(self, step: int) -> str | None:
