@@ -212,6 +212,20 @@ def test_a_sleep_of_the_programs_own(call: str, num_gaps: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("kernel", "said"), [(TORCH, "Save in the background"), ("f", "Look at what the program does")]
+)
+def test_a_checkpoint_that_came_once(kernel: str, said: str, tmp_path: Path) -> None:
+    """How to save is said to programs of PyTorch only; what came once in others recurs perhaps."""
+    builder = TraceBuilder().kernel(US, MS, kernel, launch=(0, US))
+    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
+    builder.nvtx("save_checkpoint", MS + 2 * US, 20 * MS - 2 * US)
+    builder.kernel(20 * MS + US, 21 * MS, kernel, launch=(20 * MS, 20 * MS + US))
+    finding = one(judged(tmp_path, builder))
+    assert "the host ran code of its own (save_checkpoint)" in finding.title
+    assert finding.advice[0].startswith(said)
+
+
+@pytest.mark.parametrize(
     ("symbol", "name"),
     [
         ("tokenize", "tokenize"),

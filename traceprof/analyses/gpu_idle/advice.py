@@ -287,7 +287,7 @@ def advice(
     program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
-    is_rare = _is_known(host_code, longest.get(host_code, ""))
+    is_rare = _is_known(host_code, program, longest.get(host_code, ""))
     once_only = {*facts.only_steps} - ({host_code} if is_rare else set())
     looks = [
         look_at(facts.only_steps[cause], because(cause, reads_pages=facts.reads_pages))
@@ -399,20 +399,23 @@ def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
     return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), _LARGER)
 
 
-def _is_known(cause: IdleCause, name: str) -> bool:
+def _is_known(cause: IdleCause, program: Program, name: str) -> bool:
     """Whether what the host was in longest has a remedy of its own, also if that was once."""
     if cause is IdleCause.HOST_CODE:
-        return kind_of(name) in BY_PLACE
+        return program.is_pytorch and kind_of(name) in BY_PLACE
     return cause is IdleCause.WAITING and _SLEEPS.match(name) is not None
 
 
 def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple[str, ...]:
-    """Return what to do about a cause; `name`: what the host was in longest; `once`: as above."""
+    """Return what to do about a cause.
+
+    `name`: what the host was in longest. `once`: where it was at once for most of the cause.
+    """
     if cause is IdleCause.ALLOCATION and facts.program.is_pytorch:
         return _of_cache(facts.calls, recurs=facts.num_steps > 1)
     if cause is IdleCause.HOST_CODE and facts.reads_pages:
         return _PAGES
-    if once and not _is_known(cause, name):
+    if once and not _is_known(cause, facts.program, name):
         return (_ONCE.format(once, _MAY_BE[cause]),)
     if cause in _OF_DIRECTIVES and facts.program.uses_directives:
         return _of_directives(cause, facts.calls)
