@@ -145,8 +145,8 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
 
     Returns:
         A row for each record and a column for each of its fields. Names are categories. What is not
-        known is missing. Of findings, `metrics` and `saving` hold dicts; `evidence` and `advice`
-        hold lists.
+        known is missing. Of findings, `metrics`, `saving` and `in_phase` hold dicts; `evidence` and
+        `advice` hold lists.
 
     Raises:
         UsageError: there is no such list.
