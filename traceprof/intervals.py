@@ -279,8 +279,7 @@ def even_limits(start_ns: int, end_ns: int, num: int) -> Int64:
     index = np.arange(num + 1, dtype=np.int64)
     # span * index / num, rounded down, without leaving 64 bits
     whole, rest = divmod(span, num)
-    limits: Int64 = start_ns + whole * index + rest * index // num
-    return limits
+    return start_ns + whole * index + rest * index // num
 
 
 def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
@@ -403,8 +402,7 @@ def num_inside(
     instants: Int64 = np.searchsorted(times, window_end + closed, side="left")
     instants = instants - np.searchsorted(times, window_start, side="left")
     # A window may be empty, or lie inside an operation that spans it.
-    inside: Int64 = np.maximum(begun - over, 0) + np.maximum(instants, 0)
-    return inside
+    return np.maximum(begun - over, 0) + np.maximum(instants, 0)
 
 
 def largest(values: Int64, most: int) -> Int64:

@@ -106,8 +106,7 @@ def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:
 
 def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> Mask:
     """Return which integers of an array are among others, in the shape of the array."""
-    mask: Mask = np.isin(values, np.asarray(among, np.int64))
-    return mask
+    return np.isin(values, np.asarray(among, np.int64))
 
 
 def common_values(values: Int64, others: Int64) -> Int64:
@@ -147,8 +146,7 @@ def median_of(values: npt.ArrayLike, axis: int | None = None) -> float | Float64
     numbers = np.asarray(values)
     if not numbers.size:
         return np.full(() if axis is None else np.delete(numbers.shape, axis), np.nan)[()]
-    median: Float64 = np.median(numbers, axis)
-    return median
+    return np.median(numbers, axis)
 
 
 def medians_of_known(values: Float64) -> Float64:
@@ -162,8 +160,7 @@ def medians_of_known(values: Float64) -> Float64:
         np.take_along_axis(ordered, np.maximum(place, 0), -1)[..., 0]
         for place in ((num - 1) // 2, num // 2)
     )
-    medians: Float64 = (low + high) / 2
-    return medians
+    return (low + high) / 2
 
 
 def quantiles_of(values: npt.ArrayLike, fractions: Sequence[float]) -> Float64:
@@ -171,8 +168,7 @@ def quantiles_of(values: npt.ArrayLike, fractions: Sequence[float]) -> Float64:
 
     The last axis has at least one number; the q fractions are 0 to 1.
     """
-    quantiles: Float64 = np.quantile(np.asarray(values, float), fractions, axis=-1)
-    return quantiles
+    return np.quantile(np.asarray(values, float), fractions, axis=-1)
 
 
 DISTANCE_TO_DEVIATION = 1.4826
@@ -194,13 +190,11 @@ def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
 
     def of_others(index: int) -> Int64:
         shifted = np.where(place <= index, index + 1, index)
-        result: Int64 = np.take_along_axis(ordered, shifted, axis=1)
-        return result
+        return np.take_along_axis(ordered, shifted, axis=1)
 
     return of_others((num_others - 1) // 2), of_others(num_others // 2)
 
 
 def mean_of(low: Int64, high: Int64) -> Int64:
     """Return the mean of both, as `numpy.median` and a cast to integers give it."""
-    mean: Int64 = ((low.astype(np.float64) + high) / 2).astype(np.int64)
-    return mean
+    return ((low.astype(np.float64) + high) / 2).astype(np.int64)

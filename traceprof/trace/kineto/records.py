@@ -317,8 +317,7 @@ def read_overhead(content: Content) -> ThreadSpans:
 
 
 def _ids(values: Int64) -> Int64:
-    ids: Int64 = np.where(values < 0, NULL, values)
-    return ids
+    return np.where(values < 0, NULL, values)
 
 
 class Annotations(Rows, frozen=True):

@@ -114,8 +114,7 @@ def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> E
 
 
 def _ids(values: Int64) -> Int64:
-    ids: Int64 = np.where(values == schema.NO_ID, NULL, values)
-    return ids
+    return np.where(values == schema.NO_ID, NULL, values)
 
 
 def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:

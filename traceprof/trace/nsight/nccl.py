@@ -494,8 +494,7 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
     ]
 
     def of_call(values: Iterable[int]) -> Int64:
-        column: Int64 = np.array([*values], np.int64)[number.reshape(-1)]
-        return column
+        return np.array([*values], np.int64)[number.reshape(-1)]
 
     members = np.flatnonzero(launch_of_call >= 0)
     return CommunicationCalls(

@@ -89,8 +89,7 @@ class Events(Record, frozen=True, dict=True):
     @cached_property
     def is_range(self) -> Mask:
         """A mask of the ranges, bool[n]: the others are marks, or names of threads and domains."""
-        mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.starts.values != NULL)
-        return mask
+        return self.columns.kind.isin(RANGES) & (self.columns.starts.values != NULL)
 
     @cached_property
     def is_named(self) -> Mask:
@@ -177,8 +176,7 @@ class Events(Record, frozen=True, dict=True):
     def names(self, rows: Int64) -> list[str]:
         """Return the names of rows, empty for those without."""
         number, names = self.numbered_names(rows)
-        in_order: list[str] = np.array([*names, ""], object)[number].tolist()
-        return in_order
+        return np.array([*names, ""], object)[number].tolist()
 
     def numbered_names(
         self, rows: Int64, until: re.Pattern[str] | None = None

@@ -90,8 +90,7 @@ class NumberedTexts:
             self._number_stored(bool(is_blob[row]), stored[row].tobytes()[: int(length[row])])
             for row in first.tolist()
         ]
-        numbers_of_rows: Int64 = np.array(numbers, np.int64)[which]
-        return numbers_of_rows
+        return np.array(numbers, np.int64)[which]
 
     def _number_stored(self, is_blob: bool, stored: bytes) -> int:
         key = is_blob, stored

@@ -177,8 +177,7 @@ class PageFile:
 
     def left_on_page(self, at: Int64) -> Int64:
         """Return the number of usable bytes from each place to the end of its page."""
-        left: Int64 = self.usable - (at & (self.page_size - 1))
-        return left
+        return self.usable - (at & (self.page_size - 1))
 
     def _cells(self, data: Bytes, pages: int, kind: int) -> tuple[Int64, Int64]:
         counts = self._counts(data, pages, kind)
@@ -278,8 +277,7 @@ def _lengths(word: Words) -> Int64:
             return np.array([length])
     last = tops ^ np.uint64(_TOPS)
     exponent = np.frexp(last.astype(np.float64))[1]
-    lengths: Int64 = 8 - ((exponent.astype(np.int64) - 1) >> 3)
-    return lengths
+    return 8 - ((exponent.astype(np.int64) - 1) >> 3)
 
 
 def _sevens(word: Words) -> Words:

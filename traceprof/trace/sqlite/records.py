@@ -240,8 +240,7 @@ class RecordFormats:
         numbers = np.array([self._number(words[first]) for first in firsts])
         self._hash_of_number[numbers] = distinct
         self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
-        of_records: Int64 = numbers[inverse]
-        return of_records
+        return numbers[inverse]
 
     def _number(self, words: Words) -> int:
         header = words.tobytes()
