@@ -260,6 +260,23 @@ def test_charts_and_the_timeline_are_saved_as_drawings(
         assert page.evaluate(DISTANCE, [pixels, elsewhere, cut]) < 0.015
 
 
+@pytest.mark.long
+def test_a_chart_that_is_drawn_twice_is_saved_once(
+    page: Page, sample_url: str, tmp_path: Path
+) -> None:
+    page.goto(f"{sample_url}/nccl")
+    page.wait_for_selector("#page [data-plots] canvas")
+    page.wait_for_load_state("networkidle")
+    once = saved(page, "svg", tmp_path).read_text()
+    page.evaluate(
+        """() => {
+            const redraw = "traceprof:redraw";
+            addEventListener(redraw, () => dispatchEvent(new Event(redraw)), { once: true });
+        }"""
+    )
+    assert saved(page, "svg", tmp_path).read_text().count("<text") == once.count("<text")
+
+
 @pytest.mark.slow
 def test_of_a_choice_the_text_is_saved(page: Page, sample_url: str, tmp_path: Path) -> None:
     page.goto(sample_url)

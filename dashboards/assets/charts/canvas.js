@@ -107,6 +107,7 @@ export class CanvasChart {
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
     const context = this.context();
+    context.clearRect(0, 0, canvas.width, canvas.height); // for who records what is drawn
     context.scale(devicePixelRatio, devicePixelRatio);
     context.textBaseline = "middle";
     this.paint(context);
