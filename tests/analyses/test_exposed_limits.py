@@ -19,7 +19,7 @@ from sample_traces.simulator.scenarios import SCENARIOS
 from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
 from tests.support.changes import damaged, faster_links, recorded, step_ns
-from tests.support.selection import long_after
+from tests.support.selection import known, long_after
 from tests.support.traces import closed_analysis
 from traceprof.analyses.exposed_communication import ID
 from traceprof.findings import Saving
@@ -107,8 +107,7 @@ RUNS = {
 def limit(path: Path, *, savings: bool | None = None) -> Saving:
     found = closed_analysis(path, savings=savings).findings
     (saving,) = {one.saving for one in found if one.id == ID}
-    assert saving is not None
-    return saving
+    return known(saving)
 
 
 SEEN_ALONE = {
@@ -166,8 +165,8 @@ def test_nothing_gains_more_in_drawn_programs(seed: int, tmp_path: Path) -> None
     path = tmp_path / "t.sqlite"
     gain_ns = run.step_ns(path) - run.step_ns(link=0.0)
     for one in closed_analysis(path).findings:
-        if one.id == ID and one.saving is not None:
-            assert gain_ns <= (one.saving.high_ns or 0)
+        if one.id == ID:
+            assert gain_ns <= (known(one.saving).high_ns or 0)
     (answer,) = whatif(path, assume=["communication=0"]).whatif.answers
     assert answer.change_ns is not None
     # Otherwise kernels do not lose as much as their like, which is the answer's condition.

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -675,8 +676,8 @@ def test_two_windows_begin_and_end_a_finding() -> None:
     rows_long_after(
         2,
         [
-            (1.05, 0.0, "rank 1 computes 1.05 x its peers since step 180000;"),
-            (1.0, 0.3, "rank 1 waits "),
+            (1.05, 0.0, r"rank 1 computes 1\.05 x its peers since step 180000;"),
+            (1.0, 0.3, r"rank 1 waits 1\S* ms a step for its loader since step 180000, its peers "),
             (1.02, 0.02, None),
             (1.0, 0.02, None),
         ],
@@ -714,8 +715,7 @@ def test_an_hour_of_steps(size: int, slow: float, share: float, line: str | None
     else:
         ((window, found),) = said
         assert window == 1802
-        assert found.startswith(line)
-        assert " since step 180000" in found
+        assert re.match(line, found)
 
 
 @pytest.mark.parametrize(

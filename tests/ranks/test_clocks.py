@@ -90,14 +90,25 @@ def test_machines_are_reached_by_way_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "start", "source", "uncertainty"),
-    [("b", MS, "session start", NTP_NS), (None, None, "none", None)],
+    ("operation", "groups", "host", "start", "source", "uncertainty"),
+    [
+        ("AllReduce", "01", "b", MS, "session start", NTP_NS),
+        ("AllReduce", "01", None, None, "none", None),
+        ("Broadcast", "00", "b", MS, "session start", NTP_NS),  # its members may leave early
+    ],
 )
 def test_a_machine_without_common_operations_keeps_its_seed(
-    host: str | None, start: int | None, source: str, uncertainty: int | None
+    operation: str,
+    groups: str,
+    host: str | None,
+    start: int | None,
+    source: str,
+    uncertainty: int | None,
 ) -> None:
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
-    other = arrivals(1, STARTS, ENDS, group="1", sequence=range(40))
+    first, other = (
+        arrivals(rank, STARTS, ENDS, operation=operation, group=group, sequence=range(40))
+        for rank, group in enumerate(groups)
+    )
     clocks = clocks_of([first, other], ["a", host], [0, start])
     assert [host.source for host in clocks.hosts] == ["reference", source]
     assert clocks.of(1).host == (host or "machine of report 1")

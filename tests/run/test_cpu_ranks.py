@@ -68,7 +68,9 @@ def test_where_time_goes(
     builder = TraceBuilder()
     for text, start, end, *how in labels:
         builder.label(text, start, end, **(how[0] if how else {}))
-    assert parts(whole(builder, tmp_path)) == expected
+    found = whole(builder, tmp_path)
+    assert parts(found) == expected
+    assert found.num_communication == 1  # which may have a launch, a wait and a bucket
 
 
 def test_a_block_of_sends_counts_as_communication_and_its_members_as_operations(
