@@ -14,18 +14,15 @@ from tests.reference.phases import longest, phases
 from tests.support.builders import US
 from tests.support.commands import run
 from tests.support.selection import known
+from tests.support.traces import closed_analysis
 from tests.support.two_phases import LONGER, SHORTER, Planted, program
 from traceprof.analyses.steps import phases as steps_phases
-from traceprof.analysis import Analysis, analyze, analyze_reports
+from traceprof.analysis import Analysis, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.execution.options import Options
 from traceprof.findings import Finding
 
 _OPTIONS = Options(savings=False)
-
-
-def analyzed(path: Path, **options: Any) -> Analysis:
-    return analyze(path, options=Options(savings=False, **options))
 
 
 def idle(analysis: Analysis) -> Finding:
@@ -66,7 +63,7 @@ def test_a_step_is_one_of_the_longer_phase(
 
 
 def test_a_finding_that_lies_in_the_other_phase_says_what_it_costs_there(tmp_path: Path) -> None:
-    analysis = analyzed(program(LONGER, SHORTER).write(tmp_path))
+    analysis = closed_analysis(program(LONGER, SHORTER).write(tmp_path))
     finding = idle(analysis)
     in_phase = known(finding.elsewhere)
     assert finding.impact_ns == (60 * 20 + 59 * 60) * US  # of the whole training
@@ -77,7 +74,7 @@ def test_a_finding_that_lies_in_the_other_phase_says_what_it_costs_there(tmp_pat
     assert in_phase.impact_fraction == pytest.approx(59 * 60 / (59 * 100 + 40))
     assert known(in_phase.saving).high_ns == in_phase.most_ns == 60 * US
     # What lies in the longer phase says nothing of the other one.
-    alone = idle(analyzed(program(LONGER, Planted(60, 75, 5)).write(tmp_path / "b.sqlite")))
+    alone = idle(closed_analysis(program(LONGER, Planted(60, 75, 5)).write(tmp_path / "b.sqlite")))
     assert alone.elsewhere is None
     assert alone.impact_ns == (60 * 20 + 59 * 5) * US
 
@@ -98,7 +95,7 @@ def test_the_text_names_the_other_phase_and_its_range(
     low, high = shown.partition(others)[2].partition(")")[0].removesuffix("s").split("s:")
     time_range = round(float(low) * 1e9), round(float(high) * 1e9)
     assert time_range == (60 * 200 * US, (60 * 200 + 59 * 100 + 40) * US)
-    alone = analyzed(path, time_range=time_range)
+    alone = closed_analysis(path, time_range=time_range)
     assert known(alone.result.headline).step_ns == 100 * US
     assert idle(alone).impact_ns == 59 * 60 * US
     assert run("analyze", program(LONGER).write(tmp_path / "one.sqlite"), "--no-savings") == 0
@@ -117,7 +114,7 @@ def test_equally_long_phases_are_the_first_one(tmp_path: Path) -> None:
     planted = [Planted(60, 90, 10), Planted(60, 91, 10)]
     for number, order in enumerate((planted, planted[::-1])):
         path = program(*order).write(tmp_path / f"{number}.sqlite")
-        assert known(analyzed(path).result.headline).step_ns == (order[0].busy_us + 10) * US
+        assert known(closed_analysis(path).result.headline).step_ns == (order[0].busy_us + 10) * US
 
 
 def test_what_if_replays_the_longer_phase(
