@@ -203,8 +203,8 @@ def test_one_operation_is_not_judged(num: int, tmp_path: Path) -> None:
     trace = TraceBuilder()
     for number in range(num):
         trace.kernel(100 * number, 100 * number + 100)
-    told = "Nothing can be judged from a single GPU operation." in shown(trace.write(tmp_path))
-    assert told == (num == 1)
+    said = "Nothing can be judged from a single GPU operation."
+    assert (said in shown(trace.write(tmp_path))) == (num == 1)
 
 
 @pytest.mark.parametrize("num", [1, 12])

@@ -29,7 +29,7 @@ export class TimelineLayout {
     this.labels = labels;
     this.compares = compares;
     /** @type {Set<number>} */
-    this.gpuOnly = new Set(); // ranks of which only GPU rows are shown at first
+    this.gpuOnly = new Set(); // ranks that show only their GPU rows at first
     this.arrangement = new Arrangement();
     this.hasPath = false; // whether the critical path has its row
     /** @type {Spread[]} */
