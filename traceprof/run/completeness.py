@@ -282,8 +282,11 @@ class _Process:
 
     def num_launched(self, device: int, *kinds: int) -> int:
         """Number of launches of some kinds with operations on a device."""
-        calls = [call[call >= 0] for of, _, _, call in self.launched if of == device]
-        return int(np.count_nonzero(self.of_kinds(*kinds)[distinct_values(np.concatenate(calls))]))
+        launches = np.zeros(len(self.calls), np.bool_)
+        for of, _, _, call in self.launched:
+            if of == device:
+                launches[call[call >= 0]] = True
+        return int(np.count_nonzero(launches & self.of_kinds(*kinds)))
 
     def missing(self) -> _Missing:
         """Launches without an operation, that should have run, in order of time."""
