@@ -37,7 +37,7 @@ STEADY = {
 VARYING = 0.7
 """The same of all other causes of idle time: loading, MPI, stalls, unknown ones."""
 MIN_RUNS = 3
-"""Stored runs, of which the spread is taken instead."""
+"""Stored runs from which the spread is taken instead."""
 _FLOOR = 0.1  # of the step
 _MIN_SHARE = 0.01  # of the step: less of a varying part is no matter
 _LEAST_NS = 1000  # what is less does not vary

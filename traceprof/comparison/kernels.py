@@ -301,7 +301,7 @@ class _Use(Record, frozen=True):
     """Operations of one kind on one communicator, on average per step and rank."""
 
     operation: str  # the kind
-    communicator: str | None  # its name, as far as it is known
+    communicator: str | None  # its name, if known
     ranks: frozenset[int]  # those that take part
     count: float  # how many
     ns: float  # how long they take, waiting included

@@ -58,7 +58,7 @@ TIME_CATEGORIES = (
 )
 """Categories of a rank's time: computing, else communicating, else copying, else idle by cause.
 
-Idle time of which only is known that nothing was launched counts as `launch`, MPI as `waiting`,
+Idle time in which nothing was launched, for no known reason, counts as `launch`, MPI as `waiting`,
 allocation as `set-up`; `other` is idle time before operations that were launched in time, or whose
 launch is not known. Without a GPU ranges give the categories, and `other` is the time outside."""
 _CATEGORIES = {

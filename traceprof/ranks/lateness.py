@@ -51,7 +51,7 @@ class Lateness(Struct, frozen=True):
         " operations in which it was certainly late, and the last.",
     ]
     # the sum, over these, of how long the others waited for this rank alone, at their median:
-    # after the rank before it had come, as far as no compute hid the wait
+    # after the rank before it had come, where no compute hid the wait
     total_ns: int
     uncertainty_ns: Annotated[
         Count | None, "Uncertainty of its clock against the others'; null if unknown."

@@ -75,7 +75,7 @@ class OperationList(Record, frozen=True):
     """Operations of one rank on one communicator, in order."""
 
     signature: Int64  # int64[n], equal for operations that may be the same: kind and size
-    end_ns: Int64  # int64[n], corrected as far as the clocks are known
+    end_ns: Int64  # int64[n], corrected if the clocks are known
 
 
 def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
@@ -203,7 +203,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
     is_exchange = is_in(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
-    # A group of which one operation has no number is counted: in NCCL's order, if that is known.
+    # A group with an operation without a number is counted: in NCCL's order, if that is known.
     partly = distinct_values(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
     labelled &= ~is_in(arrivals.group, partly)
     in_communicator = (arrivals.communicator >= 0) & is_kernel & ~is_exchange & ~labelled
@@ -375,7 +375,7 @@ class _Part(Record, frozen=True):
     sequence: Int64 | None  # int64[n], the operations' numbers, None if they must be counted
     kind: Int64  # int64[n], indices into the names of all ranks
     bytes: Int64
-    end_ns: Int64  # int64[n], corrected as far as the clocks are known
+    end_ns: Int64  # int64[n], corrected if the clocks are known
     num_ranks: int  # the number of ranks of the communicator
 
 

@@ -132,7 +132,7 @@ class StepChart(Record, frozen=True):
 
 
 def step_chart(steps: Sequence[StepMeasures]) -> StepChart:
-    """Return the drawing of the steps of a rank, of which there is at least one."""
+    """Return the drawing of the steps of a rank, at least one."""
     per_column = -(-len(steps) // MAX_COLUMNS)
     first = np.arange(0, len(steps), per_column)
     counts = np.diff(np.append(first, len(steps)))

@@ -547,7 +547,7 @@ def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) ->
 
 
 def arithmetic_text(kind: KernelKind) -> str:
-    """Return number format and tensor cores, as far as the kernel's name tells them."""
+    """Return number format and tensor cores, if the kernel's name has them."""
     unit = ", tensor cores" if kind.tensor_cores else ""
     if kind.precision is None:
         return unit[2:] or "-"

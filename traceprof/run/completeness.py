@@ -1,8 +1,8 @@
 """What is missing from a recording: GPU operations that were launched and are not there.
 
-The absence of a record must not be read as the absence of work. So what is there is held against
-what should be there: each launch call that succeeded has an operation with its correlation id, and
-each collective of NCCL a kernel.
+The absence of a record must not be read as the absence of work. So what is there is compared
+with what should be there: each launch call that succeeded has an operation with its correlation id,
+and each collective of NCCL a kernel.
 
 Which stream a launch without an operation went to is not recorded. Its candidates are the streams
 to which the same thread launched by the same function: if little is lost those of the launches
@@ -643,7 +643,7 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
     content = np.zeros(len(count), np.int64)
     np.add.at(content, replay, number[kind])
     expected = count.copy()
-    # A graph that others follow than follow the usual one is another graph, such as a last layer's.
+    # Where another graph follows than after the usual one, it is another graph: a last layer's.
     order = np.argsort(thread, kind="stable")
     follows, is_same = np.full(len(count), -1, np.int64), np.diff(thread[order]) == 0
     follows[order[:-1][is_same]] = first_signature[order[1:][is_same]]

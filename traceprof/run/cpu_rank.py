@@ -57,7 +57,7 @@ class CpuOperations(Rows, frozen=True):
     """The communication operations of a process, each once, by start; n of each column."""
 
     start_ns: Int64  # int64[n], when it was called
-    # int64[n], when it was over, as far as that is known; else when its call returned
+    # int64[n], when it was over; if that is unknown, when its call returned
     end_ns: Int64
     is_over: Mask  # bool[n], whether the end is the operation's and not only its call's
     kind: Int64  # int64[n], indices into `LabelRanges.kinds`

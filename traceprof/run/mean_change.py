@@ -116,7 +116,7 @@ def mann_whitney(before: Float64, after: Float64) -> float:
 MIN_STEPS = 3
 """Of each recording: of fewer no interval is given."""
 _MIN_BLOCKED_STEPS = 6  # of fewer each step is a block
-_BLOCKS = 10  # at least as many, as far as blocks of two steps make them
+_BLOCKS = 10  # at least as many, unless blocks would have fewer than two steps
 _MAX_BLOCK = 6  # steps; loaders alternate, so that a block has an even number of them
 _MIN_CORRELATION = 0.1  # of neighbouring blocks: below it is noise
 _MAX_CORRELATION = 0.6

@@ -253,7 +253,7 @@ def _on_graph_nodes(ranks: Sequence[Rank]) -> str | None:
 
 
 def on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
-    """Yield by how much operations of which GPUs of a report were moved to the host's clock."""
+    """Yield which GPUs' operations were moved to the host's clock, and how far."""
     moved: dict[tuple[str, str], set[int]] = {}
     for rank in ranks:
         if rank.moved_ns:

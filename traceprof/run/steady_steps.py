@@ -187,7 +187,7 @@ class SteadySteps(Record, frozen=True):
     step: Int64  # int64[n], indices into the rank's steps; empty without steps
     start_ns: Int64  # int64[m], ascending; m is n, or 1 without steps
     end_ns: Int64  # int64[m]
-    judged: Int64  # int64[k], indices of all steps that the window holds, of which these are some
+    judged: Int64  # int64[k], indices of all steps that the window holds, these and others
     uses: Int8  # int8[k] of `StepUse`, why each of them counts or does not
 
 

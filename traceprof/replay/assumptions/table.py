@@ -92,9 +92,8 @@ class Entry(Record, frozen=True, kw_only=True):
     value: Callable[[str], tuple[Any, ...]] | None = None
     is_bound: bool = False  # whether nobody can make the change in full: "at most"
     has_spread: bool = False  # whether the bound is the better end of an estimate's interval
-    condition: str | Callable[[OpenAnalysis], str] = (
-        ""  # the condition under which the answer holds
-    )
+    # under which condition the answer holds
+    condition: str | Callable[[OpenAnalysis], str] = ""
     is_default: bool = True  # whether it is answered when no assumption is chosen
     is_at_least_communication: bool = False  # whether that is a step's least time
     of_communication: bool = False  # whether it changes nothing where nothing communicates

@@ -80,7 +80,7 @@ def hidden_host_waits(process: Recorded, handed_over: Int64, *, waits_seen: bool
     whose silences end before the operation is over, or are no longer where it takes longer, does
     not wait. What is left may or may not.
 
-    A program of which no wait was recorded, and that nevertheless falls silent for most of the time
+    A program without any recorded wait that nevertheless falls silent for most of the time
     until shortly after its work is over, each time, waits however few its silences are: one that
     does not wait runs ahead, or stops for what it does itself. (Silent after each launch, it may
     just be slow.)
@@ -277,8 +277,8 @@ def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64
         low = int(median_of(waited[of_site]))
         high = low + max(_NEAR_NS, int(median_of(length[of_site])) // 10)
         own = np.count_nonzero((length[of_site] >= low) & (length[of_site] < high))
-        num = np.diff(np.searchsorted(all_ns, (low, high)))[0] - own
-        is_chance = bool(num > _CHANCE * max(len(all_ns) - len(of_site), 1))
+        others = np.diff(np.searchsorted(all_ns, (low, high)))[0] - own
+        is_chance = bool(others > _CHANCE * max(len(all_ns) - len(of_site), 1))
         verdict[site[some[0]]] = _verdict(waited[some], length[some], is_chance=is_chance)
     return verdict
 

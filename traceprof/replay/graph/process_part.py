@@ -208,7 +208,7 @@ class Matched(Record, frozen=True):
     def edges(self, release: int) -> GraphEdges:
         """Return the edges between the ranks: each operation begins when the last rank has come.
 
-        Its data begin to move at one of m nodes, of which the first is `release`.
+        Its data begin to move at one of m nodes from `release` on.
         """
         node, num = self.node.ravel(), len(self.node)
         of_node = np.repeat(np.arange(release, release + num), self.node.shape[1])
