@@ -319,7 +319,7 @@ def since_other_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals
     It counts from the return of the thread's last launch of other work to the return of the call,
     and so includes event records, stream waits, and the code around them.
     """
-    launched = distinct_values(np.concatenate(rank.launched_by))
+    launched = np.concatenate(rank.launched_by)
     launched = launched[launched >= 0]
     others = np.zeros(len(calls), np.bool_)
     others[launched[~chosen[launched]]] = True
