@@ -261,17 +261,19 @@ def test_charts_and_the_timeline_are_saved_as_drawings(
 
 
 @pytest.mark.long
-def test_a_chart_that_is_drawn_twice_is_saved_once(
-    page: Page, sample_url: str, tmp_path: Path
+@pytest.mark.parametrize("path", ["nccl", "timeline", "steps"])
+def test_what_is_drawn_twice_is_saved_once(
+    page: Page, sample_url: str, tmp_path: Path, path: str
 ) -> None:
-    page.goto(f"{sample_url}/nccl")
-    page.wait_for_selector("#page [data-plots] canvas")
+    page.goto(f"{sample_url}/{path}")
+    page.wait_for_selector("#timeline[data-state=ready] canvas, #page [data-plots] canvas")
     page.wait_for_load_state("networkidle")
     once = saved(page, "svg", tmp_path).read_text()
     page.evaluate(
         """() => {
             const redraw = "traceprof:redraw";
-            addEventListener(redraw, () => dispatchEvent(new Event(redraw)), { once: true });
+            const again = () => requestAnimationFrame(() => dispatchEvent(new Event(redraw)));
+            addEventListener(redraw, again, { once: true });
         }"""
     )
     assert saved(page, "svg", tmp_path).read_text().count("<text") == once.count("<text")

@@ -104,6 +104,7 @@ export class TimelinePainter {
     const { context, theme, width, height } = this;
     const ratio = window.devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height); // for who records what is drawn
     this.drawn.clear();
     context.fillStyle = theme.surface;
     context.fillRect(0, 0, width, height);
