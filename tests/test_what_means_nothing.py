@@ -85,7 +85,7 @@ def correlation_ids_shuffled(db: Database) -> None:
 
 
 def texts_twice(db: Database) -> None:
-    """Have each text under two ids, of which every second row takes the other."""
+    """Have each text under two ids: every second row takes the other."""
     (more,) = db.execute(f"SELECT max(id) + 1 FROM {schema.STRINGS}").fetchone()
     db.execute(f"INSERT INTO {schema.STRINGS} SELECT id + ?, value FROM {schema.STRINGS}", [more])
     for column in schema.STRING_COLUMNS:

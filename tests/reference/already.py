@@ -69,7 +69,7 @@ _STEP = re.compile(r"step \d+|ProfilerStep#\d+")
 
 
 def _kind(name: str) -> str | None:
-    """Kind of an event that nothing else makes: of copies by direction, of calls by what waits."""
+    """Kind of an event that nothing else makes: a copy's direction, and what a call waits for."""
     found = re.search(r"HtoD|DtoH|DtoD|Memset|(?<=Device)Synchronize|Malloc(?!Host|Async)", name)
     return found[0] if found else "layout" if _LAYOUT.search(name) else None
 

@@ -308,7 +308,7 @@ def _replays(path: Path, taken: Callable[[int], int]) -> Path:
 
 @pytest.mark.parametrize("short", [21, 12])
 def test_the_graph_of_a_last_layer_is_another(short: int, tmp_path: Path) -> None:
-    """Three passes: a graph of one kernel, then 22 of 10 kernels, one of which has 7 of them.
+    """Three passes: a graph of one kernel, then 22 of 10 kernels, once only 7.
 
     That of the last layer is another graph, one in the middle lost kernels.
     """

@@ -29,7 +29,7 @@ class RankResult(_Occurrence, frozen=True):
 
 
 class CostResult(RankResult, frozen=True, kw_only=True):
-    """A result that is judged by what it costs of a window."""
+    """A result that is judged by its cost, as a share of a window."""
 
     window_ns: int  # the length of the window
     evidence: tuple[Evidence, ...] = ()  # where the cost can be seen, worst first

@@ -99,7 +99,7 @@ class Series(Record, frozen=True):
 
 
 def series(captures: Sequence[Document]) -> Series:
-    """Return the steps of a side; `captures`: its recordings."""
+    """Return the steps of a side, from its recordings."""
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
     if has_steps:
@@ -156,7 +156,7 @@ def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, int]:
     """Return the steady steps of the rank whose step takes longest, and how many steps it has.
 
     Without steps all that is judged is one. The lengths are float64[n]; steps of other phases of
-    the program are left out.
+    the program are none of them.
     """
     slowest = _slowest_rank(capture, has_steps=has_steps)
     if slowest is None:

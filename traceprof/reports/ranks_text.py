@@ -13,7 +13,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names import kernel_title
-from traceprof.kernel_names.categories import MAIN_COMPUTE
+from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, kernel_kind
 from traceprof.reports.blocks import MAX_NAME, MAX_RANKS, paragraph, section, table
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
@@ -390,6 +390,12 @@ def _categories(parts: ComputeParts) -> str:
 
 
 def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) -> str:
+    """Say what a category consists of: formats of matrices, the largest kernel of no category."""
+    if category == Category.OTHER:
+        for use in parts.largest:
+            if kernel_kind(use.name).category == category:
+                part = percent(share(use.total_ns, parts.total_ns))
+                return f" ({one_line(kernel_title(use.name), _MAX_NAME)} {part})"
     if category not in _MATRICES:
         return ""
     spent: dict[str, int] = {}

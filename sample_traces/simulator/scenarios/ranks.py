@@ -26,7 +26,7 @@ from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 
 Factor = Callable[[int, int, int], float]
-"""By what the work of a rank, step and layer is multiplied."""
+"""Factor of the work of a rank, step and layer."""
 
 NODES, RANKS_PER_NODE, STEPS = 4, 2, 30
 NUM_RANKS = NODES * RANKS_PER_NODE

@@ -331,7 +331,7 @@ def _check(result: RunResult) -> None:
     assert named == [group[0].id for group in groups if group[0].id in named]
     for finding in headline.causes:
         assert finding.saving is not None
-        assert finding.saving.high_ns is None or finding.saving.high_ns >= least_ns
+        assert finding.most_ns is None or finding.most_ns >= least_ns
         assert expected_ns(finding, headline.step_ns) <= headline.step_ns
     assert all(gain.gain_ns > least_ns for gain in headline.savings.gains)
     for group in groups:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
 
-# From the top of a rank; threads, which Perfetto finds by itself, come last.
+# From the top of a rank; threads, of which Perfetto knows by itself, come last.
 _FINDINGS, _STEPS, _STREAMS, _COUNTERS = range(4)
 _OF_STEPS = (
     "compute_ns",
@@ -394,7 +394,7 @@ def _first_of(rank: Rank) -> int:
 
 
 def _one_by_one(ranks: Sequence[Rank]) -> Iterator[Rank]:
-    """Yield ranks one after the other; what each keeps is released before the next."""
+    """Yield ranks; release what each keeps once it is done with."""
     for rank, following in zip_longest(ranks, ranks[1:]):
         yield rank
         rank.release()
