@@ -242,6 +242,21 @@ def test_what_answers_is_no_scheduler(
     assert err.count("\n") == 1
 
 
+def test_a_client_that_connects_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, is_closed = threading.Event(), threading.Event()
+
+    def client(*_: object, **__: object) -> object:
+        goes_on.wait(MAX_WAIT_S)
+        return SimpleNamespace(close=is_closed.set)
+
+    monkeypatch.setattr("distributed.Client", client)
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 0.1)
+    with pytest.raises(UsageError, match="the server says nothing that Dask understands"):
+        analyze_reports([SAMPLE], scheduler="tcp://127.0.0.1:1")
+    goes_on.set()
+    assert is_closed.wait(MAX_WAIT_S)
+
+
 @pytest.mark.long
 def test_a_worker_is_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
     with LocalCluster(  # type: ignore[no-untyped-call]

@@ -324,6 +324,22 @@ def test_the_graph_of_a_last_layer_is_another(short: int, tmp_path: Path) -> Non
         assert bool(rank.completeness.losses.num_lost) == (short == 12)
 
 
+def test_a_last_launch_that_lacks_kernels_lost_them(tmp_path: Path) -> None:
+    """100 launches of a graph of 10 kernels, the last without five, and a kernel after it."""
+    builder = TraceBuilder()
+    for replay in range(100):
+        start = 20_000 * replay
+        for number in range(10 if replay < 99 else 5):
+            begin = start + 5_000 + 1_000 * number
+            name = f"kernel_{number}"
+            builder.kernel(begin, begin + 1_000, name, launch=False, correlation=1000 + replay)
+        builder.api("cudaGraphLaunch", start, start + 1_000, correlation=1000 + replay)
+    builder.kernel(2_100_000, 2_101_000)
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+        (reason,) = rank.completeness.losses.reasons
+        assert reason.startswith("1 launch of CUDA graphs has fewer kernels than others")
+
+
 def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) -> None:
     path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}))
     with ranks_of(path) as (rank,):

@@ -365,8 +365,8 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
                 f" {100 * longer:+.1f} % of those of the first"
             )
     medians = step.median_before_ns, step.median_after_ns
-    is_told = step.usual is not None and step.usual.verdict in {"faster", "slower"}
-    if step.verdict == "inconclusive" and medians[0] and medians[1] and not is_told:
+    is_said = step.usual is not None and step.usual.verdict in {"faster", "slower"}
+    if step.verdict == "inconclusive" and medians[0] and medians[1] and not is_said:
         notes.append(
             f"the median step takes {duration(medians[0])} before and {duration(medians[1])} after"
             f" ({100 * (medians[1] / medians[0] - 1):+.1f} %); the mean is what the training pays"

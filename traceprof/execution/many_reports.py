@@ -196,6 +196,7 @@ def _connected(scheduler: str) -> Client:
         remedy = "install the same version of distributed everywhere"
         raise WorkerError(what, str(error), remedy) from error
     except Exception as error:  # what another server answers is read as lengths and as names
+        future.add_done_callback(_close_late)
         # A half-made client closes itself when it is collected, which blocks forever if another
         # one is being made then.
         gc.collect()
@@ -209,6 +210,11 @@ def _connected(scheduler: str) -> Client:
         remedy = f"start some with `dask worker {scheduler}`"
         raise WorkerError(what, "it has no workers", remedy) from error
     return client
+
+
+def _close_late(future: Future[Client]) -> None:
+    if future.exception() is None:  # it answered after all
+        future.result().close()  # type: ignore[no-untyped-call]
 
 
 def measured_on_cluster(

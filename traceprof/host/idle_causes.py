@@ -587,7 +587,7 @@ def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ..
     if cause is IdleCause.HOST_CODE:
         known = places(rank)
         is_own = dict(zip(known.names, (kind in _OWN for kind in known.kinds), strict=True))
-        # Of the time in operators only work of its own kind is told by ranges, too.
+        # Of the time in operators only work of its own kind has ranges, too.
         silent = intervals.subtract(idle, code_of_threads(rank.trace, rank.process, threads_of))
         for part, counts in ((idle, True), (silent, False)):
             for name, ns in known.within(threads_of, part).items():

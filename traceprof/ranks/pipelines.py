@@ -203,13 +203,13 @@ def _directed(
             places = group.place[group.is_whole & group.is_one_of((EXCHANGE,))]
             for pair, columns in ((group.members, places), (group.members[::-1], places[:, ::-1])):
                 of_pairs[pair].append(columns[arrivals[pair[0]].direction[columns[:, 0]] < 0])
-    told = {
+    sent = {
         pair: _sent_forward(pair, np.concatenate(parts).T, passes, arrivals)
         for pair, parts in of_pairs.items()
     }
     for pair, parts in of_pairs.items():
-        forward, backward = told[pair]
-        if not _is_usual(forward | backward) or _is_usual(np.logical_or(*told[pair[::-1]])):
+        forward, backward = sent[pair]
+        if not _is_usual(forward | backward) or _is_usual(np.logical_or(*sent[pair[::-1]])):
             continue
         bits = np.stack(
             (forward * SENDS + backward * RECEIVES, forward * RECEIVES + backward * SENDS)

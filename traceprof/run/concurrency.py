@@ -68,13 +68,14 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
         all_of[direction] = intervals.union(copies.start_ns[rows], copies.ends(rows))
     all_of["memset"] = intervals.union(memsets.start_ns, memsets.end_ns)
     few = {kind: intervals.clip(covered, start, end) for kind, covered in all_of.items()}
+    overlapped = intervals.clip(rank.overlapped, start, end)
     beside = {kind: dict.fromkeys(KINDS, 0) for kind in KINDS}
     beside["compute"]["compute"] = intervals.clip(rank.compute, start, end).measure_ns
     # Compute has by far the most intervals: it is only intersected with what is clipped.
     for kind, covered in few.items():
         beside[kind][kind] = covered.measure_ns
-        together = intervals.intersect(covered, rank.compute).measure_ns
-        beside[kind]["compute"] = beside["compute"][kind] = together
+        both = overlapped if kind == "communication" else intervals.intersect(covered, rank.compute)
+        beside[kind]["compute"] = beside["compute"][kind] = both.measure_ns
     for direction in DIRECTIONS:
         beside[direction]["copy"] = beside["copy"][direction] = few[direction].measure_ns
     pairs = [("communication", kind) for kind in ("copy", *DIRECTIONS)]
@@ -87,8 +88,7 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
         others = [few[kind] for kind in ("communication", *DIRECTIONS) if kind != direction]
         rest = intervals.subtract(few[direction], intervals.merge(*others))
         alone[direction] = rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns
-    both = intervals.intersect(few["communication"], few["copy"])
-    all_three = intervals.intersect(both, rank.compute).measure_ns
+    all_three = intervals.intersect(overlapped, few["copy"]).measure_ns
     for kind, first, second in (
         ("communication", "copy", "compute"),
         ("copy", "communication", "compute"),

@@ -217,13 +217,13 @@ def _operations(
     is_early = start[rows] < start[rows[is_flight]].max(initial=0)
     kind = ranges.kind[rows]
     is_done = np.where(flies[kind], is_early, ~returns_early[kind])
-    is_told = (is_pair | ~nests | is_done) & ended
-    is_told &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
+    is_certain = (is_pair | ~nests | is_done) & ended
+    is_certain &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
     order = first[np.argsort(start[rows[first]], kind="stable")]
     return CpuOperations(
         start[rows[order]],
         finish[order],
-        is_told[order],
+        is_certain[order],
         ranges.kind[rows[order]],
         ranges.text[rows[order]],
         ranges.sequence[ranges.text[rows[order]]],
