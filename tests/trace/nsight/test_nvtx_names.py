@@ -113,15 +113,19 @@ def test_no_ranges(tmp_path: Path) -> None:
     assert tables(TraceBuilder().kernel(0, 1).write(tmp_path)) == {}
 
 
-def test_many_rows_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numbered_every", [1, 10], ids=["many", "few"])
+def test_many_rows_in_chunks(
+    numbered_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "_CHUNK_ROWS", 7)
-    builder = TraceBuilder()
-    for index in range(100):
-        builder.nvtx(f"range {index % 10}", index, index + 1, registered=index % 3 == 0)
-    found = tables(builder.write(tmp_path))[1000]
-    assert [(start, name) for start, _, name, _, _ in found] == [
-        (index, f"range {index % 10}") for index in range(100)
+    names = [
+        f"range {index % 30}" if index % numbered_every == 0 else "range" for index in range(100)
     ]
+    builder = TraceBuilder()
+    for index, name in enumerate(names):
+        builder.nvtx(name, index, index + 1, registered=index % 3 == 0)
+    found = tables(builder.write(tmp_path))[1000]
+    assert [(start, name) for start, _, name, _, _ in found] == [*enumerate(names)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from traceprof import labels
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.trace.model.ranges import BETWEEN_TEXTS, labelled, name_until
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -27,7 +27,7 @@ from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
@@ -41,6 +41,7 @@ RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 # Other expressions match a text whatever its digits are.
 _DEPENDS_ON_DIGITS = lazy(r"[0-9]|\(\?P=")
 _DIGIT = lazy(r"[0-9]")
+_MANY = 0.25  # of the rows: SQLite finds one in the time in which four are read from pages
 
 
 class EventColumns(Record, frozen=True):
@@ -196,12 +197,9 @@ class Events(Record, frozen=True, dict=True):
         )
         of_text = np.flatnonzero(text != NONE)
         differ = of_text[has_digit[text[of_text]]]
-        number_of_text: dict[str, int] = {}
-        for row, name in zip(
-            differ.tolist(), self._own_texts(columns.rowid(rows[differ]).tolist()), strict=True
-        ):
-            number[row] = len(known) + number_of_text.setdefault(name, len(number_of_text))
-        known += number_of_text
+        own, texts = self._own_texts(columns.rowid(rows[differ]))
+        number[differ] = len(known) + own
+        known += texts
         takes_number = np.array([*map(labels.takes_number, known)], np.bool_)
         if takes_number.any():
             # Labels whose running number is the payload of their range.
@@ -213,17 +211,31 @@ class Events(Record, frozen=True, dict=True):
             known += [f"{known[key >> _NUMBER_BITS]}{key % most}" for key in distinct.tolist()]
         return number, [name_until(name, until) for name in known]
 
-    def _own_texts(self, rowids: Sequence[int]) -> list[str]:
-        rowid, text_of_row = self.database.rowid(schema.NVTX.name), {}
-        for some in portions(rowids):
+    def _own_texts(self, rowids: Int64) -> tuple[Int64, list[str]]:
+        """Texts of rows, with their digits, as numbers, int64[m], and the texts by number."""
+        database, table, texts = self.database, schema.NVTX.name, NumberedTexts()
+        rowid = database.rowid(table)
+        if len(rowids) > _MANY * len(self.columns.text):  # to read the table takes less time
+            expect_rows(database, [table])
+            chunks = read_columns(database, table, [rowid], {"text": texts})
+            parts = [(chunk[rowid], chunk["text"]) for chunk in chunks]
+            ids, number = (np.concatenate(column) for column in zip(*parts, strict=True))
+            used, number = numbered(number[np.searchsorted(ids, rowids)])
+            return number, [_decoded(texts.known[place]) for place in used.tolist()]
+        text_of_row: dict[int, str] = {}
+        for some in portions(rowids.tolist()):
             query = (
-                f"SELECT {rowid} AS row, text FROM {schema.NVTX.name}"  # noqa: S608
+                f"SELECT {rowid} AS row, text FROM {table}"  # noqa: S608
                 f" WHERE {rowid} IN ({', '.join(map(str, some))})"
             )
-            kinds = {"row": int, "text": str}
-            for values in self.database.query(query, schema.NVTX.name, kinds):
+            for values in database.query(query, table, {"row": int, "text": str}):
                 text_of_row[values["row"]] = values["text"] or ""
-        return [text_of_row.get(row, "") for row in rowids]
+        number = texts.of(text_of_row.get(row, "") for row in rowids.tolist())
+        return number, [_decoded(text) for text in texts.known]
+
+
+def _decoded(text: Text) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def read_events(database: Database) -> EventColumns | None:
@@ -236,11 +248,11 @@ def read_events(database: Database) -> EventColumns | None:
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
     payloads = NumberedTexts(most=_MAX_PAYLOADS)
-    numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
-    numbered = {name: numbers for name, numbers in numbered.items() if database.has(table, name)}
+    of_texts = {"text": texts, "binaryData": payloads, "jsonText": payloads}
+    of_texts = {name: numbers for name, numbers in of_texts.items() if database.has(table, name)}
     expect_rows(database, [table])
     parts, length = RowsByProcess(), 0
-    for chunk in read_columns(database, table, columns, numbered):
+    for chunk in read_columns(database, table, columns, of_texts):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
         chunk["length"][kind > _LAST_RANGE] = chunk["length"][kind < _FIRST_RANGE] = 0
@@ -274,10 +286,7 @@ def read_events(database: Database) -> EventColumns | None:
         text=text,
         text_id=every.get("textId") or pack(np.full(length, NONE)),
         payload=every.get(schema.NVTX_INTEGER) or pack(np.full(length, NULL)),
-        texts=tuple(
-            text if isinstance(text, str) else text.decode("utf-8", "replace")
-            for text in texts.known
-        ),
+        texts=tuple(map(_decoded, texts.known)),
         binary=every.get("binaryData") or pack(np.full(length, NONE)),
         json=every.get("jsonText") or pack(np.full(length, NONE)),
         json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),

@@ -40,7 +40,6 @@ class NumberedTexts:
         self._digits_alike, self._most = digits_alike, most
         self.known: list[Text] = []
         self._numbers: dict[Text, int] = {}
-        self._of_stored: dict[tuple[bool, bytes], int] = {}
 
     def of(self, values: Iterable[object]) -> Int64:
         """Return the number of each text, int64[n], `NONE` for None; integers become texts."""
@@ -86,20 +85,12 @@ class NumberedTexts:
         same = first[which]
         if (stored != stored.take(same, axis=0)).any() or (kind != kind[same]).any():
             return None
+        texts = (stored[row].tobytes()[: int(length[row])] for row in first.tolist())
         numbers = [
-            self._number_stored(bool(is_blob[row]), stored[row].tobytes()[: int(length[row])])
-            for row in first.tolist()
+            self._number(text if blob else text.decode("utf-8", "replace"))
+            for text, blob in zip(texts, is_blob[first].tolist(), strict=True)
         ]
         return np.array(numbers, np.int64)[which]
-
-    def _number_stored(self, is_blob: bool, stored: bytes) -> int:
-        key = is_blob, stored
-        if key in self._of_stored:
-            return self._of_stored[key]
-        number = self._number(stored if is_blob else stored.decode("utf-8", "replace"))
-        if number != UNKEPT:
-            self._of_stored[key] = number
-        return number
 
     def _number(self, text: Text) -> int:
         if isinstance(text, str):
