@@ -130,7 +130,8 @@ def gates_of(
     """Return the gates of a replay.
 
     `share`, `measured`: float64[s], weights of steps in the mean, and their lengths in ns.
-    `replayed`: the same without unexplained delays, with those of other steps, without GPU time.
+    `replayed`: lengths of replayed steps, float64[s] each: without unexplained delays, with delays
+    of other steps, without GPU time.
     """
     facts = graph.facts
     lost = sum(rank.completeness.losses.num_lost for rank in analysis.run.ranks)
@@ -221,8 +222,9 @@ def _off_floor(
 ) -> float | None:
     """Return the distance of a step without GPU time from the host's own time, as a share.
 
-    That is from launch to launch of the steps' first operations, less waits; or another thread's
-    time for what it hands over; or anything up to the step where other threads load batches.
+    The host's own time is that between the launches of the steps' first operations, less waits; or
+    another thread's time for what it hands over. Where other threads load batches, it may be any
+    time up to the step's.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -251,7 +253,7 @@ def _off_floor(
 def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> float:
     """Return the largest share of a rank's time that is idle for no known reason.
 
-    Where the queue held work, the replay may know its dependency.
+    Idle time while operations were queued counts only if the replay does not explain it either.
     """
     late_ns = {rank: ns for process in facts for rank, ns in process.late_ns.items()}
     shares = [0.0]
@@ -295,7 +297,7 @@ class CheckedReplay(Record, frozen=True):
 
     @property
     def misfit_ns(self) -> float:
-        """How much the mean step changes without delays of unknown reason."""
+        """The change of the mean step without delays of unknown reason, ns."""
         kept, removed = (self.share @ self.as_it_is)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
         return abs(float(removed - kept))
 
@@ -371,7 +373,7 @@ class CheckedReplay(Record, frozen=True):
         return StepsUnder(steps, tuple(otherwise))
 
     def own_change_ns(self, place: int, assumption: Assumption) -> float:
-        """Return how the longest mean step changes: ranks that were staggered gain unequally."""
+        """Return the change of the slowest rank's mean step, ns: staggered ranks gain unequally."""
         if assumption.changes_run:
             return 0.0
         own = self.own_lengths[len(Way) * place + Way.PLAIN]
@@ -404,7 +406,7 @@ def checked_replay(
     map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
-    """Replay a run as measured and under each assumption; without a sample, all steps."""
+    """Replay a run as measured and under each assumption: the steps of a sample, or all."""
     refusal = cannot_be_replayed(analysis)
     if refusal is not None:
         return refusal

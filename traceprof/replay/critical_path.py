@@ -1,4 +1,4 @@
-"""The critical path: the calls and operations that determine the length of the steps, or of one."""
+"""The critical path: the calls and operations that determine the length of one or all steps."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from traceprof.ranks.bubbles import Meetings
 
 MAX_OFF = 0.05
-"""How far the model's own run may be off the recorded one."""
+"""Largest difference between the model's own run and the recorded one, as a share of that."""
 MAX_PASSES = 1_000_000
 """Passes of a run up to which it is modelled."""
 EQUAL = ("equal-kernels", "equal-stages")
-"""The assumptions that it answers."""
-_TOGETHER = 0.2  # of the spread of begins that the spread of ends may be
+"""The assumptions that the model answers."""
+_TOGETHER = 0.2  # spread of ends over spread of begins, where passes end together
 
 
 class ModelAnswer(Record, frozen=True):

@@ -36,7 +36,7 @@ class PathPart(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """The time of all kinds of parts."""
         return self.compute_ns + self.communication_ns + self.copy_ns + self.host_ns + self.delay_ns
 
 
@@ -64,9 +64,9 @@ class Baseline(Record, frozen=True):
     """The step as it was, and as it is replayed."""
 
     step_ns: int  # the mean of all steady steps of the rank where it is longest
-    replayed_ns: int | None  # of the replayed ones; None if no replay was possible
-    num_steps: int  # steady ones that were replayed; 1 if it is the whole training
-    num_measured: int  # of how many `step_ns` is the mean: more, where a sample was replayed
+    replayed_ns: int | None  # the mean of the replayed steps; None if no replay was possible
+    num_steps: int  # steady steps that were replayed; 1 if the whole training was
+    num_measured: int  # steps whose mean `step_ns` is: more, where a sample was replayed
     gates: tuple[Gate, ...]  # the checks
     subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
 
@@ -79,7 +79,7 @@ class Baseline(Record, frozen=True):
 
 
 class Refusal(Record, frozen=True):
-    """The reason for which a run cannot be replayed, or something not be assumed of it."""
+    """Why a run cannot be replayed, or why an assumption about it has no answer."""
 
     why: str  # in a few words
     how_to_collect: str | None = None  # what to record so that it can, if that is known
@@ -90,7 +90,7 @@ class Answer(Record, frozen=True):
     """The length of a step under an assumption."""
 
     assume: str  # the assumption as it was written
-    is_bound: bool  # whether that is a limit: no change of a program gains more
+    is_bound: bool  # whether the answer is a limit: no change of a program gains more
     step_ns: int | None = None  # None if it is refused
     low_ns: int | None = None  # the least that a step may take; as `step_ns` in bounds
     high_ns: int | None = None  # the most
@@ -99,7 +99,8 @@ class Answer(Record, frozen=True):
     refused: str | None = None  # why nothing can be said
     how_to_collect: str | None = None  # what to record for an answer, None if nothing helps
     note: str = ""  # what the answer leaves out
-    below_floor: float = 0.0  # by which share the interval lies below a step's least time
+    # distance of the interval below a step's least time, as a share of that
+    below_floor: float = 0.0
 
 
 class WhatIf(Record, frozen=True):
@@ -108,7 +109,7 @@ class WhatIf(Record, frozen=True):
     baseline: Baseline | None  # the step as it is
     answers: tuple[Answer, ...]  # one for each assumption
     critical_path: tuple[PathPart, ...]  # by rank, which parts the replayed steps run through
-    refused: str | None  # why nothing can be said of the run at all, None if it can
+    refused: str | None  # why the run cannot be replayed at all, None if it can
     how_to_collect: str | None  # what to record for an answer, None if there is one
 
 

@@ -105,9 +105,9 @@ _BY_PASSES = ("equal-stages",)  # the only assumption that the replay knows noth
 
 
 def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> tuple[Finding, ...]:
-    """Limit findings about compute to the savings of compute that takes no time.
+    """Limit findings about compute to what a step gains if compute takes no time.
 
-    The host as recorded limits the step then; `answer` is its replay.
+    The host as recorded sets the pace then. `answer`: the replay without time for compute.
     """
     if answer.refused is not None:
         return tuple(findings)
@@ -121,7 +121,7 @@ def _as_recorded(findings: Sequence[Finding], answer: Answer, step_ns: int) -> t
 
 
 def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
-    """Limit cost and saving of a finding to those of all compute in a step."""
+    """Limit cost and saving of a finding to what a step gains without all its compute, in ns."""
     saving, most = finding.saving, share(most_ns, step_ns)
     if saving is not None and (saving.high_ns or 0) > most_ns and not saving.low_ns:
         saving = structs.replace(saving, high_ns=most_ns, faster_host_ns=saving.high_ns)
@@ -200,7 +200,7 @@ def _replayed(
         steps = {result.rank: _steps_inside(result) for result in breakdowns}
         steps.update(longest_phases(breakdowns) or {})
         if len(steps) < len(analysis.run.ranks) or not all(map(len, steps.values())):
-            why = "the selection holds no whole step of every rank"
+            why = "some rank has no whole step in the selection"
             return Refusal(why, "select more steps, or all")
     sample = sample_of(analysis.run, breakdowns, steps)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
@@ -208,9 +208,9 @@ def _replayed(
         return Refusal("the selected steps cannot be distinguished from others", None)
     if sample is None and num > MAX_WITHOUT_STEPS:
         return Refusal(
-            f"{num} operations are too many to replay in every analysis, and there are no steps"
-            " of which a sample could be replayed",
-            "mark steps, or run `traceprof whatif`, which replays all of them",
+            f"{num} operations are too many to replay in every analysis, and no steps are known"
+            " from which a sample could be taken",
+            "mark steps, or run `traceprof whatif`, which replays all operations",
         )
     return checked_replay(analysis, assumptions, sample, map_items=map_items)
 
@@ -249,7 +249,7 @@ def _saving_of(
     sets_pace: bool,
     limits_only: bool,
 ) -> Saving | None:
-    """Return a finding's saving; if refused, its bound and why; nothing of what costs nothing."""
+    """Return a finding's saving, or its bound without an answer; None if it costs nothing."""
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)
     saving = _saving(answer)

@@ -54,7 +54,7 @@ _DRAWS, _SEED = 1000, 1
 MAX_WITHOUT_STEPS = 1_000_000
 """Without known steps the whole training is replayed, up to this number of operations."""
 MIN_SURE = 0.1
-"""The share of the most that must come whatever is not recorded; else the answer is a limit."""
+"""Least over greatest gain, of all readings of what is not recorded; with less, a limit is said."""
 _OTHER_COMMUNICATORS = (
     "operations that wait for communication are assumed not to need earlier communication of"
     " other communicators on its stream; if they do, the gain is smaller"
@@ -214,7 +214,10 @@ def _limit(text: str, at: int, now: int, is_too_small: bool, *notes: str) -> Ans
 
 
 def _note(condition: str, paced: str, changes: Sequence[float], off: float) -> str:
-    """Return an answer's caveats; `paced`: of loading, `changes`: by `Way`, `off`: their error."""
+    """Return an answer's caveats.
+
+    `paced`: that about data loading. `changes`: of a step, by `Way`, with an error of `off`, ns.
+    """
     change, hidden = changes[Way.PLAIN], changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
     notes = {
         condition: True,

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     Change = Callable[[Process, Durations], Durations]
 
 PROFILERS_SHARE = 0.3
-"""Which share of the time for launching torch.profiler may have taken.
+"""The largest share of the time for launching that torch.profiler is assumed to have added.
 
-Of 24 steps of an H100 that waited for its host it had made 19 longer by at most this share of what
-was recorded, and five by more (docs/testing.md).
+It made 19 of 24 steps of an H100 that waited for its host longer by at most this share of the
+recorded time, and five by more (docs/testing.md).
 """
 _MAX_UNMATCHED = 0.01  # of the training, that such kernels may take
 
@@ -77,7 +77,7 @@ class Assumption(Record, frozen=True):
 
     @property
     def limits_gpu(self) -> bool:
-        """Whether that is a limit of what the GPU takes, and reached where the host is quick."""
+        """Whether the answer is a limit of GPU time, which only a quicker host would reach."""
         return self.is_bound and "gpu" in self.changed
 
     @property
@@ -119,7 +119,7 @@ class Assumption(Record, frozen=True):
         )
 
     def prepared(self, analysis: OpenAnalysis) -> Assumption:
-        """Return it with the facts about all ranks that it needs."""
+        """Return the assumption with the facts about all ranks that its changes need."""
         return Assumption(
             tuple(
                 replace(atom, of_run=atom.entry.of_run(analysis)) if atom.entry.of_run else atom
@@ -156,7 +156,7 @@ class Assumption(Record, frozen=True):
         return changes
 
     def refusal(self, analysis: OpenAnalysis) -> Refusal | None:
-        """Return why it cannot be assumed of a run, None if it can."""
+        """Return why the assumption cannot be made about a run; None if it can."""
         if any(entry.needs_waits for entry in self.entries):
             unknown = _unmatched_sends(analysis)
             if unknown is not None:
@@ -169,7 +169,7 @@ class Assumption(Record, frozen=True):
         return next((reason for reason in reasons if reason is not None), None)
 
     def doubt(self, analysis: OpenAnalysis) -> str | None:
-        """Return why it may gain nothing, None if it surely gains."""
+        """Return why the assumption may gain nothing; None if it surely gains."""
         doubt = self.atoms[0].entry.doubt
         return None if doubt is None or len(self.atoms) > 1 else doubt(analysis)
 
@@ -180,7 +180,7 @@ def parse(text: str) -> Assumption:
 
 
 def combined(assumptions: Iterable[Assumption]) -> Assumption:
-    """Return all of several assumptions at the same time."""
+    """Return one assumption that makes several at the same time."""
     return Assumption(tuple(atom for assumption in assumptions for atom in assumption.atoms))
 
 
@@ -196,13 +196,13 @@ class Way(IntEnum):
     """
 
     PLAIN = 0
-    HIDDEN_WAITS = 1  # silences of threads that may be waits for the GPU are
-    FREED_WAITS = 2  # and what frees the host of waits frees it of these, and of the calls
-    WITHOUT_DELAYS = 3  # those of unknown reason
-    WHOLE_STREAMS = 4  # who waits for communication waits for all before it on its stream
+    HIDDEN_WAITS = 1  # silences of threads that may be waits for the GPU are waits
+    FREED_WAITS = 2  # and assumptions without host waits remove these as well, and the calls
+    WITHOUT_DELAYS = 3  # delays of unknown reason are removed
+    WHOLE_STREAMS = 4  # waits for communication are for all before it on its stream
     FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
     UNRECORDED = 6  # the host takes less by what torch.profiler may have taken
-    UNRECORDED_WAITS = 7  # and waits as in `FREED_WAITS`: what is not known may come together
+    UNRECORDED_WAITS = 7  # `UNRECORDED` and `FREED_WAITS` together
     QUICK_HOST = 8  # launching, which recorders slow, takes no time: of `limits_gpu` alone
 
 

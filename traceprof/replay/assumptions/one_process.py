@@ -92,7 +92,8 @@ def without_serialization(
 ) -> Durations:
     """Let no communication wait for that of other communicators before it on its stream.
 
-    Where communicators are not known, who waits for it waits for all before it, or only for it.
+    Where communicators are not known, operations that wait for communication wait for all before
+    it, too; `is_apart`: only for itself.
     """
     free = durations.skips_stream_order.copy()
     free[behind_communication(process.work)] = True
@@ -196,9 +197,9 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
 
 
 def _launching_before(process: Process, *, counts_awake: bool) -> tuple[Int64, Int64]:
-    """Return outer calls that follow others, and for how long their thread launched before each.
+    """Return outer calls that follow others, and how long their thread launched before each, ns.
 
-    If `counts_awake`, also time far from calls and ranges counts in which the thread was awake.
+    `counts_awake`: time far from calls and ranges in which the thread was awake counts as well.
     """
     calls = process.calls
     outer = np.flatnonzero(calls.is_outer)
@@ -239,7 +240,10 @@ def copying_meanwhile(process: Process, copies: Mask) -> Int64:
 
 
 def free_of(process: Process, durations: Durations, over: Mask) -> Mask:
-    """Return which calls wait for nothing if some of the host's waits are over, bool[calls]."""
+    """Return which calls wait for nothing without some host waits, bool[calls].
+
+    `over`: bool[m], the waits that are removed.
+    """
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
     freed[waits.call[over]] = True
     freed[waits.call[~over]] = False  # these wait for others, too
@@ -468,7 +472,7 @@ def slowed_by_compute_ns(process: Process) -> Float64:
 
 
 def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float64:
-    """Return the slowdown that goes with a share of the communication."""
+    """Return the slowdown that ends if only a share of communication is left, float64[n], ns."""
     lost_ns = np.zeros(len(process.work))
     for index, rank in process.ranks:
         slowed = slowed_kernels(rank)

@@ -65,7 +65,7 @@ def missing_event_records(
 
 
 def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:
-    """Return some variants of a graph with all of some changes; of one edge the last counts.
+    """Return some variants of a graph after changes; the last change of an edge counts.
 
     Raises:
         CircularError: with the edges that are added, something would wait for itself.
@@ -106,15 +106,15 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
 
 
 def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> Float64:
-    """Return how long steps take with some changes, by end, ns, float64[s, columns].
+    """Return the lengths of steps after changes, by end, float64[s, columns], ns.
 
-    Not a number if only ranks that are left out have the step. A `CircularError` as in `changed`.
+    Not a number if only ranks that are left out have the step. Raises as `changed` does.
     """
     return replayed_steps(changed(graph, columns, changes))[1]
 
 
 def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | Refusal:
-    """Let the other ranks go on without those that are late, which become as fast as they are."""
+    """Remove the waits for ranks that are late: these become as fast as the others."""
     groups = synchronizing_groups(analysis)
     if not groups:
         return Refusal("no ranks were seen to wait for each other on one clock")
@@ -141,8 +141,9 @@ class _Sends(Record, frozen=True):
     partner: Int64  # int64[n], the other side: indices into these
     follows: Mask  # bool[n], whether it comes right after the one before it here, on their stream
     edge: Int64  # int64[n], of the graph, by which it waits for what is before it on its stream; -1
-    unit: Int64  # int64[n], numbers those that follow each other in one step
-    turn_around_ns: float  # from the end of one to the start of the next, where only that holds it
+    unit: Int64  # int64[n], a number that sends which follow each other in one step share
+    # from the end of a send to the start of the next one, where nothing else delays that
+    turn_around_ns: float
 
 
 def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | Refusal:
@@ -266,7 +267,7 @@ def _inherited(graph: RunGraph, sends: _Sends) -> tuple[Int64, Int64]:
 
 
 def _rows_of(node: Int64, target: Int32, edge: Int64) -> tuple[Int64, Int64]:
-    """Return which of some nodes, which ascend, edges lead to, and these edges, int64[k] each."""
+    """Return the edges that lead to some nodes, which ascend, and the rows of these nodes first."""
     row = np.searchsorted(node, target[edge])
     leads = np.append(node, -1)[row] == target[edge]
     return row[leads], edge[leads]
@@ -424,9 +425,9 @@ def _of_streams(graph: RunGraph, buckets: _Buckets) -> Int64:
 
 
 def _gaps_ns(graph: RunGraph, buckets: _Buckets) -> Float64:
-    """Return the time from the bucket before being ready to each, the least of ranks, float64[n].
+    """Return how long after the bucket before it each is ready on all ranks, float64[n], ns.
 
-    What came before the first one of a step is not known: as fast as the second one.
+    The gradients of the first bucket of a step are assumed to come as fast as those of the second.
     """
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
     order = np.argsort(buckets.start, axis=None)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.stream_waits import OperationWaits
 
 MIN_GAP_NS = 20_000
-"""A thread that is silent for less goes on by itself: it launches."""
+"""Shorter silences are launch overhead."""
 _MIN_WAITED_NS = 5_000  # the clocks of host and GPU agree to some microseconds
-_HANDED_OVER_NS = 50_000  # another thread's call returned so shortly before: it went on after that
+_HANDED_OVER_NS = 50_000  # longest time from another thread's return to the resumed call
 _MIN_SITE = 6
 _BEFORE, _AFTER = 0.9, 0.8
 _NEAR_NS = 30_000

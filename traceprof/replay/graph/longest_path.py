@@ -45,7 +45,7 @@ class EdgeLevels(Record, frozen=True):
 
 
 def schedule(num_nodes: int, source: Int32, target: Int32) -> EdgeLevels:
-    """Return the order in which edges are relaxed; nothing leads to the root, and to all else one.
+    """Return the order in which edges are relaxed; one at least leads to each node but the root.
 
     Raises:
         CircularError: there is a cycle.

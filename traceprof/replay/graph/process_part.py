@@ -83,7 +83,7 @@ class ProcessFacts(Record, frozen=True):
     unseen_pace_ns: int  # how long its threads slept until one not seen may have woken them
     # mean share of time on a CPU of processes that may load its data; 0 if unknown
     workers_ran: float
-    may_load: float  # for which share of it a thread without calls may load data, at most
+    may_load: float  # largest share of a step in which a thread without calls may load data
 
 
 def unseen_pace(facts: Collection[ProcessFacts]) -> str | None:

@@ -49,7 +49,7 @@ class SynchronizingGroup(Record, frozen=True):
     """A group of ranks that wait for each other."""
 
     waits: GroupWaits  # of all their operations
-    together: Mask  # bool[operations], in which they do
+    together: Mask  # bool[operations], operations in which the ranks wait
     members: list[int]  # their indices among the ranks of the run
 
 
@@ -81,7 +81,7 @@ def synchronizing_groups(analysis: OpenAnalysis) -> list[SynchronizingGroup]:
 def _matched_places(
     analysis: OpenAnalysis, groups: Sequence[SynchronizingGroup], sample: Sample | None
 ) -> list[Int64]:
-    """Operations of a sample in which ranks wait for each other: rows of `Group.place`."""
+    """Return the operations of a sample in which ranks wait for each other, as `Group.place`."""
     places = []
     for group in groups:
         waits, together = group.waits, group.together
@@ -363,9 +363,10 @@ def steady_shares(
 
 
 def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> Float64:
-    """Return the mean over ranks of values of the same step, float64[steps, k]; else not a number.
+    """Return the mean over ranks of values of the same step, float64[steps, k].
 
-    `values`: float64[s, k] of each rank. Where numbers are used twice, steps go by their order.
+    Not a number if no rank that counts has the step. `values`: float64[s, k] of each rank. Where
+    numbers of steps are used twice, their order identifies steps.
     """
     steps, place = np.unique(np.concatenate(_numbers(steps_by_rank)), return_inverse=True)
     counts = np.repeat([rank_steps.counts for rank_steps in steps_by_rank], [*map(len, values)])
@@ -376,7 +377,7 @@ def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> 
 
 
 def _numbers(steps_by_rank: Sequence[RankSteps]) -> list[Int64]:
-    """Return the numbers of the steps of each rank: their order where some are used twice."""
+    """Return the numbers of each rank's steps, or their order where a number is used twice."""
     numbers = [rank_steps.number for rank_steps in steps_by_rank]
     return [np.arange(len(number)) for number in numbers] if _come_again(steps_by_rank) else numbers
 

@@ -272,8 +272,8 @@ def inferred_waits(process: Recorded, late: Int64) -> OperationWaits:
 def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     """Return the most that streams may have waited for each other by events: producers, consumers.
 
-    No operation waited by an event for what ends, in any replay, after all the producers of it and
-    of those before it on its stream.
+    Whatever an operation waited for by an event ends, in any replay, before the last of the
+    producers of the operation and of those before it on its stream.
     """
     calls, work = process.calls, process.work
     wait = _calls_of_kind(process, ApiCallKind.STREAM_WAIT)

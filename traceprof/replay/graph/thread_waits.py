@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 MIN_HAND_OVER_NS = 50_000
 MIN_LOCKED_NS = 50_000
 MIN_OF_A_PLACE = 6
-"""Of fewer silences it is not known what varies less."""
+"""With fewer silences at a place, their variances say nothing."""
 # The time from the return of the call that held the driver's lock to the return of the one that
 # waited (measured: 4 to 90 us, seldom more).
 MAX_UNLOCKING_NS = 250_000
 MIN_UNSEEN = 0.01
-"""So much of the training threads may sleep until another one wakes them, which paces them less."""
+"""Share of the time: if training threads sleep less until another wakes them, it paces none."""
 _MIN_SILENCE_NS, _MUCH = 1_000_000, 0.05  # Python between two calls takes less
 _MIN_BRINGING = 0.25  # of the steps: who copies less often brings no batches
 _MAX_SLEEPS = 500  # the longest ones

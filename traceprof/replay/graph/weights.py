@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
-    """Split steady steps into halves, as Thue and Morse: 0 or 1 for each time, else -1, int64[n].
+    """Return the half, 0 or 1, of the steady step at each time, int64[n]; -1 outside of these.
 
-    So no period of the steps falls into one half.
+    Halves alternate as in the sequence of Thue and Morse: no period of the steps is in one half.
     """
     step = np.searchsorted(limits_ns, start_ns, side="right") - 1
     is_inside = np.append(is_steady, False)[step] & (step >= 0)
@@ -37,9 +37,9 @@ def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
 
 
 def held_out_latencies(process: Process) -> Latencies:
-    """Return delays for cross-validation: those of the same name and stream in other steps.
+    """Return delays for cross-validation: of operations of the same name and stream in other steps.
 
-    An operation without any keeps its own, and so does one that other streams left no room for.
+    An operation without any such keeps its own, and so does one that found the GPU full.
     """
     latencies, work = process.latencies, process.work
     half = halves(work.start_ns, process.limits_ns, process.is_steady)
