@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sample_traces.simulator import kernels
-from sample_traces.simulator.event_model.actions import Communicator
+from sample_traces.simulator.event_model.actions import Communicator, Push
 from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.engine import Node
 from sample_traces.simulator.event_model.program_writer import Host, Rates
@@ -128,6 +128,31 @@ def test_without_ranges_parts_are_near_and_the_schedule_is_unknown(tmp_path: Pat
         assert one["bubble_ns"] == expected["bubble_ns"]
         for part in PARTS:
             assert one[part] == pytest.approx(expected[part], abs=0.02 * expected["bubble_ns"])
+
+
+def test_stages_wait_for_each_other_in_collectives(tmp_path: Path) -> None:
+    """Each step ends with an AllReduce of all stages, for which their optimizers wait."""
+    plan = Plan("gpipe", 3, 4, num_steps=3, rates=_NO_TIME, is_even=True)
+    group = Communicator(0xC0FFEE, "norm", (0, 1, 2))
+    setup = pipeline(np.random.default_rng(0), plan)
+    for host in setup.hosts:
+        starts = [
+            number
+            for number, action in enumerate(host.actions)
+            if isinstance(action, Push) and action.name == "optimizer step"
+        ]
+        for start in reversed(starts):
+            after = host.actions[start:]
+            del host.actions[start:]
+            host.collective("all_reduce", group, host.nccl, 1 << 10, after=host.compute)
+            host.follow(host.compute, host.nccl)
+            host.actions += after
+    first, *_, last = bubbles(closed_analysis(recorded(setup, tmp_path / "run.sqlite"), only=[ID]))
+    # The last stage's backwards are over two passes before those of the first.
+    # Without the AllReduce the last stage waits for no backward of the others.
+    ideal_ns = plan.num_steps * 2 * (last["forward_ns"] + last["backward_ns"])
+    for stage in (first, last):
+        assert stage["bubble_ns"] == pytest.approx(ideal_ns, rel=0.1)
 
 
 def test_two_ranks_without_ranges_are_no_pipeline(tmp_path: Path) -> None:

@@ -447,10 +447,14 @@ def test_waits_tell_what_recorded_their_event(tmp_path: Path) -> None:
 
 def test_full_command_buffers(tmp_path: Path) -> None:
     stall = event("overhead", "Command Buffer Full", 5, 2.5, (PID, 1), correlation=4)
+    later = event("overhead", "Command Buffer Full", 9, 1.5, (PID, 2), correlation=6)
+    elsewhere = event("overhead", "Command Buffer Full", 7, 1, (PID + 1, 1), correlation=4)
     other = event("overhead", "Instrumentation", 6, 1, (PID, 1))
-    trace = opened(tmp_path / "x", text([call(0, 1), stall, other]))
+    trace = opened(tmp_path / "x", text([call(0, 1), later, elsewhere, stall, other]))
     stalls = known(trace.launch_stalls(PID))
-    assert (stalls.start_ns.tolist(), stalls.end_ns.tolist()) == ([5_000], [7_500])
+    spans = stalls.start_ns.tolist(), stalls.end_ns.tolist()
+    assert spans == ([5_000, 9_000], [7_500, 10_500])
+    assert stalls.correlation.tolist() == [4, 6]
     assert opened(tmp_path / "y", text(EVENTS)).launch_stalls(PID) is None
 
 
