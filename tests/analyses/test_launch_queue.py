@@ -16,7 +16,7 @@ from tests.support.claims import only_finding, only_gap, results_of
 from tests.support.databases import change
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
-from traceprof.analyses import launch_queue
+from traceprof.analyses import launch_queue, remedies
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.host.launch_stalls import launch_queue as queue_of
@@ -252,6 +252,29 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
         assert finding.severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    ("kernel", "remedy"),
+    [
+        ("at::native::add", remedies.GRAPHS),
+        ("jacobi_kernel", remedies.CUDA_GRAPH),
+        ("advance_x_257_gpu", remedies.LARGER_KERNELS),
+    ],
+)
+def test_fewer_launches_as_the_program_can_have_them(
+    tmp_path: Path, kernel: str, remedy: str
+) -> None:
+    builder = TraceBuilder()
+    *_, called = planted(builder, CAP + 300)
+    launch = called, called + 5_000
+    builder.kernel(called + 9_000, called + 50_000, NCCL, launch=launch, stream=20)
+    builder.kernel(
+        called + 60_000, called + 70_000, kernel, launch=(called + 55_000, called + 58_000)
+    )
+    advice = only_finding(judged(builder.write(tmp_path))).advice
+    graphs = {remedies.GRAPHS, remedies.CUDA_GRAPH, remedies.LARGER_KERNELS}
+    assert graphs & {*advice} == {remedy}
+
+
 def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> None:
     builder = TraceBuilder()
     *_, called = planted(builder, CAP + 300)
@@ -359,6 +382,19 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
     # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
     assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
     assert " behind gemm; " in finding.title
+
+
+def test_records_of_stalls_come_in_any_order(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    planted(builder, CAP + 100)
+    for start, end in ((9_000_000, 9_500_000), (5_000_000, 7_000_000)):
+        builder.raw(
+            "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
+            start=start, end=end, overheadType=8, eventClass=103,
+        )  # fmt: skip
+    stalls = results(builder.write(tmp_path))[0].stalls
+    spans = list(zip(stalls.start_ns.tolist(), stalls.end_ns.tolist(), strict=True))
+    assert spans == [(5_000_000, 7_000_000), (9_000_000, 9_500_000)]
 
 
 def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:

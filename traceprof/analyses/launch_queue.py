@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LAUNCH_FIRST
+from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LARGER_KERNELS, LAUNCH_FIRST
 from traceprof.analyses.results import RankResult
 from traceprof.errors import one_line
 from traceprof.host.launch_stalls import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from traceprof.host.launch_stalls import LateLaunches, Stalls
     from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.program import Program
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
@@ -109,7 +110,7 @@ class LaunchQueueResult(RankResult, frozen=True):
     late: tuple[LateLaunch, ...]  # the latest launches because of any of the process's stalls
     has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
     longest: tuple[f.Evidence, ...]  # the longest stalls, longest first
-    is_pytorch: bool  # whether the program is known to be PyTorch
+    program: Program
     how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
     @property
@@ -167,7 +168,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         late=_latest(rank, late) if late else (),
         has_unexported=rank.trace.has_unexported_stalls,
         longest=_evidence(rank, rank.calls, stalls),
-        is_pytorch=rank.program.is_pytorch,
+        program=rank.program,
     )
 
 
@@ -274,8 +275,11 @@ def _title(result: LaunchQueueResult, impact: int, cost: f.Severity | None) -> s
 
 
 def _advice(result: LaunchQueueResult, cost: f.Severity | None) -> tuple[str, ...]:
-    graphs = GRAPHS if result.is_pytorch else CUDA_GRAPH
-    advice = [*(_HEALTHY_ADVICE if cost is None else (LAUNCH_FIRST, graphs, _SHORTEN, _LIMIT))]
+    program, fewer_launches = result.program, CUDA_GRAPH
+    if program.is_pytorch or program.uses_directives:  # kernels of directives are in no graph
+        fewer_launches = GRAPHS if program.is_pytorch else LARGER_KERNELS
+    costly_advice = LAUNCH_FIRST, fewer_launches, _SHORTEN, _LIMIT
+    advice = [*(_HEALTHY_ADVICE if cost is None else costly_advice)]
     if result.has_unexported and result.metrics.source == "inferred":
         advice.append(f"{_REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
@@ -309,6 +313,6 @@ _HEALTHY_ADVICE = (
 
 PAGE = {
     "long": f"{LONG_NS // 1000} µs",
-    "advice": f.bullets((LAUNCH_FIRST, GRAPHS, CUDA_GRAPH, _SHORTEN, _LIMIT)),
+    "advice": f.bullets((LAUNCH_FIRST, GRAPHS, CUDA_GRAPH, LARGER_KERNELS, _SHORTEN, _LIMIT)),
     "healthy_advice": f.bullets(_HEALTHY_ADVICE),
 }

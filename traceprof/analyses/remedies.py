@@ -15,6 +15,7 @@ DIRECTIVES = (
     "OpenACC: async(queue) on kernels and updates, and one wait where the host needs the data;"
     " OpenMP: nowait with depend"
 )
+LARGER_KERNELS = "Launch fewer, larger kernels: fuse small ones, and give each more to do"
 GRAPH_BREAKS = (
     "Let torch.compile take in the kernels that it leaves out: TORCH_LOGS=graph_breaks (PyTorch"
     " 2.1) names what breaks its graphs"

@@ -13,6 +13,7 @@ from traceprof.analyses.remedies import (
     EVALUATE_ELSEWHERE,
     GRAPH_BREAKS,
     GRAPHS,
+    LARGER_KERNELS,
     LOAD_CHEAPER,
     PIN,
     READ_LATE,
@@ -135,7 +136,6 @@ _PYTORCH: Advice = {
         ),
     ),
 }
-_LARGER = "Launch fewer, larger kernels: fuse small ones, and give each more to do"
 _KEEP_POOL = (
     "Let the pool of memory keep what is freed: cudaMemPoolSetAttribute(pool,"
     " cudaMemPoolAttrReleaseThreshold, …) with a large value (CUDA 11.2). By default it returns its"
@@ -143,7 +143,7 @@ _KEEP_POOL = (
 )
 _OTHER: Advice = {
     IdleCause.DATA_LOADING: (LOAD_CHEAPER,),
-    IdleCause.LAUNCH_BOUND: (CUDA_GRAPH, _LARGER),
+    IdleCause.LAUNCH_BOUND: (CUDA_GRAPH, LARGER_KERNELS),
     IdleCause.SYNC: (
         (
             "Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
@@ -396,7 +396,7 @@ def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
     once = (DATA_REGION,) if calls.is_uncached else ()
     if cause is IdleCause.ALLOCATION:
         return once or _of_cause(cause, is_pytorch=False)
-    return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), _LARGER)
+    return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), LARGER_KERNELS)
 
 
 def _is_known(cause: IdleCause, program: Program, name: str) -> bool:
