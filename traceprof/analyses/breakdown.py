@@ -183,7 +183,7 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     closed[:2] = shown.is_whole, window.is_whole
     whole, judged, before, after, *of_steps = _measure(rank, start, end, closed)
     unit = unit_of(rank, window)
-    is_told = training is not None and window.kind is WindowKind.TRAINING
+    has_surroundings = training is not None and window.kind is WindowKind.TRAINING
     return BreakdownResult(
         rank=rank.rank,
         whole=whole,
@@ -197,10 +197,10 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         phase_spans=phase_spans(rank, window),
         num_periods=rank.periods.num if rank.periods else 0,
         num_period_steps=len(rank.periods.windows) if rank.periods else 0,
-        before=before if is_told and before.window_ns else None,
-        after=after if is_told and after.window_ns else None,
-        seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,
-        seen_after=surroundings(rank, int(start[3]), int(end[3])) if is_told else None,
+        before=before if has_surroundings and before.window_ns else None,
+        after=after if has_surroundings and after.window_ns else None,
+        seen_before=surroundings(rank, int(start[2]), int(end[2])) if has_surroundings else None,
+        seen_after=surroundings(rank, int(start[3]), int(end[3])) if has_surroundings else None,
         has_gpu=rank.device is not None,
         lead_ns=_lead_ns(rank),
     )

@@ -141,14 +141,14 @@ def read_windows(path: Path) -> list[Window]:
     """
     *lines, _ = path.read_bytes().split(b"\n")
     try:
-        told = [window for line in lines if (window := _window(line))]
+        windows = [window for line in lines if (window := _window(line))]
     except msgspec.DecodeError as error:
         why = f"a line is none that instrument.watch writes ({error})"
         raise TraceFormatError(f"cannot read {path}", why, "copy it again") from error
-    if not told:
+    if not windows:
         why = "it has no whole line yet"
         raise TraceFormatError(f"cannot read {path}", why, "try again after the next window")
-    return told
+    return windows
 
 
 def _window(line: bytes) -> Window | None:
@@ -160,10 +160,10 @@ def _window(line: bytes) -> Window | None:
         raise
 
 
-def watched(path: Path, told: Sequence[Window]) -> Watched:
+def watched(path: Path, lines: Sequence[Window]) -> Watched:
     """Return who was slow or silent, by the lines of a file."""
-    windows = [window for window in told if window.ranks]
-    parts, told_parts = _parts(windows) if windows else [], _parts(told)
+    windows = [window for window in lines if window.ranks]
+    parts, line_parts = _parts(windows) if windows else [], _parts(lines)
     slow, loaders = (
         [one for part in parts for one in _slow(part, kind, is_last=part is parts[-1])]
         for kind in _KINDS
@@ -173,18 +173,20 @@ def watched(path: Path, told: Sequence[Window]) -> Watched:
         version=__version__,
         path=str(path),
         num_windows=len(windows),
-        first_step=told[0].step,
-        last_step=told[-1].step,
-        num_restarts=len(told_parts) - 1,
+        first_step=lines[0].step,
+        last_step=lines[-1].step,
+        num_restarts=len(line_parts) - 1,
         slow=sorted(
             (SlowRank(*span, *means) for span, means in slow),
             key=lambda one: (-one.others_wait_ns, one.since_step, one.rank),
         ),
         slow_loaders=[SlowLoader(*span, *means[:2]) for span, means in loaders],
         silent=[
-            one for part in told_parts for one in _silent(part, is_last=part is told_parts[-1])
+            one for part in line_parts for one in _silent(part, is_last=part is line_parts[-1])
         ],
-        stuck=[StuckRank(rank, one.step, line) for one in told for rank, line in one.stuck.items()],
+        stuck=[
+            StuckRank(rank, one.step, line) for one in lines for rank, line in one.stuck.items()
+        ],
         ranks=_times(windows),
     )
 

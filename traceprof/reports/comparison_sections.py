@@ -65,10 +65,10 @@ def comparison_report(comparison: Comparison) -> RenderableType:
 
 
 def usual(comparison: Comparison) -> str | None:
-    """Say what the usual step does, where the mean does not tell."""
+    """Say what the usual step does, where the mean is undecided."""
     step = comparison.step.usual
-    is_told = comparison.step.verdict not in {"inconclusive", "differs"}
-    if step is None or is_told or step.verdict not in {"faster", "slower"}:
+    is_decided = comparison.step.verdict not in {"inconclusive", "differs"}
+    if step is None or is_decided or step.verdict not in {"faster", "slower"}:
         return None
     change = span(step.change, step.low, step.high)
     why = "" if step.longer_cause is None else f" (mostly {cause_text(step.longer_cause)})"

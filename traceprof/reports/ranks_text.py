@@ -186,7 +186,7 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
     by_cost = sorted(by_group.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
     for (operation, communicator), uses in by_cost[:MAX_RANKS]:
         use = uses[0]
-        is_told = not use.is_lower_bound
+        is_exact = not use.is_lower_bound
         waits = [one.wait_ns for one in uses if one.wait_ns is not None]
         rows.append(
             (
@@ -196,8 +196,8 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
                 str(use.num_matched),
                 duration(int(median_of(waits))) if waits else "unknown",
                 "-" if use.transfer_ns is None else duration(use.transfer_ns),
-                _rate(use.busbw_gb_per_s if is_told else None),
-                "-" if use.utilization is None or not is_told else percent(use.utilization),
+                _rate(use.busbw_gb_per_s if is_exact else None),
+                "-" if use.utilization is None or not is_exact else percent(use.utilization),
                 "-" if use.latency_ns is None else duration(use.latency_ns),
                 _rate(use.rate_gb_per_s),
             )

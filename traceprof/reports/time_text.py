@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from traceprof.reports.blocks import Cell, Section, TableBlock
     from traceprof.run.summary import RankInfo
 
-_MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
+_MIN_OUTSIDE = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_BETWEEN = 0.03  # of the training: less between phases is not worth a line
 _MIN_SPOKEN = 0.005  # of the time: less is not worth a word
 _LEFT_OUT = {
@@ -109,7 +109,7 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
             continue
         rank, longest, around = max(known, key=lambda item: item[1].window_ns)
         whole = next(result.whole for result in results if result.rank == rank)
-        if longest.window_ns < _MIN_TOLD * whole.window_ns:
+        if longest.window_ns < _MIN_OUTSIDE * whole.window_ns:
             continue
         at_most = "" if len(known) == 1 else f", at most (rank {rank})"
         lines.append(

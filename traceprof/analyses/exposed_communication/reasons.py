@@ -440,7 +440,7 @@ _GIVE_ALL = (
 )
 _NAME_RANKS = (
     "Record with python -m instrument, which names groups, senders and receivers: part of this time"
-    " may be waiting for another rank, whose operations this report does not tell"
+    " may be waiting for another rank, whose operations are not in this report"
 )
 _SYNCHRONIZE_CLOCKS = (
     "Synchronize the clocks of the machines (PTP, or chrony against one server) and record again:"
@@ -531,7 +531,7 @@ def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect)
         how = how_to_collect(Part.EVENT_RECORDS)
         texts.append(
             f"Record events, too ({how}): they show what operations waited for, which the order of"
-            " launches alone does not tell, and which kernels wait for them"
+            " launches alone does not show, and which kernels wait for them"
         )
     why = operations.waiting.why_unknown
     if why == ALONE and operations.has_others:

@@ -262,7 +262,7 @@ class Headline(Savings, frozen=True, kw_only=True):
         tuple[int, int] | None, "Numbers of the first and the last layer; null for other units."
     ] = None
     tokens_per_s: Annotated[
-        Number | None, "Tokens of a server's passes per second; null if its marks do not tell them."
+        Number | None, "Tokens of a server's passes per second; null if its marks do not show them."
     ] = None
     sequences: Annotated[
         Count | None, "Sequences in a server's pass, the mean; null where no server runs."
@@ -331,9 +331,7 @@ class SlowStep(steps.SlowStep, frozen=True, kw_only=True):
 class Completeness(Losses, frozen=True, kw_only=True):
     """Launches of a rank's GPU operations, and how many of these the recording lacks."""
 
-    rank: Annotated[
-        Count | None, "Rank; null for processes of which no operation at all was recorded."
-    ]
+    rank: Annotated[Count | None, "Rank; null for processes without any recorded operation."]
 
 
 @record("rank", ...)
@@ -503,8 +501,8 @@ class Report(Struct, forbid_unknown_fields=True):
     recorded: Annotated[list[str], "The optional parts that were recorded."]
     environment: Annotated[
         dict[str, str],
-        "Versions of software, environment variables of PyTorch, CUDA, NCCL and OpenMP, and what"
-        " the profiler was told to record, as far as known.",
+        "Versions of software, environment variables of PyTorch, CUDA, NCCL and OpenMP, and the"
+        " profiler's settings, where known.",
     ] = {}
     timed: Annotated[
         list[TimedSteps], "What recording cost, from `HOST-rank3.baseline.json` beside the report."

@@ -334,11 +334,10 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time on their stream",
-        details="Neither do the calls that launch them and the code between these and around"
-        " what the host waits for, as far as that is no wait, nor the GPU's turn-around; and"
-        " nothing waits for copies, but for"
-        " numbers that the host reads, which are for `no-sync`, and for [what a program"
-        " needs](#waits-that-stay)."
+        details="Neither do the calls that launch them, the host's code between these calls, its"
+        " code before and after its waits, and the GPU's turn-around. Nothing waits for copies,"
+        " except where the host reads numbers, which `no-sync` removes, and except for [what a"
+        " program needs](#waits-that-stay)."
         " Data that is copied to the host and straight back goes directly: both copies, and what"
         " the host does between them for less than 10 ms, take no time.",
         change=one_process.with_hidden_copies,
