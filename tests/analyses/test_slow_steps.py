@@ -10,7 +10,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import os_call
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
-from traceprof.analyses.steps import SlowStep
+from traceprof.analyses.steps import SlowStep, cause_text
 from traceprof.documents.analysis.records import document
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse, step_uses
@@ -74,6 +74,12 @@ def test_files_that_are_written_only_then(tmp_path: Path) -> None:
     trace = training(lambda trace, time: os_call(trace, "write", time, time + EXTRA - 20 * US))
     [step] = found(trace, tmp_path)
     assert (step.cause, step.label) == ("file", "write")
+
+
+def test_a_range_is_named_as_ranges_are() -> None:
+    assert cause_text("range", "reset the environment") == "range reset the environment"
+    assert cause_text("range") == "a range"
+    assert cause_text("file", "write") == "access to files (write)"
 
 
 def test_a_range_of_every_step_explains_no_slow_one(tmp_path: Path) -> None:

@@ -419,8 +419,10 @@ _MAX_NAME = 60
 
 
 def cause_text(cause: str, label: str | None = None) -> str:
-    """Return why a step is slow, in words: `a checkpoint (torch.save)`."""
+    """Return why a step is slow, in words: `a checkpoint (torch.save)`, `range eval`."""
     name = "" if label is None else one_line(label, _MAX_NAME)
+    if name and cause in {"range", "operator"}:
+        return f"{cause} {name}"
     is_said = not name or _WORDS[cause].endswith(name)
     return _WORDS[cause] if is_said else f"{_WORDS[cause]} ({name})"
 
