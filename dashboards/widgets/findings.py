@@ -210,9 +210,11 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     )
     gained_ns = saving.step_ns if least_ns and saving is not None else most_ns
     of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
+    gained = saving_text(saving)
     if finding.elsewhere is not None:
-        of_step = f" of {duration(finding.elsewhere.step_ns)}, {name_of_phase(finding)}"
-    text = [html.Strong(saving_text(saving)), html.Span(of_step, className="note")]
+        of_step = "" if gained == ui.UNKNOWN else f" of {duration(finding.elsewhere.step_ns)}"
+        of_step += f", {name_of_phase(finding)}"
+    text = [html.Strong(gained), html.Span(of_step, className="note")]
     return [bar, html.Div(text, className="number")]
 
 

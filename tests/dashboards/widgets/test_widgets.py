@@ -33,7 +33,7 @@ from tests.support.selection import known
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis
-from traceprof.findings import NotApplicable
+from traceprof.findings import InPhase, NotApplicable
 
 
 def test_what_is_missing_on_many_ranks_is_said_once() -> None:
@@ -306,6 +306,21 @@ def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
     assert "ranks 0-63" in text(card)
     monkeypatch.setattr(View, "ranks", range(NUM))
     assert f"32 of {NUM} ranks" in text(finding_card(group[::2], view))
+
+
+def test_of_an_unknown_saving_in_another_phase_no_step_is_said(analysis: Analysis) -> None:
+    saving = known(analysis.findings[0].saving)
+    phase = InPhase(1, 100, 0.5, 100_000, replace(saving, high_ns=None), None, 0)
+    view = View(analysis, Address())
+
+    def gain(of_phase: InPhase) -> str:
+        card = finding_card([replace(analysis.findings[0], in_phase=of_phase)], view)
+        return next(
+            text(div) for div in named(card, "Div") if getattr(div, "className", "") == "number"
+        )
+
+    assert gain(phase) == "– , second phase"  # noqa: RUF001
+    assert gain(replace(phase, saving=saving)).endswith(" of 100 µs, second phase")
 
 
 def test_a_column_without_any_value_is_saved_but_not_shown() -> None:
