@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from dash import dcc, html
@@ -177,9 +178,9 @@ def _place(time: RowTime, view: View) -> str:
 @cache
 def _tables() -> Component:
     rows = [
-        record(_COLUMNS, column, table=name, subject=subject(own, of_events=of_events))
-        for name, (own, of_events) in sorted(tables().items())
-        for column in columns(own, of_events=of_events)
+        record(_COLUMNS, column, table=name, subject=subject(row))
+        for name, row in sorted(tables().items(), key=itemgetter(0))
+        for column in columns(row)
     ]
     note = "rows of all ranks and all of the time; times are of each report's own clock"
     return ui.card("Tables", table("query-tables", _COLUMNS, rows, in_sight=15.5), note=note)

@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 from tests.support.traces import SAMPLE, analysis_of
+from traceprof.documents.analysis.records import TABLES
 from traceprof.frames.columns import columns, subject
+from traceprof.frames.events import EVENTS
+from traceprof.frames.open_run import RunFrames
 from traceprof.reports.table_files import tables, whole_table
 
 KINDS: dict[str, Callable[[Any], bool]] = {
@@ -19,10 +22,10 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 
 @pytest.mark.parametrize("file_name", tables())
 def test_columns_are_those_of_the_frame(file_name: str) -> None:
-    name, of_events = tables()[file_name]
+    record = tables()[file_name]
     with analysis_of(SAMPLE) as analysis:
         frame = whole_table(analysis, file_name)
-    described = columns(name, of_events=of_events)
+    described = columns(record)
     assert [column.name for column in described] == [*frame.columns]
     kinds = {
         column: next((kind for kind, holds in KINDS.items() if holds(frame[column].dtype)), "text")
@@ -30,13 +33,22 @@ def test_columns_are_those_of_the_frame(file_name: str) -> None:
     }
     assert {one.name: one.kind.replace("JSON", "text") for one in described} == kinds
     assert all(one.unit == "ns" for one in described if one.name.endswith("_ns"))
-    assert subject(name, of_events=of_events)
+    assert subject(record)
 
 
 def test_meanings_are_those_of_the_declarations() -> None:
-    (operation,) = (one for one in columns("kernels", of_events=True) if one.name == "operation")
-    assert operation.meaning == "what a communication kernel does"
-    (nests,) = (one for one in columns("ranges", of_events=True) if one.name == "nests")
+    (nests,) = (one for one in columns(EVENTS["ranges"]) if one.name == "nests")
     assert nests.meaning == "whether it was pushed and popped"
-    (metrics,) = (one for one in columns("findings", of_events=False) if one.name == "metrics")
+    (metrics,) = (one for one in columns(TABLES["findings"].record) if one.name == "metrics")
     assert (metrics.kind, metrics.meaning[:15]) == ("JSON", "Numbers by name")
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_methods_say_the_columns_of_their_events(name: str) -> None:
+    described = " ".join((getattr(RunFrames, name).__doc__ or "").split())
+    assert described.startswith(f"Return {subject(EVENTS[name])[:1].lower()}")
+    said = described.partition("Returns: ")[2].partition(". ")[0]
+    place = 0
+    for column in columns(EVENTS[name]):
+        place = said.index(column.name, place)
+        assert column.meaning in said

@@ -17,7 +17,8 @@ from tests.support.selection import long_after
 from tests.support.traces import analysis_of
 from traceprof.cli import export
 from traceprof.documents.analysis.records import TABLES
-from traceprof.frames.open_run import EVENTS, open_run
+from traceprof.frames.events import EVENTS
+from traceprof.frames.open_run import open_run
 from traceprof.reports.table_files import file_of
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Struct
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
 from traceprof.frames.results import Optional, TextColumn, names_at, names_of_kinds
@@ -34,6 +35,116 @@ _COPY_KINDS: dict[int, str | None] = {
 _MEMORY_KINDS: dict[int, str | None] = {
     int(kind): kind.name.lower() for kind in MemoryKind if kind is not MemoryKind.UNKNOWN
 }
+
+
+class _Timed(Struct):
+    rank: int
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+
+
+class Kernel(_Timed):
+    """The kernels, including communication kernels."""
+
+    stream: int
+    name: str
+    category: str
+    precision: str | None
+    tensor_cores: bool | None
+    operation: Annotated[str | None, "what a communication kernel does"]
+    grid: str | None
+    block: Annotated[str | None, "`108x1x1`"]
+    correlation: Annotated[int | None, "the number of the API call that launched it"]
+    place: Annotated[
+        str | None, "the innermost range of the program or its framework around that call"
+    ]
+
+
+class Copy(_Timed):
+    """The memory copies, including copies between GPUs, and the memory sets."""
+
+    stream: int
+    kind: Annotated[str, "h2d, d2h, d2d, p2p, h2h, memset"]
+    is_unified: Annotated[bool, "pages of unified memory"]
+    bytes: int | None
+    source_memory: str | None
+    destination_memory: Annotated[str | None, "`pageable`, …"]
+    source_device: int | None
+    destination_device: Annotated[int | None, "of copies between GPUs"]
+    correlation: int | None
+    place: str | None
+
+
+class ApiCall(_Timed):
+    """The CUDA API calls of the rank's process."""
+
+    duration_ns: Annotated[int, "0 if the capture ended before the call did"]
+    thread: Annotated[int, "the operating system's number"]
+    name: str
+    correlation: int
+    place: str | None
+
+
+class Range(Struct):
+    """The NVTX ranges of the rank's process."""
+
+    rank: int
+    start_ns: int
+    end_ns: int | None
+    duration_ns: Annotated[
+        int | None, "missing if the range was still open at the end of the capture"
+    ]
+    thread: int
+    name: str
+    nests: Annotated[bool, "whether it was pushed and popped"]
+
+
+class Operator(_Timed):
+    """The operators of the rank's process, as recorded by torch.profiler."""
+
+    thread: int
+    name: str
+    external_id: Annotated[int | None, "shared with the API calls inside it"]
+    sequence_number: Annotated[int | None, "shared by forward and backward"]
+    flops: Annotated[
+        int | None,
+        "multiplications and additions, where its shapes are recorded and it has a formula",
+    ]
+
+
+class Mark(Struct):
+    """The moments that the rank's process named: NVTX marks, instant events."""
+
+    rank: int
+    time_ns: int
+    thread: Annotated[int, "the operating system's number"]
+    name: str
+
+
+class Communication(_Timed):
+    """The communication: kernels, and copies between GPUs."""
+
+    stream: int | None
+    operation: Annotated[str | None, "missing for a copy"]
+    name: Annotated[str, "of the kernel, else `peer copy`, or what the range says"]
+    communicator: str | None
+    peer: int | None
+    root: Annotated[int | None, "by labels, in the world"]
+    num_ranks: int | None
+    bytes: Annotated[int | None, "as NCCL counts a message"]
+
+
+EVENTS: dict[str, type[Struct]] = {
+    "kernels": Kernel,
+    "copies": Copy,
+    "api_calls": ApiCall,
+    "ranges": Range,
+    "operators": Operator,
+    "marks": Mark,
+    "communication": Communication,
+}
+"""Tables with a row for each event, by the method of `RunFrames`: their columns."""
 
 
 def kernels(rank: Rank) -> Part:

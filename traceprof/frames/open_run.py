@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from traceprof.trace.open import AnyPath
 
 
-EVENTS = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")
-"""Tables with a row for each event: methods of `RunFrames`."""
-
-
 class RunFrames:
     """The events of a run as pandas frames, read on demand; a context manager.
 

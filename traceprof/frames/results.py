@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     import pandas as pd
+    from msgspec import Struct
     from pandas.api.extensions import ExtensionArray
 
     from traceprof.analyses.verdict.run_result import RunResult
@@ -204,9 +205,8 @@ def text_dtype() -> Any:  # noqa: ANN401
     return "str" if int(pd.__version__.partition(".")[0]) >= _HAS_TEXTS else "string"
 
 
-def nested_fields(table: str) -> list[str]:
-    """Return the columns of a table that hold lists or dicts."""
-    record, _ = TABLES[table]
+def nested_fields(record: type[Struct]) -> list[str]:
+    """Return the columns of a table that hold lists or dicts, by the type of its rows."""
     kinds = get_type_hints(record).items()
     return [field for field, kind in kinds if any(map(_is_nested, kinds_of(kind)))]
 

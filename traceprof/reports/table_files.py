@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
-from traceprof.frames.open_run import EVENTS, RunFrames
+from traceprof.frames.events import EVENTS
+from traceprof.frames.open_run import RunFrames
 from traceprof.frames.results import nested_fields, text_dtype
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
+    from msgspec import Struct
 
     from traceprof.analysis import Analysis
     from traceprof.progress import Progress
@@ -84,16 +86,17 @@ def file_of(table: str) -> str:
     return f"{table}_totals" if table in EVENTS else table
 
 
-def tables() -> dict[str, tuple[str, bool]]:
-    """Return by file name of a table its own name, and whether it has a row for each event."""
-    results = {file_of(name): (name, False) for name in TABLES}
-    return {**{name: (name, True) for name in EVENTS}, **results}
+def tables() -> dict[str, type[Struct]]:
+    """Return the types of the rows of all tables, by file name."""
+    return {**EVENTS, **{file_of(name): field.record for name, field in TABLES.items()}}
 
 
 def whole_table(analysis: Analysis, file_name: str) -> pd.DataFrame:
     """Return a table as its file has it."""
-    name, of_events = tables()[file_name]
-    return getattr(RunFrames(analysis.run), name)() if of_events else _results(analysis, name)
+    if file_name in EVENTS:
+        frame: pd.DataFrame = getattr(RunFrames(analysis.run), file_name)()
+        return frame
+    return _results(analysis, next(name for name in TABLES if file_of(name) == file_name))
 
 
 def _results(analysis: Analysis, name: str) -> pd.DataFrame:
@@ -101,7 +104,8 @@ def _results(analysis: Analysis, name: str) -> pd.DataFrame:
 
     frame = analysis.to_pandas(name)
     texts: dict[str, list[str | None]] = {
-        column: [_json(value) for value in frame[column]] for column in nested_fields(name)
+        column: [_json(value) for value in frame[column]]
+        for column in nested_fields(TABLES[name].record)
     }
     if "path" in frame.columns:  # of a file, whose name need not be text
         paths = frame["path"]
