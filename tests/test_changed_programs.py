@@ -16,6 +16,7 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages.registry import PAGES
+from dashboards.view import View
 from tests.support.fuzz import programs
 from tests.support.selection import long_after
 from traceprof.analysis import analyze
@@ -132,7 +133,7 @@ def shown(paths: Sequence[Path]) -> tuple[str, bool]:
         return str(error), False
     try:
         for page in PAGES:
-            page.layout(analysis, Address(page.PATH))
+            page.layout(View(analysis, Address(page.PATH)))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is told)
         return f"internal error: {page.TITLE}: {error!r}", False
     finally:

@@ -24,9 +24,8 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.questions import ComparedSides
-    from traceprof.analysis import Analysis
+    from dashboards.view import View
     from traceprof.documents.comparison import Comparison
     from traceprof.reports.blocks import Section
 
@@ -49,30 +48,25 @@ _KERNELS = (
 )
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page: the comparison once it is ready."""
-    del address
     lead = (
         "What changed between an earlier recording and this one, per step. The whole runs are"
         " compared: the choice of ranks and time has no effect."
     )
-    question = questions_about(analysis).comparison()
-    if question is None:
+    if questions_about(view.analysis).compared is None:
         empty = ui.nothing(
             "There is nothing to compare this run with.",
             "traceprof dashboard REPORT... --before OTHER",
         )
         return ui.page(TITLE, lead, ui.card("No other side", empty))
-    return ui.page(
-        TITLE, lead, *ui.answered_later(ANSWERS, drawn(question), is_over=question.is_over)
-    )
+    return ui.page(TITLE, lead, *ui.answered_later(ANSWERS, *answers(view)))
 
 
-def answers(analysis: Analysis, _address: Address) -> tuple[list[Component] | None, bool]:
+def answers(view: View) -> tuple[list[Component], bool]:
     """Return the comparison once it is ready, and whether there is nothing more to come."""
-    question = questions_about(analysis).comparison()
-    is_over = question is None or question.is_over
-    return (drawn(question) if question is not None and is_over else None), is_over
+    question = questions_about(view.analysis).comparison()
+    return ([], True) if question is None else (drawn(question), question.is_over)
 
 
 def drawn(question: PendingAnswer) -> list[Component]:

@@ -11,7 +11,6 @@ from dashboards import address as addresses
 from dashboards.pages.compare import sure
 from dashboards.questions import questions_about
 from dashboards.timeline.events import OPERATION
-from dashboards.view import View
 from dashboards.widgets.charts import CATEGORIES
 from dashboards.widgets.components import answered_later, bar, card, legend, nothing, page
 from dashboards.widgets.tables import Column, record, table
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.questions import PendingAnswer
+    from dashboards.view import View
     from traceprof.analyses.compute_parts import ComputePart, ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
     from traceprof.analyses.kernels.launched_kernels import ModuleUse
-    from traceprof.analysis import Analysis
     from traceprof.documents.comparison import ModuleChange
     from traceprof.run.rank import Rank
 
@@ -137,9 +135,8 @@ class ComparedKernel(NamedTuple):
     excess_ns: float = 0  # by how much that exceeds their expected durations alone
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     tables = view.kernels
     lead = (
         "The time in kernels, by name: what runs longest is worth the first look. Kernels that"
@@ -393,14 +390,14 @@ def modules_part(view: View) -> list[Component]:
     question = questions_about(view.analysis).comparison()
     if question is None:
         return [alone]
-    return answered_later(ANSWERS, modules_card(view, question), is_over=question.is_over)
+    return answered_later(ANSWERS, modules_card(view, question), question.is_over)
 
 
-def answers(analysis: Analysis, address: Address) -> tuple[Component | None, bool]:
+def answers(view: View) -> tuple[Component | None, bool]:
     """Return the card of modules once they are compared, and whether nothing is to come."""
-    question = questions_about(analysis).comparison()
+    question = questions_about(view.analysis).comparison()
     is_over = question is None or question.is_over
-    return (modules_card(View(analysis, address), question) if is_over else None), is_over
+    return (modules_card(view, question) if is_over else None), is_over
 
 
 def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:

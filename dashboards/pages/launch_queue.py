@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dash import html
 
-from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.clock import Clock
+    from dashboards.view import View
     from traceprof.analyses.launch_queue import LaunchQueueResult
-    from traceprof.analysis import Analysis
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank
 
@@ -62,9 +60,8 @@ _HOLDERS = (
 _lock = threading.Lock()
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: tuple[LaunchQueueResult, ...] = view.of(launch_queue)
     lead = (
         "Operations that a process has launched and its GPU has not finished. A launch into a"

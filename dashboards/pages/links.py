@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dash import html
 
-from dashboards.view import View, device_text
+from dashboards.view import device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.clock import Clock
+    from dashboards.view import View
     from traceprof.analyses.links.link_counters import CounterUse, LinkCountersResult, LinkRates
     from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
-    from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
 
 PATH = "/links"
@@ -64,9 +63,8 @@ _COUNTERS = (
 )
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results = view.of(links)
     used: tuple[LinkUsageResult, ...] = tuple(result.copies for result in results)
     counted: tuple[LinkCountersResult, ...] = tuple(result.counters for result in results)

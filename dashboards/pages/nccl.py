@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dash import html
 
-from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
+    from dashboards.view import View
     from traceprof.analyses.collectives import CollectivesResult, OperationUse
     from traceprof.analyses.nccl_serialization import SerializationResult
-    from traceprof.analysis import Analysis
 
     Uses = Sequence[tuple[int, OperationUse]]
 
@@ -66,9 +64,8 @@ _WAITS = (
 )
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: tuple[CollectivesResult, ...] = view.of(collectives)
     lead = (
         "A collective's kernel runs from its rank's arrival until the last rank has arrived and"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
+    from dashboards.view import View
     from traceprof.analyses.kernels.kernel_table import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
-    from traceprof.analysis import Analysis
 
     Row = tuple[int, SignatureSlowdown]
 
@@ -57,9 +55,8 @@ _BY_KERNEL = (
 )
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: tuple[OverlapSlowdownResult, ...] = view.of(overlap_slowdown)
     lead = (
         "Communication beside compute is hidden, but takes SMs and memory bandwidth from it."

@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboards import address as addresses
 from dashboards.pages import ranks as ranks_page
-from dashboards.view import View, device_text
+from dashboards.view import device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_card
@@ -24,22 +24,20 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
+    from dashboards.view import View
     from traceprof.analyses.breakdown import BreakdownResult, Measures
-    from traceprof.analysis import Analysis
 
 PATH = addresses.OVERVIEW
 TITLE = "Overview"
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: tuple[BreakdownResult, ...] = view.of(breakdown)
     return ui.page(
         TITLE,
         "",
-        headline_card(view, address.to(addresses.WHAT_IF).href()),
+        headline_card(view),
         findings_card(view),
         _slow_steps(view),
         _breakdown(view, results),

@@ -13,7 +13,6 @@ from dashboards import address as addresses
 from dashboards.queries import MAX_BYTES, MAX_MARKED, MAX_ROWS, MAX_S, QueryQuestion, is_installed
 from dashboards.questions import questions_about
 from dashboards.timeline.search import in_field
-from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.errors import MissingExtraError, one_line
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from dashboards.queries import QueryResult, RowTime, Value
     from dashboards.questions import PendingAnswer
+    from dashboards.view import View
     from dashboards.widgets.tables import Row
-    from traceprof.analysis import Analysis
 
 PATH = addresses.QUERY
 TITLE = "Query"
@@ -76,7 +75,7 @@ class _Shown(Column):
         return False
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page: where a query is written, what it selects, and the tables."""
     lead: list[Component | str] = [
         "One SELECT in DuckDB's SQL over the tables that ",
@@ -87,17 +86,16 @@ def layout(analysis: Analysis, address: Address) -> Component:
         error = MissingExtraError.of("cannot run queries", "duckdb", "query")
         why = "Queries need DuckDB, which is not installed here."
         return ui.page(TITLE, lead, ui.nothing(why, error.remedy))
-    shown, is_over = answers(analysis, address)
-    result = ui.answered_later(ANSWERS, shown, is_over=is_over)
-    return ui.page(TITLE, lead, _form(address), *result, _tables())
+    result = ui.answered_later(ANSWERS, *answers(view))
+    return ui.page(TITLE, lead, _form(view.address), *result, _tables())
 
 
-def answers(analysis: Analysis, address: Address) -> tuple[list[Component], bool]:
+def answers(view: View) -> tuple[list[Component], bool]:
     """Return the result so far, and whether it is all."""
-    if not address.sql:
+    if not view.address.sql:
         return [], True
-    question = questions_about(analysis).about(QueryQuestion(address.sql))
-    return drawn(question, View(analysis, address)), question.is_over
+    question = questions_about(view.analysis).about(QueryQuestion(view.address.sql))
+    return drawn(question, view), question.is_over
 
 
 def _form(address: Address) -> Component:

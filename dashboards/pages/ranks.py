@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 from dash import dcc, html
 
-from dashboards.view import MAX_NAME, View, device_text
+from dashboards.view import MAX_NAME, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, plots
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
+    from dashboards.view import View
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
     from traceprof.intervals import Int64
@@ -70,14 +70,13 @@ _AGAINST = (
 _HIDDEN = tuple(replace(column, is_hidden=True) for column in (*_AGAINST[1:], *_WORK[1:]))
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
     computed = {number: row.judged.fraction("compute_ns") for number, row in results.items()}
     ranks = ui.sorted_worst_first(view.ranks, lambda rank: 1 - computed.get(rank.rank, 1))
-    others = _against_others(analysis)
+    others = _against_others(view.analysis)
     rows = [_row(view, rank, results.get(rank.rank)) | others.get(rank.rank, {}) for rank in ranks]
     # What the second table shows is saved with the first.
     columns = [

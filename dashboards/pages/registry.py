@@ -23,8 +23,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
-    from traceprof.analysis import Analysis
+    from dashboards.view import View
 
 
 class Page(Protocol):
@@ -33,8 +32,8 @@ class Page(Protocol):
     PATH: str  # its path in an address
     TITLE: str  # its name in the menu
 
-    def layout(self, analysis: Analysis, address: Address) -> Component:
-        """Return what the page shows at an address.
+    def layout(self, view: View) -> Component:
+        """Return what the page shows of a view.
 
         Raises:
             UsageError: the address names something that the analysis does not have.

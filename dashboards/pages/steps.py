@@ -10,7 +10,6 @@ import numpy as np
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, table
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
     from dashboards.address import Address
     from dashboards.clock import Clock
+    from dashboards.view import View
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.steps import SlowStep
-    from traceprof.analysis import Analysis
     from traceprof.intervals import Float64, Int64
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.lateness import Lateness
@@ -68,9 +67,8 @@ _SLOW = (
 _MAX_SLOW = 5  # that are listed at once
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page."""
-    view = View(analysis, address)
     results: list[BreakdownResult] = [result for result in view.of(breakdown) if result.steps]
     lead = (
         "A step begins on the GPU with the first operation launched inside its range and ends where"

@@ -9,7 +9,7 @@ from dash import html
 
 from dashboards import address as addresses
 from dashboards.timeline import events
-from dashboards.view import View, device_text
+from dashboards.view import device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import sorted_worst_first
 from traceprof.ranks.lateness import is_habit
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.clock import Clock
+    from dashboards.view import View
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
@@ -45,22 +45,21 @@ COLORS = {
 }
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page: an element that becomes the timeline of the ranks chosen."""
-    view = View(analysis, address)
     shown = {rank.rank: rank for rank in view.ranks}
     # A finding's evidence may be of a rank that was not chosen.
-    shown |= {number: view.rank(number) for number in address.rank}
-    late_ns, habitual = _late_ns(analysis)
+    shown |= {number: view.rank(number) for number in view.address.rank}
+    late_ns, habitual = _late_ns(view.analysis)
     in_order = sorted(shown, key=lambda number: (-habitual.get(number, 0), number))
     numbers = sorted_worst_first(in_order, lambda number: late_ns.get(number, 0))
     # All ranks are offered; where none is chosen, the first is open, and as many of the next as
     # there is room for.
-    opened = [*address.rank] or numbers[:1]
-    more = [] if address.rank else numbers[1:]
+    opened = [*view.address.rank] or numbers[:1]
+    more = [] if view.address.rank else numbers[1:]
     labels = {number: _label(view, shown[number]) for number in numbers}
     clock = view.clock
-    of_all = len(analysis.run.traces) > 1
+    of_all = len(view.analysis.run.traces) > 1
     own = f"time in {view.report_name(0)}" if of_all else "time in the report"
     origin = "time since the first GPU operation" if clock.base_ns else own
     attributes: dict[str, Any] = {
@@ -70,7 +69,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-more": json.dumps(more),
         "data-colors": json.dumps(COLORS),
         "data-base": str(clock.base_ns),
-        "data-run": _run_span(analysis, clock),
+        "data-run": _run_span(view.analysis, clock),
         "data-clocks": json.dumps(_clocks(clock, numbers)),
         "data-time": origin,
     }
@@ -78,7 +77,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         [
             html.H1(TITLE, className="timeline-title"),
             # Another address makes another element, which starts from what that address says.
-            html.Div(id="timeline", key=address.href(), **attributes),
+            html.Div(id="timeline", key=view.address.href(), **attributes),
         ]
     )
 

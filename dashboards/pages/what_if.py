@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from traceprof.analysis import Analysis
+    from dashboards.view import View
     from traceprof.replay.results import Answer, Baseline, WhatIf
 
 PATH = addresses.WHAT_IF
@@ -42,17 +42,11 @@ _PATH_COLORS = {
 }
 
 
-def layout(analysis: Analysis, address: Address) -> Component:
+def layout(view: View) -> Component:
     """Return the page: the assumptions to choose from, and the answers once they are ready."""
-    assumed = assumed_in(address)
     lead = "The steps of the whole run are replayed as they were recorded, with something changed."
-    question = questions_about(analysis).about(WhatIfQuestion(assumed))
-    return ui.page(
-        TITLE,
-        lead,
-        _form(assumed),
-        *ui.answered_later(ANSWERS, drawn(question), is_over=question.is_over),
-    )
+    result = ui.answered_later(ANSWERS, *answers(view))
+    return ui.page(TITLE, lead, _form(assumed_in(view.address)), *result)
 
 
 def assumed_in(address: Address) -> tuple[str, ...]:
@@ -63,9 +57,9 @@ def assumed_in(address: Address) -> tuple[str, ...]:
     return texts
 
 
-def answers(analysis: Analysis, address: Address) -> tuple[list[Component], bool]:
+def answers(view: View) -> tuple[list[Component], bool]:
     """Return the answers so far, and whether these are all."""
-    question = questions_about(analysis).about(WhatIfQuestion(assumed_in(address)))
+    question = questions_about(view.analysis).about(WhatIfQuestion(assumed_in(view.address)))
     return drawn(question), question.is_over
 
 

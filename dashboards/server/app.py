@@ -165,7 +165,7 @@ def _shown(**_: object) -> Component | None:
             return watched_page.layout(watched)
         address = _address()
         if analysis is not None:
-            return _page(analysis, address)
+            return _page(View(analysis, address))
     except TraceprofError as error:
         if watched is not None:
             return page(watched_page.TITLE, "", nothing(f"{error.what}: {error.why}."))
@@ -181,23 +181,21 @@ def _address() -> Address:
     return parse(asked[shell.PATHNAME], asked[shell.SEARCH] or "")
 
 
-def _page(analysis: Analysis, address: Address) -> Component:
+def _page(view: View) -> Component:
     """Return a page; what goes wrong with one must not take the others along."""
-    module = page_at(address.path)
-    if not analysis.run.ranks and module not in _WITHOUT_RANKS:
-        how = analysis.run.how_to_collect(Part.GPU_OPERATIONS)
+    module, run = page_at(view.address.path), view.analysis.run
+    if not run.ranks and module not in _WITHOUT_RANKS:
+        how = run.how_to_collect(Part.GPU_OPERATIONS)
         return page(module.TITLE, "", nothing("No report holds GPU work.", how))
-    if not View(analysis, address).ranks and analysis.run.ranks:
+    if not view.ranks and run.ranks:
         return page(module.TITLE, "", nothing("None of the ranks chosen is in the reports chosen."))
     try:
-        caption = shell.caption(View(analysis, address), module.TITLE)
-        return html.Div(
-            [module.layout(analysis, address), html.P(caption, className="caption note")]
-        )
+        caption = html.P(shell.caption(view, module.TITLE), className="caption note")
+        return html.Div([module.layout(view), caption])
     except TraceprofError:
         raise
     except Exception:  # noqa: BLE001  (said in the page and in the log)
-        _log.exception("cannot draw %s", one_line(address.href()))
+        _log.exception("cannot draw %s", one_line(view.address.href()))
         why = (
             "This page cannot be drawn: an internal error, which the terminal that runs"
             " traceprof shows. The other pages are not affected."
@@ -255,7 +253,7 @@ def _register_answers(app: Dash, module: ModuleType) -> None:
         with suppress(TraceprofError):
             address = _address()
             if address.path == module.PATH:
-                shown, is_over = module.answers(analysis, address)
+                shown, is_over = module.answers(View(analysis, address))
                 return (no_update if shown is None else shown), is_over
         return no_update, True  # the reader went on
 

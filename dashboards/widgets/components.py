@@ -134,7 +134,7 @@ def nothing(text: str, how: str = "") -> Component:
     return html.Div(parts, className="nothing")
 
 
-def answered_later(name: str, shown: Children, *, is_over: bool) -> list[Component]:
+def answered_later(name: str, shown: Children, is_over: bool) -> list[Component]:
     """Return what is shown until an answer is there, and the timer that asks for it."""
     poll = dcc.Interval(id=f"{name}-poll", interval=_POLL_MS, disabled=is_over)
     return [html.Div(shown, id=f"{name}-answers"), poll]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dash import dcc, html
 
+from dashboards.address import WHAT_IF
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
@@ -344,7 +345,7 @@ def _metrics(finding: Finding) -> Component:
     )
 
 
-def headline_card(view: View, what_if: str) -> Component | None:
+def headline_card(view: View) -> Component | None:
     """Return the main result, always of the whole run; None while a time range is chosen."""
     headline = view.analysis.result.headline
     if headline is None or view.address.chosen.has_range:
@@ -360,7 +361,7 @@ def headline_card(view: View, what_if: str) -> Component | None:
             html.P(_takes(headline), className="takes"),
             html.P(_about(headline), className="note"),
             None if view.findings else ui.nothing(no_finding),
-            _could_take(headline, what_if),
+            _could_take(headline, view.address.to(WHAT_IF).href()),
         ],
         className="card headline",
     )

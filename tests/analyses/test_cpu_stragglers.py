@@ -11,6 +11,7 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.pages import ranks as page
+from dashboards.view import View
 from sample_traces.simulator import RUN_SCENARIOS
 from tests.support import dashboard
 from tests.support.builders import TraceBuilder
@@ -84,7 +85,7 @@ def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     matrix = analysis.ranks.matrix_ns
     column = analysis.ranks.ranks.index(late)
     assert matrix[:, column].sum() > 0.9 * matrix.sum()
-    drawn = dashboard.text(page.layout(analysis, Address(path=page.PATH)))
+    drawn = dashboard.text(page.layout(View(analysis, Address(path=page.PATH))))
     assert "Who waited for whom" in drawn
 
 

@@ -107,7 +107,7 @@ def test_evidence_has_the_time_of_its_report_beside_that_of_the_run(run: Analysi
     """The text report and the JSON have the report's: one finds it again on the page."""
     said, clock = text.render(run.result, is_verbose=True), Clock.of(run)
     assert said.count("Times of evidence are on the clock of the rank's own report") == 1
-    page = shown(overview.layout(run, Address()))
+    page = shown(overview.layout(View(run, Address())))
     found = [one for one in map(worst_of, by_id(run.findings)) if one.evidence]
     own = [f"{one.evidence[0].start_ns / 1e9:.6f} s" for one in found]
     of_run = [clock.text(clock.rank(one.rank).at(one.evidence[0].start_ns)) for one in found]

@@ -46,7 +46,7 @@ def test_a_range_in_which_nothing_ran(analysis: Analysis) -> None:
     assert view.of(breakdown) == ()
     assert view.kernels == ()
     for module in PAGES:
-        module.layout(analysis, Address(module.PATH, start_ns=-100, end_ns=-50))
+        module.layout(View(analysis, Address(module.PATH, start_ns=-100, end_ns=-50)))
 
 
 def test_a_picture_names_the_steps_that_the_time_touches(analysis: Analysis) -> None:

@@ -8,6 +8,7 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.pages import steps as steps_page
+from dashboards.view import View
 from tests.support.dashboard import named, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of
@@ -100,7 +101,7 @@ def test_in_real_traces(real_trace: Path, tmp_path: Path) -> None:
 def test_pages_say_it() -> None:
     with analysis_of(SAMPLE_FOLDER / "training.sqlite") as analysis:
         headline = known(analysis.result.headline)
-        page = steps_page.layout(analysis, Address())
+        page = steps_page.layout(View(analysis, Address()))
         (grid,) = named(page, "AgGrid")
         shown = {row["rank"]: row["window_ns"] for row in grid.rowData}
         for result in analysis.of(breakdown):
@@ -108,5 +109,5 @@ def test_pages_say_it() -> None:
             assert shown[result.rank] == pytest.approx(lengths.mean_ns, abs=1)
         assert "cut by the recording's edge" in text(page)
         assert f"A step takes  {duration(headline.step_ns)}" in text(
-            overview.layout(analysis, Address())
+            overview.layout(View(analysis, Address()))
         )

@@ -10,6 +10,7 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.server.app import create_app
+from dashboards.view import View
 from tests.support import dashboard
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_tid
@@ -129,7 +130,7 @@ def test_html_and_dashboard(tmp_path: Path) -> None:
     with closing(analyze(builder.write(tmp_path))) as analysis:
         page = html.render(analysis.result)
         assert create_app(analysis).server.test_client().get("/").status_code == 200
-        assert dashboard.text(overview.layout(analysis, Address())).count("CPU") == 2
+        assert dashboard.text(overview.layout(View(analysis, Address()))).count("CPU") == 2
     assert "CPU" in page
     assert hostile not in page
 

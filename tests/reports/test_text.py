@@ -16,6 +16,7 @@ from rich.console import Console
 
 from dashboards.address import Address
 from dashboards.pages import ranks
+from dashboards.view import View
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
 from tests.support.commands import alter
@@ -501,7 +502,7 @@ def test_a_production_job_is_drawn(traces: Path) -> None:
     with closing(analyze(traces / "kineto" / "bytedance_st")) as analysis:
         found = pipeline_bubble.run(analysis.result.measured).pipelines
         drawings = pipeline_drawings(analysis.measured)
-        pictures = named(ranks.layout(analysis, Address()), "Img")
+        pictures = named(ranks.layout(View(analysis, Address())), "Img")
         assert html.render(analysis.result).count("As it ran") == len(found)
     assert len(found) == len(drawings) == len(pictures) == 2
     assert all("in step 8" in drawing.caption for drawing in drawings)
@@ -521,8 +522,8 @@ def test_a_production_job_is_drawn(traces: Path) -> None:
 @pytest.mark.parametrize(("sample", "is_drawn"), [("pipeline-bubble", True), ("training", False)])
 def test_the_dashboard_shows_the_same_drawing(sample: str, is_drawn: bool) -> None:
     with analysis_of(SAMPLE.with_stem(sample)) as analysis:
-        page = ranks.layout(analysis, Address())
-        of_one = ranks.layout(analysis, Address(rank=(1,)))
+        page = ranks.layout(View(analysis, Address()))
+        of_one = ranks.layout(View(analysis, Address(rank=(1,))))
         drawings = pipeline_drawings(analysis.measured)
     sources = [image.src for image in named(page, "Img")]
     assert sources == [image.src for image in named(of_one, "Img")]

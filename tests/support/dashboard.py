@@ -19,6 +19,7 @@ from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from dashboards.timeline import store
 from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
+from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import Analysis, analyze
@@ -161,7 +162,7 @@ FIND = "const t = document.getElementById('timeline')?.timeline;"
 
 def attributes_of(analysis: Analysis, address: Address) -> dict[str, str]:
     """Return the attributes of the element that becomes the timeline."""
-    tree = timeline.layout(analysis, address)
+    tree = timeline.layout(View(analysis, address))
     (element,) = (
         element for element in named(tree, "Div") if getattr(element, "id", "") == "timeline"
     )

@@ -27,6 +27,7 @@ from dashboards.questions import (
 )
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
+from dashboards.view import View
 from dashboards.widgets.components import minus
 from tests.support.commands import run
 from tests.support.dashboard import Timeline, box_of, named, text
@@ -209,7 +210,7 @@ def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None
 
 
 def test_without_another_side_it_says_how(analysis: Analysis) -> None:
-    assert "--before" in text(compare.layout(analysis, Address("/compare")))
+    assert "--before" in text(compare.layout(View(analysis, Address("/compare"))))
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from dashboards.pages.ranks import wait_matrix
 from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.server.app import _page, create_app
+from dashboards.view import View
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
 from dashboards.widgets.findings import DRAWING
 from tests.support.builders import TraceBuilder
@@ -284,7 +285,7 @@ def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
 @pytest.fixture(scope="module")
 def trees(analysis: Analysis) -> dict[str, Any]:
     """Return the layout of each page, by its title."""
-    return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
+    return {page.TITLE: page.layout(View(analysis, Address(page.PATH))) for page in PAGES}
 
 
 @of_samples(ALL)
@@ -323,7 +324,7 @@ def test_no_component_reads_text_as_markup(analysis: Analysis, trees: dict[str, 
 
 def test_a_run_without_ranks_is_said_on_every_page(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as analysis:
-        shown = {page.TITLE: text(_page(analysis, Address(page.PATH))) for page in PAGES}
+        shown = {page.TITLE: text(_page(View(analysis, Address(page.PATH)))) for page in PAGES}
     speechless = {title for title, said in shown.items() if "No report holds" not in said}
     assert speechless == {"Compare"}  # which says that there is nothing to compare with
     assert "--before" in shown["Compare"]
@@ -333,7 +334,7 @@ def test_a_run_without_ranks_is_said_on_every_page(tmp_path: Path) -> None:
 def test_real_reports_have_every_page(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         for page in PAGES:
-            tree = page.layout(analysis, Address(page.PATH))
+            tree = page.layout(View(analysis, Address(page.PATH)))
             assert text(tree) or named(tree, "Div"), page.TITLE
             for drawn in charts(tree):
                 assert len(json.dumps(drawn)) < 3_000_000, page.TITLE
@@ -348,7 +349,7 @@ def test_long_names_lose_their_middle() -> None:
 def test_the_late_rank_is_the_dark_row(analysis: Analysis) -> None:
     (drawn,) = (
         drawn
-        for drawn in charts(step_figures.layout(analysis, Address("/steps")))
+        for drawn in charts(step_figures.layout(View(analysis, Address("/steps"))))
         if drawn["kind"] == "heat"
     )
     late = msgspec.to_builtins(document(analysis.result))
@@ -371,7 +372,7 @@ def test_the_late_rank_is_the_dark_row(analysis: Analysis) -> None:
 
 @of_samples({"launch-queue-stall", "initialisation"})
 def test_slow_steps_are_framed_and_listed_as_in_the_report(analysis: Analysis) -> None:
-    tree = step_figures.layout(analysis, Address("/steps"))
+    tree = step_figures.layout(View(analysis, Address("/steps")))
     (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "slow-steps")
     expected = [
         (of_rank["rank"], step["number"], step["step_ns"], step["extra_ns"])
@@ -398,17 +399,14 @@ def test_slow_steps_are_framed_and_listed_as_in_the_report(analysis: Analysis) -
     assert framed == {
         (f"rank {rank}", str(number), f"step {number}") for rank, number, *_ in expected
     }
-    assert not any(
-        grid.id["name"] == "slow-steps"
-        for grid in named(
-            step_figures.layout(analysis, Address("/steps", start_ns=0, end_ns=10**12)), "AgGrid"
-        )
-    )
+    chosen = View(analysis, Address("/steps", start_ns=0, end_ns=10**12))
+    grids = named(step_figures.layout(chosen), "AgGrid")
+    assert "slow-steps" not in {grid.id["name"] for grid in grids}
 
 
 @of_samples({"uneven-clock"})
 def test_ranks_stand_against_their_peers_as_in_the_report(analysis: Analysis) -> None:
-    tree = ranks.layout(analysis, Address("/ranks"))
+    tree = ranks.layout(View(analysis, Address("/ranks")))
     (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "ranks-against")
     work = msgspec.to_builtins(document(analysis.result))["run"]["work"]
     for row, own in zip(rows, work, strict=True):
@@ -434,7 +432,7 @@ def test_waits_are_drawn_as_they_were_measured(straggling: tuple[Analysis, int])
     assert [column["title"] for column in drawn["columns"]] == names[columns].tolist()
     # A rank alone waited for nobody else that is drawn.
     assert wait_matrix(comparison, comparison.ranks[:1]) is None
-    assert "Who waited for whom" in text(ranks.layout(result, Address("/ranks")))
+    assert "Who waited for whom" in text(ranks.layout(View(result, Address("/ranks"))))
 
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(

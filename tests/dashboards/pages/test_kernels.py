@@ -47,7 +47,7 @@ def analysis() -> Iterator[Analysis]:
 
 
 def rows(analysis: Analysis, address: Address, *, of_compute: bool = False) -> list[dict[str, Any]]:
-    compute, by_name = named(kernels.layout(analysis, address), "AgGrid")
+    compute, by_name = named(kernels.layout(View(analysis, address)), "AgGrid")
     listed: list[dict[str, Any]] = (compute if of_compute else by_name).rowData
     return listed
 
@@ -56,7 +56,7 @@ def test_time_in_a_step_is_shown_where_there_are_steps(analysis: Analysis, tmp_p
     def fields(of: Analysis) -> list[str]:
         return [
             column["field"]
-            for column in named(kernels.layout(of, Address()), "AgGrid")[-1].columnDefs
+            for column in named(kernels.layout(View(of, Address())), "AgGrid")[-1].columnDefs
         ]
 
     assert "per_step_ns" in fields(analysis)
@@ -114,17 +114,17 @@ def test_what_a_step_reaches_of_the_peak_is_said_as_in_the_report() -> None:
         said = step_text(longest.in_step)
         assert said in compute_lines(analysis.result)
         assert f"an MFU of {percent(known(longest.in_step.mfu))}" in said
-        assert f"Rank {longest.rank}: {said}." in text(kernels.layout(analysis, Address()))
+        assert f"Rank {longest.rank}: {said}." in text(kernels.layout(View(analysis, Address())))
         (other,) = (parts for parts in analysis.result.compute if parts is not longest)
-        alone = text(kernels.layout(analysis, Address(rank=(other.rank,))))
+        alone = text(kernels.layout(View(analysis, Address(rank=(other.rank,)))))
         assert f"A{step_text(known(other.in_step))[1:]}." in alone
         middle = analysis.result.breakdown[0].whole.window_start_ns
         chosen = Address(start_ns=middle, end_ns=middle + 10**8)
-        assert "MFU" not in text(kernels.layout(analysis, chosen))
+        assert "MFU" not in text(kernels.layout(View(analysis, chosen)))
 
 
 def test_without_flops_nothing_is_said_of_the_peak(analysis: Analysis) -> None:
-    assert "MFU" not in text(kernels.layout(analysis, Address()))
+    assert "MFU" not in text(kernels.layout(View(analysis, Address())))
 
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
@@ -186,7 +186,7 @@ def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as none:
-        assert "No kernel ran" in text(kernels.layout(none, Address()))
+        assert "No kernel ran" in text(kernels.layout(View(none, Address())))
 
 
 @pytest.mark.long
@@ -272,7 +272,7 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
         pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
     with analysis_of(path) as analysis:
         (launched,) = analysis.result.launched
-        grids = named(kernels.layout(analysis, Address("/kernels")), "AgGrid")
+        grids = named(kernels.layout(View(analysis, Address("/kernels"))), "AgGrid")
         (grid,) = (grid for grid in grids if grid.id["name"] == "modules")
         assert [row["path"] for row in grid.rowData] == [use.module for use in launched.modules]
         for row, use in zip(grid.rowData, launched.modules, strict=True):
@@ -287,7 +287,7 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
 
 def page(trace: TraceBuilder, path: Path) -> str:
     with analysis_of(trace.write(path)) as analysis:
-        return text(overlap.layout(analysis, Address()))
+        return text(overlap.layout(View(analysis, Address())))
 
 
 def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
 def test_the_kernels_that_cost_most_come_first_whatever_their_rank() -> None:
     with analysis_of(SAMPLE.with_stem("overlap-slowdown")) as analysis:
         found = analysis.result.of(overlap_slowdown)
-        shown = named(overlap.layout(analysis, Address()), "AgGrid")[-1].rowData
+        shown = named(overlap.layout(View(analysis, Address())), "AgGrid")[-1].rowData
     costs = sorted((one.excess_ns for rank in found for one in rank.signatures), reverse=True)
     assert [row["excess_ns"] for row in shown] == pytest.approx(costs)
     assert len({row["rank"] for row in shown}) == len(found) > 1

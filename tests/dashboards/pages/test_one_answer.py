@@ -10,6 +10,7 @@ import pytest
 from dashboards.address import Address, parse
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
 from dashboards.questions import CompareQuestion, PendingAnswer, compared_with
+from dashboards.view import View
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.tables import fraction_of
 from tests.support.dashboard import components, named, text
@@ -86,7 +87,7 @@ def cells(row: Any) -> list[str]:
 
 
 def collect_overview(found: Quantities, analysis: Analysis) -> None:
-    tree, headline = overview.layout(analysis, Address()), known(analysis.result.headline)
+    tree, headline = overview.layout(View(analysis, Address())), known(analysis.result.headline)
     (card,) = classed(tree, "headline")
     found.text("headline", ("step",), text(classed(card, "takes")[0]))
     said = re.findall(r"([\d.]+ %) (compute|exposed communication|idle)", text(card))
@@ -152,7 +153,7 @@ def collect_metrics(found: Quantities, card: Any, finding: str) -> None:
 
 def collect_others(found: Quantities, analysis: Analysis) -> None:
     headline = known(analysis.result.headline)
-    tree = ranks.layout(analysis, Address("/ranks"))
+    tree = ranks.layout(View(analysis, Address("/ranks")))
     for row in grid(tree, "ranks"):
         found.exact("ranks", ("training", row["rank"]), row["window_ns"])
         for measure, name in NAMES.items():
@@ -161,20 +162,20 @@ def collect_others(found: Quantities, analysis: Analysis) -> None:
         found.exact("ranks", ("rank step", row["rank"]), row["step_ns"])
         if row["rank"] == headline.breakdown.rank and headline.lengths:
             found.exact("ranks", ("step",), row["step_ns"])
-    for row in named(steps.layout(analysis, Address("/steps")), "Tbody"):
+    for row in named(steps.layout(View(analysis, Address("/steps"))), "Tbody"):
         for line in row.children:
             number = int(cells(line)[0].removeprefix("rank "))
             found.text("steps", ("rank step", number), f"{cells(line)[2]} ms")
-    for row in grid(launch_queue.layout(analysis, Address("/launch-queue")), "queues"):
+    for row in grid(launch_queue.layout(View(analysis, Address("/launch-queue"))), "queues"):
         key = "launch-queue-stall", row["rank"]
         found.exact("launch queue", (*key, "stall_ns"), row["blocked_ns"])
         found.exact("launch queue", (*key, "num_stalls"), row["num_stalls"])
         found.exact("launch queue", (*key, "max_queue_depth"), row["max_queue_depth"])
-    for row in grid(nccl.layout(analysis, Address("/nccl")), "nccl-waits"):
+    for row in grid(nccl.layout(View(analysis, Address("/nccl"))), "nccl-waits"):
         key = "nccl-serialization", row["rank"]
         found.exact("nccl", (*key, "blocked_ns"), row["blocked_ns"])
         found.exact("nccl", (*key, "num_blocked"), row["num_blocked"])
-    for row in grid(overlap.layout(analysis, Address("/overlap")), "overlap-ranks"):
+    for row in grid(overlap.layout(View(analysis, Address("/overlap"))), "overlap-ranks"):
         found.exact("overlap", ("overlap-slowdown", row["rank"], "slowdown"), row["slowdown"])
 
 
@@ -211,7 +212,7 @@ def test_what_is_shown_twice_is_shown_alike(analysis: Analysis) -> None:
 
 
 def test_findings_have_the_order_of_the_report(analysis: Analysis) -> None:
-    shown = text(overview.layout(analysis, Address()))
+    shown = text(overview.layout(View(analysis, Address())))
     ids = [group[0].id for group in by_id(analysis.findings)]
     begin = shown.index("Findings ") if ids else 0
     first = [shown.index(id_, begin) for id_ in ids]
@@ -226,7 +227,7 @@ def test_with_a_time_chosen_nothing_is_of_all_of_the_time(analysis: Analysis) ->
     result = analysis.result.breakdown[0]
     start = result.judged.window_start_ns
     address = parse("/", f"start={start}&end={start + result.judged.window_ns // 2}")
-    tree = overview.layout(analysis, address)
+    tree = overview.layout(View(analysis, address))
     assert not classed(tree, "headline")
     assert "no finding accounts for" not in text(tree)
 
@@ -237,7 +238,7 @@ def test_nothing_is_bold_that_may_be_nothing(analysis: Analysis) -> None:
         for finding in analysis.findings
         if finding.saving is not None
     }
-    tree = overview.layout(analysis, Address())
+    tree = overview.layout(View(analysis, Address()))
     for said in classed(tree, "could-take"):
         for place, part in enumerate(said.children):
             if type(part).__name__ == "Strong" and str(part.children).startswith("−"):

@@ -41,7 +41,7 @@ def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
 
 
 def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
-    tree = overview.layout(analysis, Address())
+    tree = overview.layout(View(analysis, Address()))
     bars = [element for element in named(tree, "Div") if getattr(element, "className", "") == "bar"]
     assert len(bars) == len(analysis.result.breakdown)
     for bar, result in zip(bars, analysis.result.breakdown, strict=True):
@@ -62,7 +62,7 @@ def breakdown_rows(tree: Any) -> list[Any]:
 
 
 def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysis) -> None:
-    pictures = named(overview.layout(analysis, Address()), "Img")
+    pictures = named(overview.layout(View(analysis, Address())), "Img")
     groups = [worst_of(group) for group in by_id(analysis.findings)]
     drawn = [worst for worst in groups if worst.evidence]
     assert len(pictures) == len(drawn)
@@ -80,7 +80,7 @@ def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysi
 
 
 def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:
-    tree = overview.layout(analysis, Address())
+    tree = overview.layout(View(analysis, Address()))
     shown = text(tree)
     links = [parse(*link.href.partition("?")[::2]) for link in named(tree, "Link")]
     for finding in analysis.findings:
@@ -98,7 +98,7 @@ def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) ->
 
 def test_the_answer_comes_first(analysis: Analysis) -> None:
     headline = known(analysis.result.headline)
-    tree = overview.layout(analysis, Address())
+    tree = overview.layout(View(analysis, Address()))
     shown = text(tree)
     verdict = known(three_lines(analysis.result))
     assert shown.startswith(f"Overview {verdict.problem}")
@@ -115,7 +115,7 @@ def test_the_answer_comes_first(analysis: Analysis) -> None:
 
 def test_bars_are_gains_on_the_scale_of_a_step(analysis: Analysis) -> None:
     step_ns = known(analysis.result.headline).step_ns
-    cards = finding_cards(overview.layout(analysis, Address()))
+    cards = finding_cards(overview.layout(View(analysis, Address())))
     assert cards or not analysis.findings
     for card, group in zip(cards, by_id(analysis.findings), strict=True):
         worst = worst_of(group)
@@ -132,7 +132,7 @@ def test_bars_are_gains_on_the_scale_of_a_step(analysis: Analysis) -> None:
 
 def test_a_symptom_names_its_cause() -> None:
     with analysis_of(SAMPLE.with_stem("host-sync")) as analysis:
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
     assert {"host-sync", "gpu-idle"} <= {finding.id for finding in analysis.findings}
     assert "gpu-idle ranks 0-1 because of host-sync" in shown
 
@@ -140,7 +140,7 @@ def test_a_symptom_names_its_cause() -> None:
 def test_slow_steps_are_those_of_the_report() -> None:
     with analysis_of(SAMPLE.with_stem("initialisation")) as analysis:
         lines = slow_steps_lines(analysis.result)
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
     assert lines
     assert all(line in shown for line in lines)
 
@@ -148,7 +148,7 @@ def test_slow_steps_are_those_of_the_report() -> None:
 def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
     headline = known(analysis.result.headline)
     savings, replay = headline.savings, headline.savings.replay
-    shown = " ".join(text(overview.layout(analysis, Address())).split())
+    shown = " ".join(text(overview.layout(View(analysis, Address()))).split())
     if replay is None:
         assert "What it could take is not known" in shown
     elif savings.possible_step_ns is None:
@@ -187,7 +187,7 @@ def test_savings_say_whether_they_are_bounds(saving: Saving | None, written: str
 def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str) -> None:
     options = Options(period=False)
     with closing(analyze(SAMPLE.with_stem(name), options=options)) as analysis:
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
     assert f"bars: {unit}, " in shown
     if name == "training":  # in the other nothing can be taken out of a replay
         assert f"Without it {unit} takes" in shown
@@ -196,7 +196,7 @@ def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str)
 def test_what_lies_in_another_phase_is_of_its_step(tmp_path: Path) -> None:
     trace = program(LONGER, SHORTER).write(tmp_path)
     with closing(analyze(trace, options=Options(savings=False))) as analysis:
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
     assert "In the second phase the GPU idles 60." in shown
     assert "at most 60 µs" in shown
     assert "of 100 µs, second phase" in shown
@@ -210,7 +210,7 @@ def finding_cards(tree: Any) -> list[Any]:
 
 
 def test_every_large_part_is_owned(analysis: Analysis) -> None:
-    shown = text(overview.layout(analysis, Address()))
+    shown = text(overview.layout(View(analysis, Address())))
     for owner in analysis.result.attributions:
         if owner.finding is None:
             assert f"is {owner.part} that no finding accounts for" in shown
@@ -247,7 +247,7 @@ def test_no_rank_stands_out_where_all_are_alike() -> None:
 
 
 def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) -> None:
-    shown = text(overview.layout(analysis, Address()))
+    shown = text(overview.layout(View(analysis, Address())))
     numbers = re.compile(r"\d[\d.,]*")  # of several ranks those of the first are shown
     for gap in analysis.not_applicable:
         assert gap.id in shown
@@ -257,7 +257,7 @@ def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) ->
 
 def test_only_the_ranks_chosen_are_shown() -> None:
     with analysis_of(SAMPLE) as analysis:
-        shown = text(overview.layout(analysis, Address(rank=(1,))))
+        shown = text(overview.layout(View(analysis, Address(rank=(1,)))))
         _, below = shown.split("Findings", 1)  # the headline is of the whole run
         assert "rank 1" in below
         assert "rank 0" not in below
@@ -265,14 +265,14 @@ def test_only_the_ranks_chosen_are_shown() -> None:
 
 def test_a_run_without_gpu_work(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as analysis:
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
     assert "there is no time to break down" in shown
     assert "no GPU operation" in shown
 
 
 def test_a_healthy_run_says_so(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as analysis:
-        assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
+        assert "No finding reaches 1 %" in text(overview.layout(View(analysis, Address())))
 
 
 def test_a_rank_may_be_without_a_gpu() -> None:
@@ -299,7 +299,7 @@ def test_metrics_have_the_unit_that_their_name_tells(
 def test_reports_that_were_left_out_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "<b>missing</b>.sqlite"
     with closing(analyze(SAMPLE, missing)) as analysis:
-        tree = overview.layout(analysis, Address())
+        tree = overview.layout(View(analysis, Address()))
     assert f"left out: cannot read {missing}" in text(tree)
 
 
@@ -307,7 +307,7 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
     truth = made("cpu-ranks-balanced", tmp_path / "run", seed=1)
     reports = [tmp_path / "run" / report["file"] for report in truth["reports"]]
     with closing(analyze(*reports[::-1])) as analysis:
-        tree = overview.layout(analysis, Address())
+        tree = overview.layout(View(analysis, Address()))
         _, choices = shell.choices(analysis)
     assert [rank.rank for rank in analysis.run.ranks] == list(range(8))
     heads = [text(row.children[0]) for row in breakdown_rows(tree)]
@@ -317,8 +317,8 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
 
 def test_the_headline_says_what_a_step_is_that_nobody_marked() -> None:
     with analysis_of(SAMPLE.with_stem("mpi-wait")) as analysis:
-        shown = text(overview.layout(analysis, Address()))
+        shown = text(overview.layout(View(analysis, Address())))
         assert "an iteration is from one jacobi_kernel to the next (1 kernel)" in shown
-        shown = text(steps.layout(analysis, Address()))
+        shown = text(steps.layout(View(analysis, Address())))
         assert "No range marks steps" in shown
         assert "begins on the GPU with the first operation launched inside its range" not in shown

@@ -180,7 +180,7 @@ def test_rows_of_no_rank_have_no_link(analysis: Analysis, rank: str) -> None:
 
 
 def test_the_page_lists_tables_with_their_columns(analysis: Analysis) -> None:
-    (table,) = named(query.layout(analysis, Address("/query")), "AgGrid")
+    (table,) = named(query.layout(View(analysis, Address("/query"))), "AgGrid")
     rows = {(row["table"], row["name"]): row for row in table.rowData}
     assert rows["kernels", "duration_ns"]["unit"] == "ns"
     assert rows["steps", "left_out"]["meaning"]
@@ -191,7 +191,7 @@ def test_without_duckdb_the_page_says_how_to_install_it(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "find_spec", lambda _: None)
-    said = text(query.layout(analysis, Address("/query", sql="SELECT 1")))
+    said = text(query.layout(View(analysis, Address("/query", sql="SELECT 1"))))
     assert "Queries need DuckDB, which is not installed here." in said
     assert "'.[query]'" in said
     with pytest.raises(MissingExtraError, match="duckdb is not installed"):

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from dashboards.address import Address
 from dashboards.pages import what_if
 from dashboards.questions import PendingAnswer, Questions, answer_by, questions_about
+from dashboards.view import View
 from tests.support.dashboard import named, text
 from tests.support.traces import CPU_SAMPLE, SAMPLE
 from tests.support.workers import until
@@ -139,7 +140,7 @@ def test_the_form_offers_every_assumption_that_is_answered_by_default(
     analysis: Analysis, asked: WhatIf
 ) -> None:
     answer_by(analysis, lambda *_: asked)
-    (ticked,) = named(what_if.layout(analysis, Address("/what-if")), "Checklist")
+    (ticked,) = named(what_if.layout(View(analysis, Address("/what-if"))), "Checklist")
     assert [option["value"] for option in ticked.options] == [one.text for one in defaults()]
     for option, one in zip(ticked.options, defaults(), strict=True):
         assert one.atoms[0].entry.meaning in text(option["label"])
@@ -147,13 +148,13 @@ def test_the_form_offers_every_assumption_that_is_answered_by_default(
 
 def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> None:
     answer_by(analysis, lambda *_: asked)
-    tree = what_if.layout(analysis, Address("/what-if", assume="no-sync;link=4x; "))
+    tree = what_if.layout(View(analysis, Address("/what-if", assume="no-sync;link=4x; ")))
     (ticked,) = named(tree, "Checklist")
     assert ticked.value == ["no-sync"]
     (others,) = named(tree, "Input")
     assert others.value == "link=4x"
     with pytest.raises(UsageError, match="no assumption"):
-        what_if.layout(analysis, Address("/what-if", assume="no-such-thing"))
+        what_if.layout(View(analysis, Address("/what-if", assume="no-such-thing")))
     assert questions_about(analysis) is questions_about(analysis)
 
 

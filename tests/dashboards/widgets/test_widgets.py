@@ -153,7 +153,7 @@ def test_steps_of_many_ranks(
 ) -> None:
     on_time = structs.replace(analysis.ranks, lateness=())  # else late ranks are drawn
     monkeypatch.setattr(type(analysis), "ranks", on_time)
-    tree = steps_page.layout(analysis, Address("/steps"))
+    tree = steps_page.layout(View(analysis, Address("/steps")))
     drawn = {chart["kind"]: chart for chart in charts(tree)}
     order = sorted(range(NUM), key=lambda rank: -(rank * 37 % NUM))
     titles = [f"rank {rank}" for rank in order]
@@ -249,7 +249,7 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
 
 
 def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:
-    (grid, *_) = named(ranks_page.layout(analysis, Address("/ranks")), "AgGrid")
+    (grid, *_) = named(ranks_page.layout(View(analysis, Address("/ranks"))), "AgGrid")
     assert [row["rank"] for row in grid.rowData] == [0, 1]
 
 

@@ -10,6 +10,7 @@ from dashboards.address import Address
 from dashboards.pages.registry import PAGES
 from dashboards.server.app import create_app
 from dashboards.timeline.events import SOURCES
+from dashboards.view import View
 from traceprof.analysis import analyze
 
 _BEYOND = 4_611_686_018_427_387_904
@@ -65,7 +66,7 @@ def answered(report: str, questions: Sequence[str]) -> None:
         for question in questions:
             if question == "PAGES":
                 for page in PAGES:
-                    page.layout(analysis, Address(page.PATH))
+                    page.layout(View(analysis, Address(page.PATH)))
                 continue
             place, _, query = question.partition(" ")
             path = rules[int(float(place) * len(rules))]

@@ -14,6 +14,7 @@ from dashboards.address import Address
 from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
 from dashboards.timeline.tracks import read_gpu, with_host
+from dashboards.view import View
 from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
 from tests.support import profiler_events
@@ -81,7 +82,7 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
         described = {group: use.description for group, use in uses.items()}
         assert described == {"group 4": "tensor_parallel", "group 0": None, "group 2": None}
         assert all(use.bytes == 32 for use in uses.values())
-        (grid, *_) = named(nccl.layout(analysis, Address()), "AgGrid")
+        (grid, *_) = named(nccl.layout(View(analysis, Address())), "AgGrid")
     shown = {row["communicator"] for row in grid.rowData}
     assert shown == {"group 4 (tensor_parallel)", "group 0", "group 2"}
 
@@ -92,7 +93,7 @@ def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> N
     for reports in both:
         with closing(traceprof.analyze(*reports)) as analysis:
             for page in PAGES:
-                tree = page.layout(analysis, Address(page.PATH))
+                tree = page.layout(View(analysis, Address(page.PATH)))
                 assert text(tree) or named(tree, "Div"), page.TITLE
             steps = {part.rank: part.steps for part in analysis.result.breakdown}
             rows.append(
