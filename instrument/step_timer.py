@@ -30,8 +30,6 @@ from traceprof import labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from instrument.torch_trace import Excerpt
-
 _log = logging.getLogger("traceprof.instrument")
 
 _TRANSFERS = {"send", "recv", "recv_anysource"}
@@ -52,6 +50,22 @@ class Window(NamedTuple):
     rank: int = 0
     size: int = 1
     peers: Sequence[int] = ()
+
+    def parts(self) -> list[tuple[int, int, int, int]]:
+        """Return the ns of each step, in all, its own, waiting for others, and for the loader.
+
+        Steps in which a CUDA graph was captured are left out.
+        """
+        rows = []
+        for begin, end, waits, loader_ns in self.steps:
+            marks = [begin, end, *waits]
+            if None in marks:
+                continue
+            if not isinstance(end, int):
+                marks = [int(begin.elapsed_time(mark) * 1e6) for mark in marks]
+            whole, wait = marks[1] - marks[0], covered(marks[2:], marks[0])
+            rows.append((whole, whole - wait - loader_ns, wait, loader_ns))
+        return rows
 
 
 class StepTimer:
@@ -74,18 +88,18 @@ class StepTimer:
         self._begin: Any = None
         self._steps: deque[Step] = deque(maxlen=2 * every)
         self._counts: dict[str, int] = {}  # of operations, by group
-        self.excerpt: Excerpt | None = None
+        self.excerpt: steps.RecordedSteps | None = None
         self.listener = steps.Listener(self._bucket_is_sent, self._mark_begins, self._step_ends)
 
     def around(self, label: str, function: Callable[..., Any], **_: object) -> Callable[..., Any]:
         """Return the function, whose outermost calls on the thread of the steps count."""
-        ends: dict[str, Callable[[], None]] = {
+        after = {
             labels.DATA_LOADING: self._loading_ends,
             labels.BACKWARD: self._backward_ends,
             labels.OPTIMIZER_STEP: self._optimizer_step_ends,
-        }
-        begins, unless = self._call_begins, self._is_elsewhere
-        return outermost(label, function, unless, before=begins, after=ends[label], has_range=False)
+        }[label]
+        before, unless = self._call_begins, self._is_elsewhere
+        return outermost(label, function, unless, before=before, after=after, has_range=False)
 
     def _is_elsewhere(self) -> bool:
         return get_ident() != self.ident != 0
@@ -150,25 +164,26 @@ class StepTimer:
             for _ in known:
                 self._steps.popleft()
             self._full(self._window(known))
-        if self.excerpt is not None and self.excerpt.step_ends(self._num_steps):
-            self._begin = None  # it took long
+        if self.excerpt is not None:
+            before = self.excerpt.phase
+            self.excerpt.mark_ends()
+            self.excerpt.mark_begins(self._num_steps)
+            if self.excerpt.phase is not before:
+                self._begin = None  # it took long
 
     def _window(self, known: list[Step]) -> Window:
         if not dist.is_initialized():
             return Window(self._num_steps, known)
         rank, size = dist.get_rank(), dist.get_world_size()
-        peers = self._peers(operations.count_in_groups(self._counts), rank, size)
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
-        return Window(self._num_steps, known, store, rank, size, peers)
+        return Window(self._num_steps, known, store, rank, size, self._peers(rank, size))
 
-    def _peers(
-        self, groups: Iterable[tuple[str, int, list[int]]], rank: int, size: int
-    ) -> Sequence[int]:
+    def _peers(self, rank: int, size: int) -> Sequence[int]:
         """Return the ranks of the smaller groups that had a collective in each step, if any had."""
         least = max(self._every - 1, 1)  # counts begin when the first step of the first window ends
         peers = {
             peer
-            for name, num, ranks in groups
+            for name, num, ranks in operations.count_in_groups(self._counts)
             if num >= least and len(ranks) < size and name not in self.transfers
             for peer in ranks
         }
@@ -180,23 +195,6 @@ class StepTimer:
         The line is the script's; it is empty in a call.
         """
         return self._num_steps, len(self.marks), self._num_sent, calls.line_of(self.ident)
-
-
-def parts(steps: Iterable[Step]) -> list[tuple[int, int, int, int]]:
-    """Return the ns of each step, in all, its own, waiting for others, and for the loader.
-
-    Steps in which a CUDA graph was captured are left out.
-    """
-    rows = []
-    for begin, end, waits, loader_ns in steps:
-        if None in (end, *waits):
-            continue
-        marks = [begin, end, *waits]
-        if not isinstance(end, int):
-            marks = [int(begin.elapsed_time(mark) * 1e6) for mark in marks]
-        whole, wait = marks[1] - marks[0], covered(marks[2:], marks[0])
-        rows.append((whole, whole - wait - loader_ns, wait, loader_ns))
-    return rows
 
 
 def covered(marks: Sequence[int], start: int = 0) -> int:

@@ -10,7 +10,6 @@ import atexit
 import errno
 import gzip
 import logging
-import math
 import multiprocessing
 import multiprocessing.util
 import os
@@ -119,54 +118,40 @@ class TorchTrace:
             _writers.append(writer)
 
 
-class Excerpt:
+class Excerpt(TorchTrace):
     """Records ten steps of a watched process, with ranges, those of garbage collections, too.
 
     A profiler of the script's own comes first: none begins while that records, and that ends one.
-    Methods never raise, and are called on the training's thread.
     """
 
     def __init__(
         self, folder: Path, first: int, follow_collections: Callable[[Patches], object] = bool
     ) -> None:
-        self._folder, self._follow_collections = folder, follow_collections
-        self._trace, self._patches = TorchTrace(folder / f"step-{first}"), Patches()
-        self._next = float(first)
-        self._has_begun = False
+        super().__init__(folder / f"step-{first}")
+        self._follow_collections, self._patches = follow_collections, Patches()
+        self.steps = steps.RecordedSteps(steps.Steps(first, first + EXCERPT_STEPS), self)
 
-    def step_ends(self, num_steps: int) -> bool:
-        """Begin after this many steps, end after ten more; return whether it did either."""
-        if num_steps < self._next:
-            return False
-        if self._has_begun:
-            self.end()
-            return True
-        # Later than the first where this process heard of it late.
-        self._has_begun, self._next = True, num_steps + EXCERPT_STEPS
-        try:
-            self._begin()
-        except Exception as error:  # noqa: BLE001  (an observer must not stop the training)
-            _log.warning("the slow rank is not recorded: %s", error)
-            self.end()
-        return True
+    def prepare(self) -> None:
+        """Do nothing: a profiler of the script may begin before the first step."""
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Start recording, with ranges, as every torch.profiler. Raises RuntimeError."""
         is_profiled = torch._C._autograd._profiler_enabled()  # noqa: SLF001
         if is_profiled or nvtx_ranges.is_attached() or nvtx_ranges.is_recording():
             raise RuntimeError("another profiler records")
-        num_bytes = sum(file.stat().st_size for file in self._folder.glob("*/*"))
+        num_bytes = sum(file.stat().st_size for file in self._folder.parent.glob("*/*"))
         if num_bytes > MAX_EXCERPTS_BYTES:
-            raise RuntimeError(f"{self._folder} has {num_bytes} bytes")
-        self._trace.prepare()
+            raise RuntimeError(f"{self._folder.parent} has {num_bytes} bytes")
+        super().prepare()
         operations.renumber()
+        super().begin()
         if not nvtx_ranges.asks_for_collections():
             self._follow_collections(self._patches)
-        self._trace.begin()  # which has ranges, as every torch.profiler
         start: Any = autograd_profile._start_trace  # noqa: SLF001
         prepare: Any = autograd_profile._prepare_trace  # noqa: SLF001  (untyped)
 
         def prepare_another(other: autograd_profile) -> None:
-            self.end()
+            self.steps.close()
             prepare(other)
 
         def start_another(other: autograd_profile) -> None:  # it was prepared before ours
@@ -178,13 +163,8 @@ class Excerpt:
 
     def end(self) -> None:
         """Stop recording, and write the trace; a second call does nothing."""
-        self._next = math.inf
-        try:
-            self._trace.end()
-        except Exception as error:  # noqa: BLE001
-            _log.warning("the slow rank is not recorded: %s", error)
-        finally:
-            self._patches.restore()
+        self._patches.restore()
+        super().end()
 
 
 _writers: list[threading.Thread] = []

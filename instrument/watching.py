@@ -13,12 +13,10 @@ and where it is silent itself the first rank that is not.
 from __future__ import annotations
 
 import atexit
-import importlib
 import itertools
 import json
 import logging
 import math
-import os
 import statistics
 import threading
 import time
@@ -33,6 +31,7 @@ from instrument.core import steps
 from instrument.core.baseline import rank_number
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from instrument.step_timer import Window
@@ -69,11 +68,11 @@ class Times(NamedTuple):
         """Return times from the parts of each step, and from the window before."""
         *columns, loader_ns = zip(*rows, strict=True)
         step_ns, own_ns, wait_ns = (int(statistics.median(column)) for column in columns)
-        mean, error = statistics.fmean(loader_ns), statistics.stdev(loader_ns) / len(rows) ** 0.5
+        error = statistics.stdev(loader_ns) / len(rows) ** 0.5
         lower, _, upper = statistics.quantiles(columns[1], n=4, method="inclusive")
         change = abs(own_ns - before.own_ns) if before else 0
+        times = step_ns, own_ns, wait_ns, int(statistics.fmean(loader_ns))
         noise = max(int((upper - lower) / 2), change), int(error)
-        times = step_ns, own_ns, wait_ns, int(mean)
         return cls(window.rank, window.number, *times, *noise, window.peers)
 
     def peers_of(self, all_times: Sequence[Times]) -> list[Times]:
@@ -82,30 +81,29 @@ class Times(NamedTuple):
         return [other for other in all_times if other.rank in peers and other.rank != self.rank]
 
 
+_FIELDS = {"slow": ("own_ns", "spread_ns"), "slow_loaders": ("loader_ns", "loader_error_ns")}
+
+
 def excess_ns(
-    times: Times,
-    all_times: Sequence[Times],
-    noise_factor: float = NOISE_FACTOR,
-    *,
-    of_loader: bool = False,
+    times: Times, all_times: Sequence[Times], kind: str = "slow", factor: float = NOISE_FACTOR
 ) -> int:
     """Return by how much a rank computes longer per step than the median of its peers, in ns.
 
     0 within the noise: three times the peers' spread over steps, which is at least 1 % of their
-    time, and 1 % of a step. `of_loader`: by how much it waits longer for its loader, in the mean,
-    as waits may come in few steps; noise is the standard error, and the rank's own one counts, too.
+    time, and 1 % of a step. For `slow_loaders`, by how much it waits longer for its loader, in the
+    mean, as waits may come in few steps; noise is the standard error, and its own one counts, too.
     """
     peers = times.peers_of(all_times)
     if not peers:
         return 0
-    name, noise = ("loader_ns", "loader_error_ns") if of_loader else ("own_ns", "spread_ns")
-    usual, usual_noise = (
-        statistics.median(getattr(peer, field) for peer in peers) for field in (name, noise)
+    usual, noise = (
+        statistics.median(getattr(peer, name) for peer in peers) for name in _FIELDS[kind]
     )
-    own_noise = times.loader_error_ns if of_loader else 0
-    limit = noise_factor * max(usual_noise, MIN_NOISE * usual, own_noise)
-    excess = getattr(times, name) - usual
-    return int(excess) if excess > max(limit, MIN_EXCESS * times.step_ns) else 0
+    if kind == "slow_loaders":
+        noise = max(noise, times.loader_error_ns)
+    excess = getattr(times, _FIELDS[kind][0]) - usual
+    limit = max(factor * max(noise, MIN_NOISE * usual), MIN_EXCESS * times.step_ns)
+    return int(excess) if excess > limit else 0
 
 
 class Verdicts:
@@ -113,21 +111,22 @@ class Verdicts:
 
     def __init__(self, every: int) -> None:
         # By slow rank, the step when its first slow window began.
-        self.since: dict[str, dict[int, int]] = {"slow": {}, "slow_loaders": {}}
+        self.since: dict[str, dict[int, int]] = {kind: {} for kind in _FIELDS}
+        self.begun: list[Times] = []  # of ranks that the last window made slow
         self._every = every
-        self._once: set[tuple[str, int]] = set()  # whose last window says otherwise
+        self._others: set[tuple[str, int]] = set()  # whose last window says otherwise
 
     def lines(self, all_times: Sequence[Times]) -> list[str]:
         """Return a line for each rank that is slow from now on, or no more."""
-        lines = []
-        for times, name in itertools.product(all_times, self.since):
-            since, rank, of_loader = self.since[name], times.rank, name == "slow_loaders"
+        lines, others, self.begun = [], set(), []
+        for times, (kind, since) in itertools.product(all_times, self.since.items()):
+            rank, of_loader = times.rank, kind == "slow_loaders"
             # A finding ends within the noise itself: at the limit it would come and go.
-            factor = 1.0 if rank in since else NOISE_FACTOR
-            excess = excess_ns(times, all_times, factor, of_loader=of_loader)
-            key, is_other = (name, rank), bool(excess) != (rank in since)
-            self._once = self._once ^ {key} if is_other else self._once - {key}
-            if not is_other or key in self._once:
+            excess = excess_ns(times, all_times, kind, 1.0 if rank in since else NOISE_FACTOR)
+            if bool(excess) == (rank in since):
+                continue
+            if (kind, rank) not in self._others:
+                others.add((kind, rank))
                 continue
             begin, peers = times.step - 2 * self._every, times.peers_of(all_times)
             if rank in since:
@@ -135,21 +134,23 @@ class Verdicts:
                     f"{'waits for its loader' if of_loader else 'computes'} as long as its peers"
                     f" again since step {begin}; it was slow since step {since.pop(rank)}"
                 )
-            elif of_loader:
-                since[rank] = begin
-                line = (
-                    f"waits {times.loader_ns / 1e6:.1f} ms a step for its loader since step"
-                    f" {begin}, its peers {(times.loader_ns - excess) / 1e6:.1f} ms"
-                )
             else:
                 since[rank] = begin
-                ratio = times.own_ns / max(statistics.median(peer.own_ns for peer in peers), 1)
-                waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
-                line = (
-                    f"computes {ratio:.2f} x its peers since step {begin}; the others wait"
-                    f" {waits / 1e6:.1f} ms a step for it"
-                )
+                self.begun.append(times)
+                if of_loader:
+                    line = (
+                        f"waits {times.loader_ns / 1e6:.1f} ms a step for its loader since step"
+                        f" {begin}, its peers {(times.loader_ns - excess) / 1e6:.1f} ms"
+                    )
+                else:
+                    ratio = times.own_ns / max(times.own_ns - excess, 1)
+                    waits = min(excess, statistics.median(peer.wait_ns for peer in peers))
+                    line = (
+                        f"computes {ratio:.2f} x its peers since step {begin}; the others wait"
+                        f" {waits / 1e6:.1f} ms a step for it"
+                    )
             lines.append(f"rank {rank} {line}")
+        self._others = others
         return lines
 
 
@@ -161,7 +162,7 @@ class _Sign(NamedTuple):
     num_sent: int = 0  # buckets of DDP in this step
     line: str = ""  # of the script, unless it is in a call
     times: Sequence[Sequence[Any]] = ()  # of its last windows
-    asked: Sequence[Any] = ()  # by rank 0: who is to record, from which step on
+    asked: Sequence[int] = ()  # by rank 0: from which step on who is to record
 
 
 class Reporter:
@@ -170,6 +171,9 @@ class Reporter:
     def __init__(
         self, every: int, path: Path | None, callback: Callback | None, *, records: bool = False
     ) -> None:
+        from instrument.step_timer import StepTimer, Window  # noqa: PLC0415  (imports torch)
+
+        self.timer, self._window = StepTimer(every, self.full), Window(0)
         self._path, self._callback, self._records = path, callback, records
         self._has_complained = False
         self._windows: SimpleQueue[Window | None] = SimpleQueue()
@@ -177,8 +181,7 @@ class Reporter:
         self._threads: list[threading.Thread] = []
         self._verdicts = Verdicts(every)
         # The same on all ranks, which watch equally often.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._prefix = f"traceprof/watch/{attempt}/{next(_numbers)}/"
+        self._prefix = f"traceprof/watch/{next(_numbers)}/"
         self._store: Any = None  # a connection of its own: the training's would wait for ours
         self._times: deque[Times] = deque(maxlen=NUM_KEPT)
         self._due: deque[tuple[int, float]] = deque()  # steps to compare; how long to wait
@@ -187,12 +190,9 @@ class Reporter:
         # What was read at each beat. Ten: this rank may have been stopped itself.
         num_beats = max(round(TIMEOUT_S / BEAT_S), 2)
         self._beats: deque[dict[int, _Sign]] = deque([{}] * num_beats, maxlen=num_beats)
-        self._asked: Sequence[Any] = ()
-        self._heard: Sequence[Any] = ()  # what was asked last
+        self._asked: Sequence[int] = ()
+        self._recorded = 0  # from which step on this rank recorded last
         self._next_excerpt = 0.0  # when one may be asked for
-        from instrument.step_timer import StepTimer, Window, parts  # noqa: PLC0415  (imports torch)
-
-        self.timer, self._parts, self._window = StepTimer(every, self.full), parts, Window(0)
 
     def append(self, text: str) -> None:
         """Write lines; say once if that cannot be done."""
@@ -223,7 +223,7 @@ class Reporter:
         """End the threads, after a second at most where others do not answer."""
         self._last = time.monotonic() + 1.0
         if self.timer.excerpt is not None:
-            self.timer.excerpt.end()
+            self.timer.excerpt.close()
         self._windows.put(None)
         for thread in self._threads:
             thread.join(2.0)
@@ -231,61 +231,58 @@ class Reporter:
     def _run(self) -> None:
         is_over = False
         while not is_over or self._due or not self._windows.empty():
-            is_over, new = self._last < math.inf, None
+            is_over, window = self._last < math.inf, None
             with suppress(Empty):
-                new = self._windows.get(timeout=BEAT_S / 20 if is_over else BEAT_S)
+                window = self._windows.get(timeout=BEAT_S / 20 if is_over else BEAT_S)
             try:
-                if new is not None:
-                    self._take(new)
-                if self._store is None:  # no process group: there is nobody to compare with
-                    self._due.clear()
-                else:
-                    self._turn(is_beat=new is None and not is_over, is_over=is_over)
+                if window is not None:
+                    self._take(window)
+                if self._store is not None:
+                    self._turn(is_beat=window is None and not is_over, is_over=is_over)
             except Exception as error:  # noqa: BLE001  (the others are gone, or the store is)
                 _log.info("steps are not reported: %s", error)
                 self._due.clear()
         self._tables.put(None)
 
     def _take(self, window: Window) -> None:
-        before, self._window = self._window, window
-        if window.store is not before.store:
+        if window.store is not self._window.store:
             self._store = getattr(window.store, "clone", lambda: window.store)()
-        if len(rows := self._parts(window.steps)) > 1:
+            self._due.clear()
+        self._window, rows = window, window.parts()
+        if len(rows) > 1:
             self._times.append(Times.of(window, rows, self._times[-1] if self._times else None))
-            if window.rank == 0:
+            if window.rank == 0 and self._store is not None:
                 self._due.append((window.number, time.monotonic() + TIMEOUT_S))
 
     def _turn(self, *, is_beat: bool, is_over: bool) -> None:
         """Give a sign of life, and read those of all ranks, or up to one that lives before ours."""
-        own_rank, size = self._window.rank, self._window.size
-        at, signs = None if is_over else time.monotonic(), dict[int, _Sign]()
+        own_rank, before = self._window.rank, self._beats[0]
+        at, signs, silent = None if is_over else time.monotonic(), dict[int, _Sign](), {}
         own = _Sign(at, *self.timer.progress(), [*self._times], self._asked)
         self._store.set(f"{self._prefix}{own_rank}", json.dumps(own))
-        silent = {}
-        for rank in range(size):
-            key = f"{self._prefix}{rank}"
-            is_there = rank != own_rank and self._store.check([key])
-            sign = _Sign(*json.loads(self._store.get(key))) if is_there else _Sign()
-            sign = signs[rank] = own if rank == own_rank else sign
-            before = self._beats[0].get(rank)
-            if before is not None and before.at == sign.at is not None:
+        for rank in range(self._window.size):
+            sign = signs[rank] = own if rank == own_rank else self._sign_of(rank)
+            if rank in before and before[rank].at == sign.at is not None:
                 silent[rank] = sign.step
             elif rank < own_rank:
                 break
-        asked = signs[0].asked
-        if self._records and asked and asked != self._heard:
-            self._heard = asked
-            self._record(*asked)
+        first, *ranks = signs[0].asked or (0,)
+        if self._records and first > self._recorded and own_rank in ranks:
+            self._recorded = first
+            self._record(first)
         if own_rank == 0:
             self._compare(signs)
-        if not is_beat:
-            return
-        stuck = {} if silent else _stuck(signs, self._beats[0])
-        self._beats.append(signs)
-        if len(signs) == size and (silent or stuck):
-            table = self.table(own.step, [], silent, stuck)
-            if table["said"]:
-                self._tables.put(table)
+        if is_beat:
+            self._beats.append(signs)
+            stuck = {} if silent else _stuck(signs, before)
+            if len(signs) == self._window.size and (silent or stuck):
+                table = self.table(own.step, [], silent, stuck)
+                if table["said"]:
+                    self._tables.put(table)
+
+    def _sign_of(self, rank: int) -> _Sign:
+        key = f"{self._prefix}{rank}"
+        return _Sign(*json.loads(self._store.get(key))) if self._store.check([key]) else _Sign()
 
     def _compare(self, signs: dict[int, _Sign]) -> None:
         """Make tables of the windows that all ranks had, or that some did not have in time."""
@@ -316,19 +313,38 @@ class Reporter:
         for rank, line in stuck.items():
             absent[f"rank {rank} gets no further than {line} after step {step}"] = ""
         lines = [f"{what}{when}" for what, when in absent.items() if what not in self._said]
-        self._said, since = {*absent}, self._verdicts.since
-        before = {*since["slow"], *since["slow_loaders"]}
+        self._said = {*absent}
         lines += self._verdicts.lines(rows)
-        slow = {*since["slow"], *since["slow_loaders"]} - before
-        lines += self._ask_for_excerpt([row for row in rows if row.rank in slow], rows)
+        if self._records and self._verdicts.begun and time.monotonic() >= self._next_excerpt:
+            lines.append(self._ask_for_excerpt(rows))
         ranks = [
             row._asdict()
-            | {f"{of}excess_ns": excess_ns(row, rows, of_loader=bool(of)) for of in ("", "loader_")}
+            | {"excess_ns": excess_ns(row, rows)}
+            | {"loader_excess_ns": excess_ns(row, rows, "slow_loaders")}
             for row in rows
         ]
         table = {"step": step, "ranks": ranks, "silent": [*silent], "stuck": stuck}
-        copy: Table = json.loads(json.dumps(table | since | {"said": lines}))  # with texts as keys
+        table |= {**self._verdicts.since, "said": lines}
+        copy: Table = json.loads(json.dumps(table))  # with texts as keys
         return copy
+
+    def _ask_for_excerpt(self, rows: list[Times]) -> str:
+        """Ask the slowest rank and its most usual peer to record the same steps."""
+        self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
+        slowest = max(self._verdicts.begun, key=lambda row: row.own_ns + row.loader_ns)
+        peers = sorted(slowest.peers_of(rows), key=lambda row: row.own_ns)
+        ranks = slowest.rank, peers[(len(peers) - 1) // 2].rank
+        until_heard = math.ceil(4e9 * BEAT_S / max(slowest.step_ns, 1))
+        first = self.timer.progress()[0] + until_heard
+        self._asked = first, *ranks
+        return "ranks {} and {} record ten steps from step {} on".format(*ranks, first)
+
+    def _record(self, first: int) -> None:
+        from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
+        from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
+
+        folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
+        self.timer.excerpt = Excerpt(folder, first, follow_collections).steps
 
     def _say(self) -> None:
         # A disk, a handler or the callback may hold this thread up, and so no sign of life.
@@ -346,27 +362,6 @@ class Reporter:
         except Exception:  # noqa: BLE001  (the user's, in our thread)
             _log.warning("the callback of the watch failed", exc_info=True)
 
-    def _ask_for_excerpt(self, slow: list[Times], rows: list[Times]) -> list[str]:
-        """Ask a slow rank and its most usual peer to record the same steps; return a line."""
-        if not slow or not self._records or time.monotonic() < self._next_excerpt:
-            return []
-        self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
-        slowest = max(slow, key=lambda row: row.own_ns + row.loader_ns)
-        peers = sorted(slowest.peers_of(rows), key=lambda row: row.own_ns)
-        ranks = [slowest.rank, peers[(len(peers) - 1) // 2].rank]
-        until_heard = math.ceil(4e9 * BEAT_S / max(slowest.step_ns, 1))
-        first = self.timer.progress()[0] + until_heard
-        self._asked = [ranks, first]
-        return ["ranks {} and {} record ten steps from step {} on".format(*ranks, first)]
-
-    def _record(self, ranks: Sequence[int], first: int) -> None:
-        from instrument.torch_trace import Excerpt  # noqa: PLC0415  (it imports torch)
-        from instrument.wraps.pauses import follow_collections  # noqa: PLC0415
-
-        if self._window.rank in ranks:
-            folder = (self._path or Path("watch").absolute()).with_suffix(".recorded")
-            self.timer.excerpt = Excerpt(folder, first, follow_collections)
-
 
 def _stuck(signs: dict[int, _Sign], before: dict[int, _Sign]) -> dict[int, str]:
     """Return who is in no call, for which others wait while nobody gets further; the line of each.
@@ -378,8 +373,8 @@ def _stuck(signs: dict[int, _Sign], before: dict[int, _Sign]) -> dict[int, str]:
         return {}
     place = {rank: (one.step, one.num_sent, not one.line) for rank, one in living.items()}
     least, most = min(place.values()), max(place.values())
-    behind = [rank for rank in living if living[rank].line and place[rank] == least < most]
-    return {rank: living[rank].line for rank in behind}
+    behind = (rank for rank in living if place[rank] == least < most)
+    return {rank: living[rank].line for rank in behind if living[rank].line}
 
 
 _numbers = itertools.count()
@@ -411,35 +406,23 @@ def watch(
     if on_straggler not in {None, "record"}:
         raise ValueError(f"on_straggler is 'record' or None, not {on_straggler!r}")
     switch.end_watch()
-    if why_not := _why_not():
-        _log.warning("nothing is watched: %s", why_not)
+    if switch.follows_profiler():
+        _log.warning("nothing is watched: a torch.profiler records, whose ranges would end")
         return
-    from instrument.step_timer import install  # noqa: PLC0415  (it imports torch)
-
-    path = None if path is None else Path(path).absolute()
-    reporter = Reporter(every, path, callback, records=on_straggler is not None)
-    if rank_number() == 0:
-        reporter.append("")
-    switch.disable()
-    switch.after_disabling(reporter.timer.patches.restore)
     try:
-        install(reporter.timer)
-    except Exception as error:  # noqa: BLE001  (of an unknown version of PyTorch)
-        _log.warning("nothing is watched: %s: %s", type(error).__name__, error)
+        from instrument.step_timer import install  # noqa: PLC0415  (it imports torch)
+
+        path = None if path is None else Path(path).absolute()
+        reporter = Reporter(every, path, callback, records=on_straggler is not None)
+        if rank_number() == 0:
+            reporter.append("")
         switch.disable()
-        return
-    switch.after_disabling(steps.listen(reporter.timer.listener))
-    switch.enable_for_watch()
-    switch.after_disabling(reporter.stop)
-    atexit.register(reporter.stop)
-
-
-def _why_not() -> str:
-    """Return why nothing can be watched, if so."""
-    try:
-        has_ranks = importlib.import_module("torch.distributed").is_available()
-    except ImportError:
-        has_ranks = False
-    if not has_ranks:
-        return "there is no torch.distributed"
-    return "a torch.profiler records, whose ranges would end" * switch.follows_profiler()
+        switch.after_disabling(reporter.timer.patches.restore)
+        install(reporter.timer)
+        switch.after_disabling(steps.listen(reporter.timer.listener))
+        switch.enable_for_watch()
+        switch.after_disabling(reporter.stop)
+        atexit.register(reporter.stop)
+    except Exception as error:  # noqa: BLE001  (no PyTorch, or one of an unknown version)
+        _log.warning("nothing is watched: %s", error)
+        switch.end_watch()

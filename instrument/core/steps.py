@@ -65,10 +65,10 @@ class _Phase(Enum):
     OVER = auto()
 
 
-class _Watch:
+class RecordedSteps:
     """The steps of the process and the recorder that follows them."""
 
-    def __init__(self, steps: Steps, recorder: Recorder, times: StepTimes | None) -> None:
+    def __init__(self, steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> None:
         self.steps = steps
         self.times = times
         self.phase = _Phase.WAITING
@@ -79,23 +79,27 @@ class _Watch:
         self._range: list[Any] = []
 
     def mark_begins(self, number: int) -> None:
+        """Handle the beginning of a step that the script marks."""
         if not self._is_marked:
             self._is_marked = True
             nvtx_ranges.end_all(self._range)
         self._begins(number)
 
-    def mark_ends(self, *, is_whole: bool) -> None:
+    def mark_ends(self, *, is_whole: bool = True) -> None:
+        """Handle its end, or that an exception ended it."""
         self.num_done += is_whole
         if self.times is not None and not is_whole:
             self.times.drop()
         self._ends(max(self.num_seen - 1, 0))
 
     def pass_begins(self) -> None:
+        """Handle the beginning of a forward or backward pass."""
         if self.num_seen == 0 and not self._is_marked:
             self._begins(0)
             self._name(0)
 
     def optimizer_step_ends(self) -> None:
+        """Handle the end of the outermost step of an optimizer."""
         if self._is_marked:
             return
         self.num_seen = max(self.num_seen, 1)  # also if no pass began the first one
@@ -126,7 +130,8 @@ class _Watch:
         if self.phase is _Phase.PREPARED and number >= self.steps.first:
             self.phase = _Phase.RECORDING
             self._notify(self._recorder.begin)
-            nvtx_ranges.resume()
+            if self.phase is _Phase.RECORDING:
+                nvtx_ranges.resume()
         if self.times is not None and self.phase is not _Phase.OVER:
             self.times.begins(number)
 
@@ -155,7 +160,7 @@ class _Watch:
             self.phase = _Phase.OVER
 
 
-_watches: list[_Watch] = []
+_watches: list[RecordedSteps] = []
 
 
 class Listener(NamedTuple):
@@ -182,7 +187,7 @@ def watch(steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> C
     of steps before them and of their own.
     """
     unwatch()
-    watched = _Watch(steps, recorder, times)
+    watched = RecordedSteps(steps, recorder, times)
     _watches.append(watched)
     nvtx_ranges.pause()
     return watched.close
