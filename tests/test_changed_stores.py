@@ -3,6 +3,7 @@
 import json
 import shutil
 import zlib
+from operator import setitem
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -75,34 +76,26 @@ def test_a_changed_document_of_a_run(
     assert "left out a: " in in_process("runs", store, "--format", "csv").err
 
 
-def without_steps(document: dict[str, Any]) -> None:
-    document["steps"] = []
-
-
-def with_other_steps(document: dict[str, Any]) -> None:
-    document["step_totals"][0]["steps"][0] = 99
-
-
-def without_reports(document: dict[str, Any]) -> None:
-    document["reports"] = []
-
-
-def with_a_rank_twice(document: dict[str, Any]) -> None:
-    document["ranks"].append(document["ranks"][0])
-
-
-def with_a_large_number(document: dict[str, Any]) -> None:
-    document["step_totals"][0]["window_ns"] = 1 << 63
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (without_steps, "the steps of rank 0 are not those of its totals"),
-        (with_other_steps, "the steps of rank 0 are not those of its totals"),
-        (without_reports, "it has no report or no rank"),
-        (with_a_rank_twice, "its ranks are not those of its run"),
-        (with_a_large_number, "a number is too large"),
+        (
+            lambda document: document["steps"].clear(),
+            "the steps of rank 0 are not those of its totals",
+        ),
+        (
+            lambda document: setitem(document["step_totals"][0]["steps"], 0, 99),
+            "the steps of rank 0 are not those of its totals",
+        ),
+        (lambda document: document["reports"].clear(), "it has no report or no rank"),
+        (
+            lambda document: document["ranks"].append(document["ranks"][0]),
+            "its ranks are not those of its run",
+        ),
+        (
+            lambda document: document["step_totals"][0].update(window_ns=1 << 63),
+            "a number is too large",
+        ),
     ],
 )
 @pytest.mark.parametrize("is_before", long_after(1, [True, False]))

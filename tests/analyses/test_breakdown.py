@@ -1,4 +1,4 @@
-"""Where the time went in small exports with answers that can be counted by hand."""
+"""Where the time went in small exports whose answers can be counted by hand, and in real ones."""
 
 from pathlib import Path
 
@@ -6,9 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
+from tests.reference.breakdown import read
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.claims import analyzed, assert_agreement
+from tests.support.changes import on_one_clock
+from tests.support.claims import analyzed, assert_agreement, assert_agrees, measured_in
 from tests.support.databases import change
 from tests.support.selection import few_and_many, for_examples
 from tests.support.traces import closed_analysis, ranks_of
@@ -319,3 +321,32 @@ def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
 def test_lost_time_is_no_work() -> None:
     measures = Measures(0, 100, 30, 25, 5, 20, 15, 10, 28, 3, 2, 1, lost_ns=12)
     assert measures.busy_ns == 60 == measures.window_ns - measures.idle_ns - measures.lost_ns
+
+
+def test_the_whole_and_time_ranges_agree_with_the_reference(
+    real_trace: Path, tmp_path: Path
+) -> None:
+    path = on_one_clock(real_trace, tmp_path / "t.sqlite")
+    # The reference reads the export once: that takes far longer than to measure a window.
+    events = read(path)
+    rows = analyzed(path)
+    assert_agrees(rows, events)
+    if not rows:
+        return
+    # All ranks are measured in windows within that of the last one.
+    *_, (_, _, whole, _) = rows
+    start, length = whole["window_start_ns"], whole["window_ns"]
+    inside = (start + length // 3, start + 2 * length // 3)
+    beyond = (start - 10, start + length // 2)
+    with ranks_of(path) as ranks:
+        for time_range in (beyond, (inside[0], None), (None, inside[1])):
+            assert_agrees(measured_in(ranks, time_range), events, time_range)
+    # What the user asks for reaches the measurement.
+    assert_agrees(analyzed(path, time_range=inside), events, inside)
+
+
+@pytest.mark.long
+def test_a_pattern_of_the_users_finds_other_steps(traces: Path) -> None:
+    path = traces / "a100x4_ddp_baseline_rank0.sqlite"
+    ((_, _, _, steps),) = assert_agreement(path, step_pattern="^forward$")
+    assert [number for number, _ in steps] == list(range(59))

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator.ddp import simulate_ddp
+from tests.support.builders import stretch
 from tests.support.claims import document_of
+from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare, compared
@@ -223,3 +226,21 @@ def test_a_recording_that_was_stored_twice_is_one_run(tmp_path: Path) -> None:
     assert len(stored_with(store, {"branch": "main"})) == 3
     with pytest.raises(TraceprofError, match="0 recordings with these labels"):
         stored_with(store, {"branch": "other"})
+
+
+@pytest.mark.long
+def test_one_per_cent_is_found_and_ten_are_more_than_recordings_differ(tmp_path: Path) -> None:
+    num_runs, num_false, num_found, num_slower = 40, 0, 0, 0
+    for run in range(num_runs):
+        before, after = (tmp_path / f"{run}-{side}.sqlite" for side in (0, 1))
+        for side, path in enumerate((before, after)):  # two steps are warm-up, and the last one
+            simulate_ddp(path, gpus=2, steps=62, kernels_per_step=24, seed=2 * run + side)
+        step = compare(before, after, options=OPTIONS).step
+        num_false += not known(step.low) <= 0 <= known(step.high)
+        stretch(after, 1.01)
+        step = compare(before, after, options=OPTIONS).step
+        num_found += known(step.low) > 0 and step.verdict == "differs"
+        stretch(after, 1.09)
+        num_slower += compare(before, after, options=OPTIONS).step.verdict == "slower"
+    assert num_false <= 4  # 5 %, and what 40 runs leave open
+    assert num_found == num_slower == num_runs

@@ -54,15 +54,15 @@ def analysis() -> Iterator[Analysis]:
 @pytest.fixture(scope="session")
 def straggling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Analysis, int]]:
     """Return eight ranks on four machines, whose clocks differ by up to 0.6 s, and the late one."""
-    folder = once(tmp_path_factory, "straggling", _simulate_straggling) / "run"
+
+    def simulate(folder: Path) -> None:
+        simulate_run("straggler-slow-kernels", folder / "run", seed=1)
+
+    folder = once(tmp_path_factory, "straggling", simulate) / "run"
     (truth,) = folder.glob("*truth.json")
     late: int = json.loads(truth.read_text())["straggler"]["rank"]
     with closing(analyze(*sorted(folder.glob("*.sqlite")))) as made:
         yield made, late
-
-
-def _simulate_straggling(folder: Path) -> None:
-    simulate_run("straggler-slow-kernels", folder / "run", seed=1)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Ranks that exchange messages as the stages of a pipeline do, by a few messages."""
+"""Ranks that exchange messages as stages of a pipeline do, and the orders of their passes."""
 
 import gzip
 import json
@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.reference import pipelines as reference
 from tests.support.builders import TraceBuilder
+from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import pipeline_bubble
 from traceprof.ranks import passes
-from traceprof.ranks.pipelines import PairMessages, _flows
+from traceprof.ranks.pipelines import ORDERS, PairMessages, _flows, interleaved
 
 US = 1_000
 
@@ -162,3 +164,22 @@ def test_stages_follow_from_whose_forward_comes_first(
         for stage, same in zip(with_names.stages, without.stages, strict=True):
             # Without process groups, waits of replicas for each other are in the bubble, too.
             assert same.bubble_ns == pytest.approx(stage.bubble_ns, rel=0.15)
+
+
+@pytest.mark.parametrize("num_stages", long_after(2, [2, 4, 8]))
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_pass_is_there_once(order: str, num_stages: int) -> None:
+    for stage in range(num_stages):
+        passes = ORDERS[order](stage, num_stages, 2 * num_stages)
+        num_chunks = 2 if order == "interleaved" else 1
+        assert len(passes) == len(set(passes)) == 4 * num_stages * num_chunks
+        seen = set()
+        for one in passes:  # a backward comes after its forward
+            if not one.is_forward:
+                assert replace(one, is_forward=True) in seen
+            seen.add(one)
+
+
+def test_micro_batches_that_cannot_be_dealt_out() -> None:
+    with pytest.raises(ValueError, match="not a multiple"):
+        interleaved(0, 4, 6)

@@ -108,11 +108,6 @@ def calls_at(ranges: list[dict[str, Any]], start: int, end: int) -> tuple[int, l
     return None
 
 
-def agreed(calls: list[dict[str, Any]], fact: str) -> Any:
-    values = {call.get(fact) for call in calls}
-    return values.pop() if len(values) == 1 else None
-
-
 @kept
 def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """The communication kernels of each (pid, device), in order of start, and all that is known."""
@@ -165,7 +160,8 @@ def add_facts(
     chosen = own or members
     strangers = {kind(member["name"]) for member in members} - {kind(e["operation"]) for e in here}
     for fact in ("communicator", "peer"):
-        kernel[fact] = agreed(chosen, fact) if chosen else None
+        values = {call.get(fact) for call in chosen}
+        kernel[fact] = values.pop() if len(values) == 1 else None
     if kind(kernel["operation"]) != "SendRecv":
         kernel["peer"] = None
     kernel["size"] = sizes.get(kernel["communicator"])

@@ -163,7 +163,8 @@ def gradient_copies(
             of_step[step].append(op)
     runs: list[list[Operation]] = []
     for operations in of_step.values():
-        reduces = [at for at, op in enumerate(operations) if is_all_reduce(op)]
+        names = [operation_of(op.short, op.demangled) for op in operations]
+        reduces = [at for at, name in enumerate(names) if name == "allreduce"]
         if not reduces:
             continue
         rest = operations[reduces[-1] + 1 :]
@@ -177,10 +178,6 @@ def gradient_copies(
     if not sure or min(len(run) for run in runs) < MIN_GRADIENT_COPIES:
         return []
     return [op for run in runs for op in run]
-
-
-def is_all_reduce(op: Operation) -> bool:
-    return op.table == "KERNEL" and operation_of(op.short, op.demangled) == "allreduce"
 
 
 def is_optimizer(op: Operation, updates: list[Span]) -> bool:

@@ -163,10 +163,6 @@ def operation_rows(
             yield table, start, end, process, device, *more
 
 
-def are_two(source: int | None, target: int | None) -> bool:
-    return source is not None and target is not None and source != target
-
-
 def believed_ends(operations: Sequence[Operation]) -> dict[int, int]:
     """The ends of kernels of a rank whose recorded ones are wrong, by index: where the next begin.
 
@@ -318,7 +314,8 @@ class Export:
             kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
             if is_kernel and default_is_communication(short, demangled):
                 kind = COMMUNICATION
-            if is_copy and (copy_kind in peers or are_two(source, target)):
+            is_between = None not in (source, target) and source != target
+            if is_copy and (copy_kind in peers or is_between):
                 kind = COMMUNICATION
             self.ranks[process, device].append(
                 Operation(

@@ -42,18 +42,13 @@ from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_segments
 from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
 from traceprof.replay.graph.weights import Reading, Variant
-from traceprof.replay.results import Answer, WhatIf
+from traceprof.replay.results import Answer
 from traceprof.replay.whatif import answers_to, whatif
 from traceprof.reports.text import plain, renderable
 from traceprof.reports.whatif_text import answers_section
 from traceprof.run.opening import Rank
 
 _MS = 1_000_000
-
-
-def answer_of(asked: WhatIf, assume: str) -> Answer:
-    (only,) = (one for one in asked.answers if one.assume == assume)
-    return only
 
 
 # -- real runs ------------------------------------------------------------------------------------
@@ -399,7 +394,7 @@ def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
     assert only.step_ns is None
     assert "may be data loading" in (only.refused or "")
     assert "--cpuctxsw=process-tree" in (only.how_to_collect or "")
-    assert answer_of(whatif(path).whatif, "no-data-loading") == only
+    assert [one for one in whatif(path).whatif.answers if one.assume == only.assume] == [only]
 
 
 def test_a_limit_holds_for_a_host_that_no_recorder_slows(tmp_path: Path) -> None:

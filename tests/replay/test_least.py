@@ -1,7 +1,5 @@
 """No answer and no saving is more than what runs lets go."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -13,7 +11,8 @@ from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.program_writer import SIDE, Host
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded
-from tests.support.selection import known, long_after
+from tests.support.databases import query
+from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
@@ -73,23 +72,16 @@ def test_savings_that_are_too_large_are_limited_at_one_place() -> None:
     assert num_limited > 1
 
 
-_FIRST_STAGE = "text = '[DALI][Executor] RunCPU'"
-DALI = pytest.mark.parametrize(
-    "name", long_after(1, ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
-)
-
-
 @pytest.mark.long  # simulated loaders with stages are held to the truth always
-@DALI
+@pytest.mark.parametrize("name", ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
 def test_a_step_takes_no_less_than_the_loader_needs_for_a_batch(name: str, traces: Path) -> None:
     path = traces / "pairs" / f"{name}.sqlite"
     asked = ["kernel:.*=0.01x", "kernel:.*=0.635x", "no-data-loading"]
     answers = traceprof.whatif(path, assume=asked).whatif.answers[:3]
     no_kernels, faster, loaded = answers
     # Of two windows that follow each other, each has its part of a range.
-    begun = in_steady_windows(
-        path, f"SELECT end - start FROM NVTX_EVENTS WHERE {_FIRST_STAGE} AND start BETWEEN ? AND ?"
-    )
+    stage = "SELECT end - start FROM NVTX_EVENTS WHERE text = '[DALI][Executor] RunCPU'"
+    begun = [query(path, f"{stage} AND start BETWEEN ? AND ?", *at) for at in steady_windows(path)]
     pace_ns = sum(length for rows in begun for (length,) in rows) / len(begun)
     assert all(one.is_bound for one in answers)
     assert 0.75 * pace_ns < known(no_kernels.step_ns) < pace_ns
@@ -97,12 +89,6 @@ def test_a_step_takes_no_less_than_the_loader_needs_for_a_batch(name: str, trace
     assert name.endswith("amp") or (faster.step_ns or 0) < 150.6e6
     shortest_ns = min(end - start for start, end in steady_windows(path))
     assert (loaded.step_ns or 0) < 1.05 * shortest_ns
-
-
-def in_steady_windows(path: Path, query: str) -> list[list[tuple[int, ...]]]:
-    """Return the rows of a query about each steady step."""
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        return [database.execute(query, window).fetchall() for window in steady_windows(path)]
 
 
 def steady_windows(path: Path) -> list[tuple[int, int]]:

@@ -29,10 +29,6 @@ def expected_events(*reports: Path) -> Mapping[str, pd.DataFrame]:
         return {name: getattr(opened, name)() for name in EVENTS}
 
 
-def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", long_after(1, ["ddp", "gloo", "training"]))
 def test_events_come_back(name: str, tmp_path: Path) -> None:
@@ -43,7 +39,8 @@ def test_events_come_back(name: str, tmp_path: Path) -> None:
         parquet = pd.read_parquet(tmp_path / "parquet" / f"{table}.parquet")
         pd.testing.assert_frame_equal(parquet, expected, check_categorical=False)
         read = pd.read_csv(tmp_path / "csv" / f"{table}.csv")
-        pd.testing.assert_frame_equal(read, as_csv(expected), check_dtype=False)
+        as_csv = pd.read_csv(io.StringIO(expected.to_csv(index=False)))
+        pd.testing.assert_frame_equal(read, as_csv, check_dtype=False)
 
 
 def test_results_come_back(tmp_path: Path) -> None:

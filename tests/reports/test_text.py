@@ -235,19 +235,6 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     assert shown_text.index(verdict) < shown_text.index("Could not be analysed")
 
 
-@pytest.mark.long
-def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
-    name = "[red]\x1b[31m<script_gemm"
-    result = analyze_reports([TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path)])
-    assert "\nNothing can be gained from gpu-idle, 89.1 % of the training" in text.render(result)
-    shown_text = text.render(result, is_verbose=True)
-    assert "\x1b" not in shown_text
-    assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text
-    page = html.render(result)
-    assert "<script" not in page
-    assert page.startswith("<!DOCTYPE html>")
-
-
 def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     """Without waits of the host, copies hide as well: more goes than the GPU was idle."""
     result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")

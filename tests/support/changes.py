@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -300,7 +301,9 @@ def damaged(path: Path, copy: Path, damage: str) -> int:
         return DAMAGES[damage](connection, tables)
 
 
-def _without_calls(connection: sqlite3.Connection, tables: set[str], *patterns: str) -> int:
+def _without_calls(
+    connection: sqlite3.Connection, tables: set[str], patterns: Sequence[str]
+) -> int:
     """Delete calls by name, with the waits and the records that they made."""
     like = " OR ".join("value LIKE ?" for _ in patterns)
     chosen = f"SELECT id FROM StringIds WHERE {like}"
@@ -311,24 +314,10 @@ def _without_calls(connection: sqlite3.Connection, tables: set[str], *patterns: 
     return connection.execute(deleted, patterns).rowcount
 
 
-def _synchronize_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
-    return _without_calls(connection, tables, "%Synchronize%")
-
-
-def _stream_waits(connection: sqlite3.Connection, tables: set[str]) -> int:
-    return _without_calls(connection, tables, "%StreamWaitEvent%", "%EventRecord%")
-
-
-def _records(connection: sqlite3.Connection, tables: set[str]) -> int:
+def _without_records(connection: sqlite3.Connection, tables: set[str], which: str) -> int:
     if _RECORDS not in tables:
         return 0
-    return connection.execute(f"DELETE FROM {_RECORDS}").rowcount
-
-
-def _half_of_the_records(connection: sqlite3.Connection, tables: set[str]) -> int:
-    if _RECORDS not in tables:
-        return 0
-    return connection.execute(f"DELETE FROM {_RECORDS} WHERE rowid % 2").rowcount
+    return connection.execute(f"DELETE FROM {_RECORDS} WHERE {which}").rowcount
 
 
 def _launch_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
@@ -348,10 +337,12 @@ def _launch_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
 
 
 DAMAGES: dict[str, Callable[[sqlite3.Connection, set[str]], int]] = {
-    "synchronize calls": _synchronize_calls,
-    "stream waits and event records": _stream_waits,
-    "event records": _records,
-    "half of the records": _half_of_the_records,
+    "synchronize calls": partial(_without_calls, patterns=["%Synchronize%"]),
+    "stream waits and event records": partial(
+        _without_calls, patterns=["%StreamWaitEvent%", "%EventRecord%"]
+    ),
+    "event records": partial(_without_records, which="TRUE"),
+    "half of the records": partial(_without_records, which="rowid % 2"),
     "launch calls of a thread": _launch_calls,
 }
 

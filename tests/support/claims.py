@@ -105,20 +105,6 @@ def measured_in(ranks: Sequence[Rank], time_range: TimeRange) -> list[Row]:
     return sorted(rows, key=lambda row: row[:2])
 
 
-def referenced(events: Sequence[RankEvents], time_range: TimeRange | None = None) -> list[Row]:
-    """Return the same, by the reference, of what it read."""
-    rows = [
-        (
-            rank.pid,
-            rank.device,
-            dataclasses.asdict(rank.whole),
-            [(step.number, dataclasses.asdict(step.measures)) for step in rank.steps],
-        )
-        for rank in (measured(event, time_range) for event in events)
-    ]
-    return sorted(rows, key=lambda row: row[:2])
-
-
 def assert_agreement(
     path: Path, *, time_range: TimeRange | None = None, step_pattern: str | None = None
 ) -> list[Row]:
@@ -133,7 +119,16 @@ def assert_agrees(
     rows: list[Row], events: Sequence[RankEvents], time_range: TimeRange | None = None
 ) -> None:
     """Hold what the analyzer says to what the reference measures of its own reading."""
-    assert rows == referenced(events, time_range)
+    expected = [
+        (
+            rank.pid,
+            rank.device,
+            dataclasses.asdict(rank.whole),
+            [(step.number, dataclasses.asdict(step.measures)) for step in rank.steps],
+        )
+        for rank in (measured(event, time_range) for event in events)
+    ]
+    assert rows == sorted(expected, key=lambda row: row[:2])
     for _, _, whole, steps in rows:
         for measures in (whole, *(step for _, step in steps)):
             parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")

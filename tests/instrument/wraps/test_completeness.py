@@ -7,6 +7,7 @@ test until somebody has decided on it.
 import inspect
 import pickle
 import sys
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
 
 import instrument
+from instrument import wraps
+from instrument.switch import PARTS
 from instrument.wraps import collectives, point_to_point, process_groups
 from instrument.wraps import functional as our_functional
 
@@ -144,3 +147,8 @@ def test_wrappers_look_like_the_originals(recorded: list[str]) -> None:
     held = pickle.dumps(dist.all_reduce)
     instrument.disable()
     assert pickle.loads(held) is original  # noqa: S301
+
+
+def test_every_wrapper_is_installed() -> None:
+    modules = Path(*wraps.__path__).glob("[!_]*.py")
+    assert {*PARTS} == {f"instrument.wraps.{module.stem}" for module in modules}

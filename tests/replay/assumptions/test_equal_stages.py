@@ -1,4 +1,4 @@
-"""A model of passes with equal stages, against pipelines simulated with equal stages."""
+"""Equal stages and kernels: replay and model of passes beside simulated and published runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 
 import traceprof
+from sample_traces.simulator.scenarios import ranks
 from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
+from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded, step_ns
-from tests.support.selection import known, rows_long_after
-from tests.support.traces import SAMPLE_FOLDER, result_of
+from tests.support.selection import known, long_after, rows_long_after
+from tests.support.traces import SAMPLE_FOLDER, closed_analysis, result_of
+from traceprof.analyses import breakdown
 from traceprof.analyses.pipeline_bubble import ID
-from traceprof.analysis import analyze_reports
+from traceprof.analysis import Options, analyze_reports
 from traceprof.findings import Basis
+from traceprof.replay import pass_model
+from traceprof.replay.pass_model import equal_step
 from traceprof.replay.results import Answer
 from traceprof.reports.text import render
 from traceprof.units import duration, percent
@@ -137,3 +142,84 @@ def test_no_replay_is_combined_with_a_model_of_passes(tmp_path: Path) -> None:
     path = recorded(pipeline(np.random.default_rng(0), _PLAN), tmp_path / "run.sqlite")
     said = answer(path, "equal-stages + no-sync")
     assert said.refused == "only the model of passes answers it"
+
+
+@pytest.mark.parametrize("num_ranks", [4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", long_after(1, ["clock", "experts"]))
+def test_equal_kernels_are_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: Path) -> None:
+    def built(size: float) -> Setup:
+        rng = np.random.default_rng(7)  # the same noise with and without
+        if kind == "clock":
+            return ranks.slower_clock(rng, num_ranks, times=1 + size)
+        return ranks.uneven_experts(rng, num_ranks, most=4 * size)
+
+    before, after = (
+        recorded(built(size), tmp_path / f"{kind}-{size}.sqlite") for size in (0.15, 0.0)
+    )
+    asked = traceprof.whatif(before, assume=["equal-kernels"])
+    (answer,) = asked.whatif.answers
+    assert answer.is_bound
+    assert answer.refused is None
+    without = traceprof.whatif(after, assume=["communication=0"]).whatif.baseline
+    gained = known(asked.whatif.baseline).step_ns - known(without).step_ns
+    assert gained > 0
+    # The kernels' noise is in both runs, and the mean of the ranks' kernels knows it roughly.
+    assert 0.995 * gained <= -known(answer.change_ns) <= 1.15 * gained
+
+
+@pytest.mark.long
+def test_equal_ranks_have_nothing_to_even_out(tmp_path: Path) -> None:
+    setup = ranks.equal_ranks(np.random.default_rng(1))
+    path = recorded(setup, tmp_path / "equal.sqlite")
+    (answer,) = traceprof.whatif(path, assume=["equal-kernels"]).whatif.answers
+    assert answer.refused == "no rank's kernels take significantly longer than those of the others"
+
+
+@pytest.mark.parametrize("name", ["uneven-clock", "exposed-waiting"])
+def test_it_agrees_with_the_replay(name: str) -> None:
+    path = SAMPLE_FOLDER / f"{name}.sqlite"
+    asked = traceprof.whatif(path, assume=["equal-kernels"])
+    (replayed,) = asked.whatif.answers
+    assert "model of passes" not in replayed.note
+    known = equal_step(closed_analysis(path).measured, "equal-kernels")
+    assert known is not None
+    assert abs(known.off) < 0.01
+    assert known.equal_ns - known.step_ns == pytest.approx(replayed.change_ns, rel=0.05)
+    assert equal_step(closed_analysis(path).measured, "equal-stages") is None
+
+
+def test_it_answers_where_the_replay_refuses() -> None:
+    path = SAMPLE_FOLDER / "uneven-experts.sqlite"
+    (reply,) = traceprof.whatif(path, assume=["equal-kernels"]).whatif.answers
+    assert "model of passes" in reply.note
+    analysis = closed_analysis(path, savings=True)
+    results = analysis.of(breakdown)
+    computed_ns = sum(of_rank.judged.compute_ns for of_rank in results) / len(results)
+    mean_ns = computed_ns / len(results[0].steps)
+    assert mean_ns < (reply.step_ns or 0) < 1.05 * mean_ns  # and what collectives themselves take
+    (finding,) = (one for one in analysis.findings if one.id == "uneven-kernels")
+    assert finding.saving is not None
+    assert finding.saving.assume == "equal-kernels"
+    assert finding.saving.high_ns == -(reply.change_ns or 0)
+    assert "model of passes" in (finding.saving.why or "")
+
+
+def test_it_says_nothing_where_its_own_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_model, "MAX_OFF", 0.0)
+    analysis = analyze_reports([SAMPLE_FOLDER / "uneven-clock.sqlite"], Options(savings=False))
+    assert equal_step(analysis.measured, "equal-kernels") is None
+
+
+@pytest.mark.parametrize(
+    ("job", "what", "published", "within"),
+    [
+        ("bytedance_st", "equal-stages", 1.179, 0.03),
+        pytest.param("bytedance_se", "equal-kernels", 1.537, 0.05, marks=pytest.mark.long),
+    ],
+)
+def test_published_answers(
+    traces: Path, job: str, what: str, published: float, within: float
+) -> None:
+    known = equal_step(closed_analysis(traces / "kineto" / job).measured, what)
+    assert known is not None
+    assert known.step_ns / known.equal_ns == pytest.approx(published, rel=within)

@@ -264,85 +264,42 @@ _WAYS: tuple[Callable[[Database, Sequence[Launch], random.Random], None], ...] =
 )
 
 
-def degenerate(export: Path, path: Path, way: Callable[[Database], None]) -> Path:
+_LATEST = "(SELECT max(start) FROM {table})"
+DEGENERATE: dict[str, tuple[Sequence[str], str]] = {
+    "operations at zero": (_OPERATIONS, "UPDATE {table} SET start = 0, end = 0"),
+    "two operations of a kind": (_OPERATIONS, "DELETE FROM {table} WHERE rowid > 2"),
+    "operations begin at zero": (_OPERATIONS, "UPDATE {table} SET end = end - start, start = 0"),
+    "operations without length": (_OPERATIONS, "UPDATE {table} SET end = start"),
+    "everything at zero": ((*_OPERATIONS, _CALLS), "UPDATE {table} SET start = 0, end = 0"),
+    "calls at zero": ((_CALLS,), "UPDATE {table} SET start = 0, end = 0"),
+    "calls without length": ((_CALLS,), "UPDATE {table} SET end = start"),
+    "operations at one time": (
+        _OPERATIONS, f"UPDATE {{table}} SET start = {_LATEST}, end = {_LATEST}",
+    ),
+    "no calls": ((_CALLS,), "DELETE FROM {table}"),
+    "one operation of a kind": (_OPERATIONS, "DELETE FROM {table} WHERE rowid > 1"),
+    "no operations": (_OPERATIONS, "DELETE FROM {table}"),
+    "operations before their calls": (
+        _OPERATIONS, "UPDATE {table} SET end = end - start + 1, start = 1",
+    ),
+    "operations long after their calls": (
+        _OPERATIONS, "UPDATE {table} SET start = start + 1000000000, end = end + 1000000000",
+    ),
+    "one correlation id": (_OPERATIONS, "UPDATE {table} SET correlationId = 1"),
+}  # fmt: skip
+"""Tables and how they change: selections may be empty, or spans without length, that never are."""
+
+
+def degenerate(export: Path, path: Path, way: str) -> Path:
     """Write an export whose program was changed in one of the ways of `DEGENERATE`."""
     shutil.copyfile(export, path)
+    tables, statement = DEGENERATE[way]
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA synchronous = OFF")
-        way(db)
+        for table in tables:
+            if _query(db, "SELECT 1 FROM sqlite_master WHERE name = ?", table):
+                _query(db, statement.replace("{table}", table))
     return path
-
-
-def _each(db: Database, tables: Sequence[str], statement: str) -> None:
-    for table in tables:
-        if _query(db, "SELECT 1 FROM sqlite_master WHERE name = ?", table):
-            _query(db, statement.replace("{table}", table))
-
-
-def operations_at_zero(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET start = 0, end = 0")
-
-
-def operations_begin_at_zero(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET end = end - start, start = 0")
-
-
-def operations_without_length(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET end = start")
-
-
-def everything_at_zero(db: Database) -> None:
-    _each(db, (*_OPERATIONS, _CALLS), "UPDATE {table} SET start = 0, end = 0")
-
-
-def calls_at_zero(db: Database) -> None:
-    _each(db, (_CALLS,), "UPDATE {table} SET start = 0, end = 0")
-
-
-def calls_without_length(db: Database) -> None:
-    _each(db, (_CALLS,), "UPDATE {table} SET end = start")
-
-
-def operations_at_one_time(db: Database) -> None:
-    latest = "(SELECT max(start) FROM {table})"
-    _each(db, _OPERATIONS, f"UPDATE {{table}} SET start = {latest}, end = {latest}")
-
-
-def no_calls(db: Database) -> None:
-    _each(db, (_CALLS,), "DELETE FROM {table}")
-
-
-def one_operation_of_a_kind(db: Database) -> None:
-    _each(db, _OPERATIONS, "DELETE FROM {table} WHERE rowid > 1")
-
-
-def two_operations_of_a_kind(db: Database) -> None:
-    _each(db, _OPERATIONS, "DELETE FROM {table} WHERE rowid > 2")
-
-
-def no_operations(db: Database) -> None:
-    _each(db, _OPERATIONS, "DELETE FROM {table}")
-
-
-def operations_before_their_calls(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET end = end - start + 1, start = 1")
-
-
-def operations_long_after_their_calls(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET start = start + 1000000000, end = end + 1000000000")
-
-
-def one_correlation_id(db: Database) -> None:
-    _each(db, _OPERATIONS, "UPDATE {table} SET correlationId = 1")
-
-
-DEGENERATE: tuple[Callable[[Database], None], ...] = (
-    *(operations_at_zero, two_operations_of_a_kind, operations_begin_at_zero),
-    *(operations_without_length, everything_at_zero, calls_at_zero, calls_without_length),
-    *(operations_at_one_time, no_calls, one_operation_of_a_kind, no_operations),
-    *(operations_before_their_calls, operations_long_after_their_calls, one_correlation_id),
-)
-"""Changes after which selections may be empty, or spans without length, that never are else."""
 
 
 def _calls(db: Database, launch: Launch) -> list[int]:

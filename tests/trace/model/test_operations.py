@@ -1,4 +1,4 @@
-"""What columns of operations tell without being unpacked, and kernels without being picked out."""
+"""What columns of operations and of a thread's switches tell without being unpacked."""
 
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
 from traceprof.trace.columns import pack
+from traceprof.trace.model.host import ThreadSwitches
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.open import open_trace
 
@@ -75,3 +76,22 @@ def test_ranks_whose_rows_stand_between_each_other(tmp_path: Path, num_ranks: in
                 assert [*zip(*(column.tolist() for column in columns), strict=True)] == rows
                 operations.release()
                 assert operations.kernels is kernels  # one copy
+
+
+@pytest.mark.parametrize(
+    ("switches", "sleeps"),
+    [
+        ([(10, True), (20, True)], []),  # when it left the CPU is not recorded
+        ([(10, False), (20, False)], []),
+        ([(5, True), (10, False), (30, True), (40, False), (60, True)], [(10, 30), (40, 60)]),
+        ([(10, False), (30, True), (40, True)], [(10, 30)]),
+        ([], []),
+    ],
+)
+def test_sleeps_are_between_leaving_the_cpu_and_coming_back(
+    switches: list[tuple[int, bool]], sleeps: list[tuple[int, int]]
+) -> None:
+    time_ns = np.array([time for time, _ in switches], np.int64)
+    is_on = np.array([on for _, on in switches], np.bool_)
+    found = ThreadSwitches(time_ns, np.zeros(len(switches), np.int64), is_on).sleeps()
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == sleeps
