@@ -19,7 +19,15 @@ from traceprof.kernel_names import (
     readable,
     user_patterns,
 )
-from traceprof.kernel_names.arithmetic import FORMATS, PRECISIONS, UNITS
+from traceprof.kernel_names.arithmetic import (
+    FORMATS,
+    GENERATIONS,
+    PRECISIONS,
+    UNITS,
+    capability_of_board,
+    capability_of_code,
+    tensor_cores,
+)
 from traceprof.kernel_names.categories import (
     _GENERIC,
     CATEGORIES,
@@ -30,12 +38,6 @@ from traceprof.kernel_names.categories import (
     forget_names,
     is_main_compute,
     kernel_kind,
-)
-from traceprof.kernel_names.tensor_cores import (
-    GENERATIONS,
-    capability_of_board,
-    capability_of_code,
-    tensor_cores,
 )
 from traceprof.patterns import has_any
 

@@ -11,13 +11,14 @@ from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.results import CostResult
 from traceprof.kernel_names import function_name
-from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
-from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
-from traceprof.kernel_names.tensor_cores import (
+from traceprof.kernel_names.arithmetic import (
+    FULL_PRECISION,
+    ROUNDED_PRECISION,
     capability_of_board,
     capability_of_code,
     tensor_cores,
 )
+from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.kernel_names.tensor_cores import Capability, TensorCores
+    from traceprof.kernel_names.arithmetic import Capability, TensorCores
     from traceprof.run.rank import Rank, Window
 
 _TORCH_BF16 = (

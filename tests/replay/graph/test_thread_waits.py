@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from traceprof.replay.graph.columns import HostCalls
-from traceprof.replay.graph.thread_waits import (
+from traceprof.replay.graph.host_waits import (
     MAX_UNLOCKING_NS,
     MIN_OF_A_PLACE,
     hand_overs,

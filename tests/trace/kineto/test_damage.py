@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.profiler_events import PID, annotation, call, event, kernel, text
 from traceprof.errors import TraceFormatError
-from traceprof.trace.kineto import damage
+from traceprof.trace.kineto import document
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 
@@ -203,4 +203,4 @@ def test_what_cannot_be_repaired() -> None:
         '{"ph": "X", "name": "void at{"ph": "X", "name": "void at::add", "pid": 0}]',
         "{",
     ):
-        assert damage.repaired(broken, 0) is None
+        assert document.repaired(broken, 0) is None

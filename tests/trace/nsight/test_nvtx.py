@@ -18,8 +18,7 @@ from traceprof.trace.model.ranges import LabelRanges, NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nvtx_events import read_events, read_label_ranges
-from traceprof.trace.nsight.nvtx_names import thread_names
+from traceprof.trace.nsight.nvtx import read_events, read_label_ranges, thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 

@@ -19,9 +19,14 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.kernel_names import function_name
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
-from traceprof.replay.graph.host_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
+from traceprof.replay.graph.host_waits import (
+    MAX_SCALAR_BYTES,
+    MIN_HAND_OVER_NS,
+    copied_bytes,
+    loading_threads,
+    round_trips,
+)
 from traceprof.replay.graph.stream_waits import behind_communication
-from traceprof.replay.graph.thread_waits import MIN_HAND_OVER_NS, loading_threads
 from traceprof.replay.results import Refusal
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind

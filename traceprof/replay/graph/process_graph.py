@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from traceprof import intervals
 from traceprof.replay.graph.columns import Recorded, recorded
 from traceprof.replay.graph.hidden_waits import hidden_host_waits
-from traceprof.replay.graph.host_waits import host_waits
+from traceprof.replay.graph.host_waits import hand_overs, host_waits, loading_threads, lock_waits
 from traceprof.replay.graph.longest_path import ROOT, EdgeKind, Edges
 from traceprof.replay.graph.stream_waits import (
     MAX_LOST_RECORDS,
@@ -32,7 +32,6 @@ from traceprof.replay.graph.stream_waits import (
     queued_communication,
     stream_waits,
 )
-from traceprof.replay.graph.thread_waits import hand_overs, loading_threads, lock_waits
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.hidden_waits import HiddenWaits
-    from traceprof.replay.graph.host_waits import HostWaits
+    from traceprof.replay.graph.host_waits import HandOvers, HostWaits, LockWaits
     from traceprof.replay.graph.stream_waits import OperationWaits
-    from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
     from traceprof.run.opening import Rank
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it

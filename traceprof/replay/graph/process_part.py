@@ -11,6 +11,12 @@ from traceprof import intervals
 from traceprof.host.host_code import LOADER_STAGE
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
+from traceprof.replay.graph.host_waits import (
+    MIN_UNSEEN,
+    loading_share,
+    training_threads,
+    unseen_pace_ns,
+)
 from traceprof.replay.graph.longest_path import (
     ROOT,
     EdgeKind,
@@ -21,12 +27,6 @@ from traceprof.replay.graph.longest_path import (
 )
 from traceprof.replay.graph.process_graph import edges_of, in_segments, observe
 from traceprof.replay.graph.steps import begun_together, rank_steps_of, step_operations
-from traceprof.replay.graph.thread_waits import (
-    MIN_UNSEEN,
-    loading_share,
-    training_threads,
-    unseen_pace_ns,
-)
 from traceprof.replay.graph.weights import Weigher, as_measured, remaining_work
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without

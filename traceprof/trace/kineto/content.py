@@ -13,8 +13,8 @@ import numpy as np
 
 from traceprof.errors import TraceFormatError
 from traceprof.trace.columns import ColumnBuilder
-from traceprof.trace.kineto import damage, operator_work
-from traceprof.trace.kineto.document import KinetoDocument
+from traceprof.trace.kineto import operator_work
+from traceprof.trace.kineto.document import RECORD_AGAIN, KinetoDocument, without_events
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.model.special_values import (
     MAX_EVENT_NS,
@@ -158,7 +158,7 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
     content = tables.finish(document, file)
     if content.first_ns is None:
         unread = frozenset(content.num_unread)
-        raise damage.without_events(file, is_cut=content.is_cut, unread=unread)
+        raise without_events(file, is_cut=content.is_cut, unread=unread)
     return content
 
 
@@ -227,7 +227,7 @@ class _Tables:
         Raises TraceFormatError: their lengths are beyond any clock.
         """
         if self._sum_ns >= MAX_SUM_NS:
-            raise file.damaged("its events take longer than any clock counts", damage.RECORD_AGAIN)
+            raise file.damaged("its events take longer than any clock counts", RECORD_AGAIN)
         tables: dict[Kind, Mapping[str, Column]] = {
             kind: {name: column.finish() for name, column in table.items()}
             for kind, table in self._tables.items()

@@ -55,15 +55,7 @@ COPY_KINDS = {
     "HtoH": CopyKind.HOST_TO_HOST,
     "PtoP": CopyKind.PEER_TO_PEER,
 }
-MEMORY_KINDS = {
-    "Pageable": MemoryKind.PAGEABLE,
-    "Pinned": MemoryKind.PINNED,
-    "Device": MemoryKind.DEVICE,
-    "Array": MemoryKind.ARRAY,
-    "Managed": MemoryKind.MANAGED,
-    "Device Static": MemoryKind.DEVICE_STATIC,
-    "Managed Static": MemoryKind.MANAGED_STATIC,
-}
+MEMORY_KINDS = {kind.label: kind for kind in MemoryKind if kind is not MemoryKind.UNKNOWN}
 
 
 class CopyFacts(NamedTuple):

@@ -109,24 +109,7 @@ class ProcessCalls(NamedTuple):
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_CALLS = CommunicationCalls(
-    start_ns=_NOTHING,
-    end_ns=_NOTHING,
-    thread=_NOTHING,
-    operation=_NOTHING,
-    bytes=_NOTHING,
-    communicator=_NOTHING,
-    peer=_NOTHING,
-    world_size=_NOTHING,
-    sequence=_NOTHING,
-    launch_start_ns=_NOTHING,
-    launch_end_ns=_NOTHING,
-    launch_thread=_NOTHING,
-    launch_parent=_NOTHING,
-    first_member=np.zeros(1, np.int64),
-    members=_NOTHING,
-    communicators=(),
-)
+NO_CALLS = CommunicationCalls(*(_NOTHING,) * 13, np.zeros(1, np.int64), _NOTHING, ())
 NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)
 
 
@@ -233,8 +216,4 @@ class MpiCalls(Rows, frozen=True):
     communicators: tuple[str, ...]  # names, equal on all members
 
 
-NO_MPI_CALLS = MpiCalls(
-    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
-    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
-    (),
-)
+NO_MPI_CALLS = MpiCalls(*(_NOTHING,) * 10, ())

@@ -266,7 +266,7 @@ def _is_wrong(kernels: Kernels, index: int, covering: list[int]) -> bool:
 
 _NOTHING = np.empty(0, np.int64)
 _NO_NUMBERS = pack(_NOTHING)
-_NO_BASE = (_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+_NO_BASE = (_NO_NUMBERS,) * 4
 NO_OPERATIONS = RankOperations(
     Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING),
     Copies(*_NO_BASE, *[_NOTHING] * 6),

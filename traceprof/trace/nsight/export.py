@@ -31,15 +31,14 @@ from traceprof.trace.model.host import (
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
-from traceprof.trace.nsight import host, nvtx_names, schema
+from traceprof.trace.nsight import host, nvtx, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
 from traceprof.trace.nsight.host import read_api_calls
 from traceprof.trace.nsight.metadata import Target
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nccl import read_communication_calls
-from traceprof.trace.nsight.nvtx_events import Events, read_events, read_label_ranges
-from traceprof.trace.nsight.nvtx_names import domain_names
+from traceprof.trace.nsight.nvtx import Events, domain_names, read_events, read_label_ranges
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
 from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
 from traceprof.trace.sqlite.database import Database
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
-    from traceprof.trace.nsight.nvtx_events import EventColumns
+    from traceprof.trace.nsight.nvtx import EventColumns
     from traceprof.trace.sqlite.database import FileUse
 
 GPU_OPERATIONS = Section("GPU operations")
@@ -142,7 +141,7 @@ def on_lost_work(pids: Collection[int]) -> Iterator[str]:
 def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
     """Yield notes if no range of `instrument` was recorded, or some without their sizes."""
     if labels.DOMAIN in domains and not ranges:
-        yield nvtx_names.silence_note(labels.DOMAIN)
+        yield nvtx.silence_note(labels.DOMAIN)
     num_short = sum(_num_short(of_process) for of_process in ranges.values())
     if num_short:
         yield (
@@ -304,7 +303,7 @@ class NsightTrace(Trace):
     @_ReadAgain
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:
         events = self._nvtx_events
-        return [] if events is None else nvtx_names.thread_names(events)
+        return [] if events is None else nvtx.thread_names(events)
 
     # -- what was recorded -----------------------------------------------------------------------
 
@@ -362,7 +361,7 @@ class NsightTrace(Trace):
     @cached_property
     def _named_mpi_ranks(self) -> dict[int, set[int]]:
         """Ranks of each process from the thread names that MPI gave."""
-        return nvtx_names.mpi_ranks(self._nvtx_thread_names)
+        return nvtx.mpi_ranks(self._nvtx_thread_names)
 
     @_ReadAgain
     def kernel_names(self) -> Mapping[int, str]:
@@ -471,34 +470,34 @@ class NsightTrace(Trace):
         process: int | None = None,
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `nvtx_names.ranges_named`."""
+        """Return NVTX ranges by process: see `nvtx.ranges_named`."""
         events = self._nvtx_events
-        return {} if events is None else nvtx_names.ranges_named(events, matching, process, until)
+        return {} if events is None else nvtx.ranges_named(events, matching, process, until)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of ranges: see `nvtx_names.range_ends`."""
+        """Return the ends of ranges: see `nvtx.range_ends`."""
         events = self._nvtx_events
         if events is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        return nvtx_names.range_ends(events, process)
+        return nvtx.range_ends(events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
         events = self._nvtx_events
         if events is not None and process not in self._range_tables:
-            self._range_tables[process] = nvtx_names.range_table(events, process)
+            self._range_tables[process] = nvtx.range_table(events, process)
         return self._range_tables.get(process)
 
     def marks(self, process: int) -> Marks | None:
         events = self._nvtx_events
-        return None if events is None else nvtx_names.marks_of(events, process)
+        return None if events is None else nvtx.marks_of(events, process)
 
     @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: from NVTX, else from the system."""
-        return nvtx_names.read_thread_names(self._database, self._nvtx_thread_names)
+        return nvtx.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
-        return nvtx_names.longest_names(self._database, limit)
+        return nvtx.longest_names(self._database, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
         return self.target.gpu_name(key)
@@ -532,8 +531,8 @@ class NsightTrace(Trace):
         events = self._nvtx_events
         if events is None:
             return []
-        silent = nvtx_names.silent_domains(events, self._named_ranges.domains)
-        return [nvtx_names.silence_note(name) for name in silent]
+        silent = nvtx.silent_domains(events, self._named_ranges.domains)
+        return [nvtx.silence_note(name) for name in silent]
 
     @property
     def gpus(self) -> Sequence[str]:

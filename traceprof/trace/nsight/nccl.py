@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.nsight.nvtx_events import Events
+    from traceprof.trace.nsight.nvtx import Events
     from traceprof.trace.sqlite.database import Database
-
-
-_NEVER = int(np.iinfo(np.int64).min)
 
 
 class Grouped(NamedTuple):
@@ -63,7 +60,7 @@ def grouped(
     for first, stop in zip(edges, [*edges[1:], len(thread)], strict=False):
         of_thread = slice(first, stop)
         # A call inside a call is a part of it.
-        reach = np.maximum.accumulate(np.where(is_call[of_thread], end_ns[of_thread], _NEVER))
+        reach = np.maximum.accumulate(np.where(is_call[of_thread], end_ns[of_thread], NULL))
         outer = np.append(True, start_ns[of_thread][1:] >= reach[:-1])
         row = first + np.flatnonzero(outer)
         change = begins[row].astype(np.int64) - closes[row]
@@ -87,30 +84,7 @@ _NOTHING = np.empty(0, np.int64)
 
 _HEADER = struct.Struct("<IIIIQQ")
 # nvToolsExtPayload.h: type to struct's code. An enumeration's type is the id of its own schema.
-_CODES = {
-    1: "b",
-    2: "B",
-    3: "h",
-    4: "H",
-    5: "i",
-    6: "I",
-    7: "q",
-    8: "Q",
-    9: "q",
-    10: "Q",
-    11: "b",
-    12: "B",
-    13: "h",
-    14: "H",
-    15: "i",
-    16: "I",
-    17: "q",
-    18: "Q",
-    19: "f",
-    20: "d",
-    22: "Q",
-    23: "Q",
-}
+_CODES = {**dict(enumerate("bBhHiIqQqQbBhHiIqQfd", 1)), 22: "Q", 23: "Q"}
 _ENUMERATION = "i"
 
 # Names of fields in lower case, with their meaning.
@@ -194,8 +168,6 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
 
 
 def _of_json(text: str) -> dict[str, int] | None:
-    import json  # noqa: PLC0415  (payloads of few versions)
-
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -226,7 +198,7 @@ def _fields(values: dict[str, int]) -> Fields:
     return Fields(of_64_bits, **numbers)
 
 
-_DOMAIN = "NCCL"
+NCCL_DOMAIN = "NCCL"
 _MARK = '"BinaryData"'
 _BYTES, _PEER = "Message size [bytes]", "Peer rank"
 _SIZE, _SIZE_AND_MORE = struct.Struct("<Q"), struct.Struct("<QQ")
@@ -254,7 +226,7 @@ def lacks_payloads(export: Path) -> bool:
             f"SELECT EXISTS (SELECT 1 FROM {schema.NVTX.name} LEFT JOIN {schema.STRINGS}"  # noqa: S608
             " ON id = textId WHERE eventType = ? AND coalesce(text, value) = ?)"
         )
-        return bool(connection.execute(query, (schema.NVTX_DOMAIN, _DOMAIN)).fetchone()[0])
+        return bool(connection.execute(query, (schema.NVTX_DOMAIN, NCCL_DOMAIN)).fetchone()[0])
 
 
 def add_payloads(export: Path, document: Path) -> int:
@@ -280,7 +252,7 @@ def add_payloads(export: Path, document: Path) -> int:
             f" AND p.end = e.end AND p.name = {name} AND e.eventType = ? AND e.domainId IN"
             f" (SELECT e.domainId FROM {schema.NVTX.name} AS e WHERE e.eventType = ?"
             f" AND {name} = ?)",
-            (schema.NVTX_PUSH_POP, schema.NVTX_DOMAIN, _DOMAIN),
+            (schema.NVTX_PUSH_POP, schema.NVTX_DOMAIN, NCCL_DOMAIN),
         )
         return updated.rowcount
 
@@ -301,9 +273,6 @@ def _payload_texts(line: str) -> Iterator[tuple[Any, ...]]:
             yield (*place, name, json.dumps(dict(zip(fields, form.unpack(data), strict=False))))
     except (ValueError, KeyError, TypeError, AttributeError):  # another kind of event, or damaged
         return
-
-
-NCCL_DOMAIN = "NCCL"
 
 
 class NcclRanges(Record, frozen=True):
@@ -368,7 +337,6 @@ def _are_of_nccl(
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
-    """Index of each row's facts, int64[n], and the distinct facts."""
     reader, columns = PayloadReader(events.database), events.columns
     binary, text = columns.binary.at(rows), columns.json.at(rows)
     json_id = columns.json_id.at(rows)
@@ -431,41 +399,31 @@ def read_communication_calls(
     """Communication calls of each process (globalPid) that has any."""
     nccl = read_nccl_ranges(events, domains, _CALL_NAMES)
     labelled = {process: labelled_calls(ranges) for process, ranges in label_ranges.items()}
-    sizes = _world_sizes(nccl.values())
+    facts = {
+        process: [ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()]
+        for process, ranges in nccl.items()
+    }
+    sizes = {  # of communicators, from their creation and destruction
+        payload.communicator: payload.world_size
+        for of_process in facts.values()
+        for payload in of_process
+        if payload.communicator is not None and payload.world_size > 0
+    }
     return {
         process: ProcessCalls(
             _in_groups(nccl[process], sizes) if process in nccl else NO_CALLS,
             nested_calls(labelled.get(process, [])),
-            _rank_in_largest(nccl[process]) if process in nccl else None,
+            _rank_in_largest(facts.get(process, [])),
         )
         for process in sorted({*nccl, *(number for number, calls in labelled.items() if calls)})
     }
 
 
-# -- labels --------------------------------------------------------------------------------------
-
-
-def _rank_in_largest(ranges: NcclRanges) -> int | None:
+def _rank_in_largest(fields: Sequence[Fields]) -> int | None:
     """Rank in the largest communicator of the process; None if ambiguous."""
-    fields = [ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()]
     sizes_and_ranks = {(facts.world_size, facts.rank) for facts in fields if facts.rank >= 0}
     largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
     return largest[0] if len(largest) == 1 else None
-
-
-# -- launch ranges --------------------------------------------------------------------------------
-
-
-def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
-    """Number of ranks of each communicator, from its creation and destruction."""
-    return {
-        payload.communicator: payload.world_size
-        for ranges in processes
-        for payload in (
-            ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()
-        )
-        if payload.communicator is not None and payload.world_size > 0
-    }
 
 
 def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> CommunicationCalls:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import CopyKind, MemoryKind
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -138,32 +139,10 @@ MEMCPY_KINDS = "ENUM_CUDA_MEMCPY_OPER"
 
 # Labels of ENUM_CUDA_MEMCPY_OPER by MEMCPY.copyKind, for exports without the enumeration (before
 # 2022). If the export has it, its own labels count.
-COPY_KINDS = {
-    0: "Unknown",
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    3: "Host-to-Array",
-    4: "Array-to-Host",
-    5: "Array-to-Array",
-    6: "Array-to-Device",
-    7: "Device-to-Array",
-    8: "Device-to-Device",
-    9: "Host-to-Host",
-    10: "Peer-to-Peer",
-    11: "Unified Host-to-Device",
-    12: "Unified Device-to-Host",
-    13: "Unified Device-to-Device",
-}
+COPY_KINDS = {int(kind): kind.label for kind in CopyKind}  # Nsight's numbers are ours
 # Labels of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind, for the same exports.
-MEMORY_KINDS = {
-    0: "Pageable",
-    1: "Pinned",
-    2: "Device",
-    3: "Array",
-    4: "Managed",
-    5: "Device Static",
-    6: "Managed Static",
-    7: "Unknown",
+MEMORY_KINDS = {number: kind.label for number, kind in enumerate([*MemoryKind][1:])} | {
+    7: MemoryKind.UNKNOWN.label
 }
 
 # Every export has the string table and at least one of these.
