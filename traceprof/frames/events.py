@@ -12,8 +12,11 @@ from traceprof.frames.results import Optional, TextColumn, names_at, names_of_ki
 from traceprof.host.places import places, places_of_calls
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
-from traceprof.trace.grouping import is_in
+from traceprof.trace.columns import pack
+from traceprof.trace.grouping import is_in, numbered
+from traceprof.trace.model.host import NO_API_CALLS, HostCode
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
+from traceprof.trace.model.ranges import Marks, RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"
+_NOTHING = np.empty(0, np.int64)
+_NO_RANGES = RangeTable(*(_NOTHING,) * 4, np.empty(0, np.bool_), ())
+_NO_OPERATORS = HostCode(*(pack(_NOTHING),) * 4, None, None, None, np.empty((0, 3), np.int64), ())
+_NO_MARKS = Marks(*(_NOTHING,) * 3, ())
 _OF_OPERATORS = ("external_id", "sequence_number", "flops")
 _COPY_KINDS: dict[int, str | None] = {
     **{int(kind): kind.direction for kind in CopyKind},
@@ -213,15 +220,7 @@ def _places(rank: Rank, call: Int64) -> TextColumn:
 def api_calls(rank: Rank) -> Part:
     """Return the API calls of a rank's process by start."""
     calls = None if isinstance(rank, CpuRank) and not rank.trace.api_names else rank.calls
-    if calls is None:
-        none = np.empty(0, np.int64)
-        return {
-            **_times(rank, none, none),
-            "thread": none,
-            "name": TextColumn(none, ()),
-            "correlation": none,
-            "place": TextColumn(none, ()),
-        }
+    calls = calls or NO_API_CALLS
     order = np.argsort(calls.start_ns, kind="stable")
     keys, threads = calls.packed_name.distinct, calls.packed_thread.distinct
     numbers = [rank.trace.thread_number(thread) for thread in threads.tolist()]
@@ -239,17 +238,10 @@ def api_calls(rank: Rank) -> Part:
 
 def ranges(rank: Rank) -> Part:
     """Return the NVTX ranges of a rank's process by start; open ones have no end."""
-    table = rank.trace.range_table(rank.process)
-    if table is None:
-        none = np.empty(0, np.int64)
-        return {
-            **_open_times(rank, none, none),
-            "thread": none,
-            "name": TextColumn(none, ()),
-            "nests": np.empty(0, np.bool_),
-        }
+    table = rank.trace.range_table(rank.process) or _NO_RANGES
     return {
-        **_open_times(rank, table.start_ns, table.end_ns),
+        **_times(rank, table.start_ns, table.start_ns),
+        "end_ns": Optional.unless(table.end_ns, OPEN_END),
         "thread": _thread_numbers(rank, table.thread),
         "name": names_at(table.name, table.names),
         "nests": table.nests,
@@ -258,15 +250,7 @@ def ranges(rank: Rank) -> Part:
 
 def operators(rank: Rank) -> Part:
     """Return the operators of a rank's process by start."""
-    table = rank.trace.operators(rank.process)
-    none = np.empty(0, np.int64)
-    if table is None:
-        return {
-            **_times(rank, none, none),
-            "thread": none,
-            "name": TextColumn(none, ()),
-            **{name: Optional.unless(none, NULL) for name in _OF_OPERATORS},
-        }
+    table = rank.trace.operators(rank.process) or _NO_OPERATORS
     unknown = np.full(len(table), NULL)
     ids = [unknown if ids is None else ids.values for ids in (table.external, table.sequence)]
     flops, *_ = table.work_of(slice(None))
@@ -283,15 +267,13 @@ def operators(rank: Rank) -> Part:
 
 def marks(rank: Rank) -> Part:
     """Return the marks of a rank's process by time."""
-    table = rank.trace.marks(rank.process)
-    if table is None:
-        none = np.empty(0, np.int64)
-        time, thread, name = none, none, TextColumn(none, ())
-    else:
-        time, thread = table.time_ns, _thread_numbers(rank, table.thread)
-        name = names_at(table.name, table.names)
-    ranks = np.broadcast_to(np.int32(rank.rank), len(time))
-    return {"rank": ranks, "time_ns": time, "thread": thread, "name": name}
+    table = rank.trace.marks(rank.process) or _NO_MARKS
+    return {
+        "rank": np.broadcast_to(np.int32(rank.rank), len(table)),
+        "time_ns": table.time_ns,
+        "thread": _thread_numbers(rank, table.thread),
+        "name": names_at(table.name, table.names),
+    }
 
 
 def communication(rank: Rank) -> Part:
@@ -376,13 +358,9 @@ def _times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
     }
 
 
-def _open_times(rank: Rank, start_ns: Int64, end_ns: Int64) -> Part:
-    return {**_times(rank, start_ns, start_ns), "end_ns": Optional.unless(end_ns, OPEN_END)}
-
-
 def _thread_numbers(rank: Rank, threads: Int64) -> Int64:
     """Return the operating system's numbers of threads, int64[n]."""
-    distinct, index = np.unique(threads, return_inverse=True)
+    distinct, index = numbered(threads)
     numbers = [rank.trace.thread_number(thread) for thread in distinct.tolist()]
     return np.array(numbers, np.int64)[index]
 

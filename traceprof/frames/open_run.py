@@ -35,6 +35,9 @@ class RunFrames:
     are the same for every format; unknown values are missing. Without a rank, a frame has the
     rows of all ranks, one rank after the other.
 
+    Whatever returns a frame raises a `UsageError` if there is no such rank, and a
+    `TraceFormatError` if a report is damaged.
+
     Attributes:
         failed: the reports that could not be read, if others could.
     """
@@ -79,10 +82,6 @@ class RunFrames:
             operation (what a communication kernel does), grid and block (`108x1x1`), correlation
             (the number of the API call that launched it), place (the innermost range of the program
             or its framework around that call).
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.kernels, self._chosen(rank))
 
@@ -97,10 +96,6 @@ class RunFrames:
             is_unified (pages of unified memory), bytes, source_memory, destination_memory
             (`pageable`, …), source_device, destination_device (of copies between GPUs),
             correlation, place.
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.copies, self._chosen(rank))
 
@@ -114,10 +109,6 @@ class RunFrames:
         Returns:
             rank, start_ns, end_ns, duration_ns (0 if the capture ended before the call did),
             thread (the operating system's number), name, correlation, place.
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.api_calls, self._processes(rank))
 
@@ -131,10 +122,6 @@ class RunFrames:
         Returns:
             rank, start_ns, end_ns and duration_ns (missing if the range was still open at the
             end of the capture), thread, name, nests (whether it was pushed and popped).
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.ranges, self._processes(rank))
 
@@ -149,10 +136,6 @@ class RunFrames:
             rank, start_ns, end_ns, duration_ns, thread, name, external_id (shared with the API
             calls inside it), sequence_number (shared by forward and backward), flops
             (multiplications and additions, where its shapes are recorded and it has a formula).
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.operators, self._processes(rank))
 
@@ -165,10 +148,6 @@ class RunFrames:
 
         Returns:
             rank, time_ns, thread (the operating system's number), name.
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.marks, self._processes(rank))
 
@@ -184,10 +163,6 @@ class RunFrames:
             rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of
             the kernel, else `peer copy`, or what the range says), communicator, peer and root (by
             labels, in the world), num_ranks, bytes (as NCCL counts a message).
-
-        Raises:
-            UsageError: there is no such rank.
-            TraceFormatError: a report is damaged.
         """
         return self._frame(events.communication, self._chosen(rank))
 

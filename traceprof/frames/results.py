@@ -12,6 +12,7 @@ from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
 from traceprof.structs import Record
+from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ Part = dict[str, "Numbers | TextColumn | Optional | Callable[[], Numbers | Optio
 
 def names_at(keys: Int64, texts: Mapping[int, str] | Sequence[str]) -> TextColumn:
     """Return the texts of keys, int64[n], each of which has one."""
-    distinct, index = np.unique(keys, return_inverse=True)
+    distinct, index = numbered(keys)
     return TextColumn(index, [texts[key] for key in distinct.tolist()])
 
 

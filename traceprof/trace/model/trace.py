@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NewType, Protocol
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.model import host
 from traceprof.trace.model.communication_calls import NO_MPI_CALLS
-from traceprof.trace.model.host import NO_SAMPLES, NO_SPANS, NO_SWITCHES
 from traceprof.trace.model.operations import NO_COUNTERS
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.communication_calls import MpiCalls, ProcessCalls
-    from traceprof.trace.model.host import (
-        ApiCalls,
-        EventRecords,
-        HostActivity,
-        HostCode,
-        LaunchStalls,
-        Synchronizations,
-        ThreadSamples,
-        ThreadSpans,
-        ThreadSwitches,
-    )
     from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
@@ -142,7 +131,7 @@ class Trace(Protocol):
         """Return whether the name of one of the API calls contains a text."""
         return any(part_of_name in name for name in self.api_names.values())
 
-    def api_calls(self, process: int) -> ApiCalls | None:
+    def api_calls(self, process: int) -> host.ApiCalls | None:
         """Return the API calls of a process, or None if the report has no API calls."""
 
     @property
@@ -150,16 +139,16 @@ class Trace(Protocol):
         """The processes with API calls, as far as these are read anyway."""
         return ()
 
-    def synchronizations(self, process: int) -> Synchronizations | None:
+    def synchronizations(self, process: int) -> host.Synchronizations | None:
         """Return the synchronizations of a process, or None if the report has none."""
 
-    def event_records(self, process: int) -> EventRecords | None:
+    def event_records(self, process: int) -> host.EventRecords | None:
         """Return the recordings of CUDA events in a process, or None if unknown."""
 
-    def launch_stalls(self, process: int) -> LaunchStalls | None:
+    def launch_stalls(self, process: int) -> host.LaunchStalls | None:
         """Return the blocked launches of a process, or None if they are not exported."""
 
-    def host_activity(self, process: int) -> HostActivity:
+    def host_activity(self, process: int) -> host.HostActivity:
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -174,12 +163,12 @@ class Trace(Protocol):
         """
         return None
 
-    def quiet_switches(self, process: int) -> ThreadSwitches:
+    def quiet_switches(self, process: int) -> host.ThreadSwitches:
         """Return the switches of a program's threads that make no CUDA calls.
 
         Those that the driver and the profiler start are left out.
         """
-        return NO_SWITCHES
+        return host.NO_SWITCHES
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
         """Return how long each worker of a process was on a CPU between two times, in ns.
@@ -193,11 +182,11 @@ class Trace(Protocol):
         """
         return np.empty(0, np.int64)
 
-    def operators(self, process: int) -> HostCode | None:
+    def operators(self, process: int) -> host.HostCode | None:
         """Return the operators of a framework that a process ran, or None if unknown."""
         return None
 
-    def python_functions(self, process: int) -> HostCode | None:
+    def python_functions(self, process: int) -> host.HostCode | None:
         """Return the functions of Python that a process ran, or None if they are unknown."""
         return None
 
@@ -206,13 +195,13 @@ class Trace(Protocol):
         """True if an accelerator worked whose events are not read."""
         return False
 
-    def samples(self, process: int) -> ThreadSamples:
+    def samples(self, process: int) -> host.ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""
-        return NO_SAMPLES
+        return host.NO_SAMPLES
 
-    def profiler_overhead(self, process: int) -> ThreadSpans:
+    def profiler_overhead(self, process: int) -> host.ThreadSpans:
         """Return the profiler's own work in a process, on any of its threads."""
-        return NO_SPANS
+        return host.NO_SPANS
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return the communication calls on the host, from NCCL's ranges and labels."""

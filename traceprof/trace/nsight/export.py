@@ -12,21 +12,12 @@ from traceprof import labels
 from traceprof.kernel_names.categories import forget_names
 from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model import host as model
 from traceprof.trace.model.communication_calls import (
     NO_MPI_CALLS,
     NO_PROCESS_CALLS,
     MpiCalls,
     rank_of,
-)
-from traceprof.trace.model.host import (
-    NO_ACTIVITY,
-    NO_API_CALLS,
-    NO_EVENT_RECORDS,
-    NO_LAUNCH_STALLS,
-    NO_SAMPLES,
-    NO_SPANS,
-    NO_SYNCHRONIZATIONS,
-    EventRecords,
 )
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
@@ -47,22 +38,13 @@ from traceprof.units import counted
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64, Mask
     from traceprof.progress import Progress
     from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
-    from traceprof.trace.model.host import (
-        ApiCalls,
-        HostActivity,
-        LaunchStalls,
-        Synchronizations,
-        ThreadSamples,
-        ThreadSpans,
-        ThreadSwitches,
-    )
     from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
@@ -88,7 +70,7 @@ class NamedRangesData(SectionData, frozen=True):
 class ApiCallsData(SectionData, frozen=True):
     """CUDA API calls, by process."""
 
-    by_process: Mapping[int, ApiCalls]
+    by_process: Mapping[int, model.ApiCalls]
 
 
 def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedRangesData:
@@ -102,57 +84,13 @@ def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedR
     return NamedRangesData(columns, domains, label_ranges, calls)
 
 
-def on_kernel_names(num_unknown: int) -> Iterator[str]:
-    """Yield a note on the number of unknown ids of kernel names, if there are any."""
-    if num_unknown:
-        yield (
-            f"{counted(num_unknown, 'kernel name')} missing in this export: kernels of these names"
-            " are counted as compute"
-        )
-
-
-def on_stalls(*, is_lost: bool) -> Iterator[str]:
-    """Yield a note if records of a full command buffer were left out of the export."""
-    if is_lost:
-        yield (
-            "launches blocked by a full command buffer were recorded, but this version of nsys"
-            " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or later"
-        )
-
-
 _WHOLE = (
     "nsys profile --trace=cuda,nvtx --cuda-flush-interval=1000 … until the program has ended (it"
     " used CUDA, but no operation was written)"
 )
 
 
-def on_lost_work(pids: Collection[int]) -> Iterator[str]:
-    """Yield a note on processes with a CUDA context and no GPU operation, if there are any."""
-    if pids:
-        names = ", ".join(str(pid) for pid in sorted(pids))
-        yield (
-            f"CUDA was traced in {counted(len(pids), 'process')} ({names}) of which this export has"
-            " no GPU operation. Known reasons: the process ended before Nsight Systems had written"
-            " them (let all threads end before it does, or add --cuda-flush-interval=1000), its"
-            " CUDA is newer than Nsight Systems, or it launched none while it was recorded"
-        )
-
-
-def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
-    """Yield notes if no range of `instrument` was recorded, or some without their sizes."""
-    if labels.DOMAIN in domains and not ranges:
-        yield nvtx.silence_note(labels.DOMAIN)
-    num_short = sum(_num_short(of_process) for of_process in ranges.values())
-    if num_short:
-        yield (
-            f"{counted(num_short, 'range')} of instrument without a size, since the process had"
-            " over 10,000 different labels: bytes of such operations, and sums with them, are"
-            " unknown"
-        )
-
-
 def _num_short(ranges: LabelRanges) -> int:
-    """Number of ranges of a process without their size, or their text."""
     is_short = [
         label.facts.get("bytes") == labels.NO_SIZE or str(label) == labels.UNNAMED
         for label in ranges.kinds
@@ -266,7 +204,7 @@ class NsightTrace(Trace):
         return data
 
     @property
-    def _api_calls(self) -> Mapping[int, ApiCalls]:
+    def _api_calls(self) -> Mapping[int, model.ApiCalls]:
         data = self._section(API_CALLS)
         assert isinstance(data, ApiCallsData)  # noqa: S101
         return data.by_process
@@ -344,15 +282,42 @@ class NsightTrace(Trace):
     @property
     def notes(self) -> Sequence[str]:
         gpu, ranges = self._gpu_operations, self._named_ranges
-        working = {schema.pid_of_process(key.process) for key in self.operations}
-        return [
-            *gpu.notes,
-            *(f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()),
-            *on_kernel_names(len(gpu.name_ids - self._names.keys())),
-            *on_stalls(is_lost=self.has_unexported_stalls),
-            *on_lost_work(self.target.with_contexts - working),
-            *on_labels(ranges.domains.values(), ranges.label_ranges),
-        ]
+        warnings = self.target.diagnostics()
+        notes = [*gpu.notes, *(f"Nsight Systems says: {warning}" for warning in warnings)]
+        num_unknown = len(gpu.name_ids - self._names.keys())
+        if num_unknown:
+            notes.append(
+                f"{counted(num_unknown, 'kernel name')} missing in this export: kernels of these"
+                " names are counted as compute"
+            )
+        if self.has_unexported_stalls:
+            notes.append(
+                "launches blocked by a full command buffer were recorded, but this version of nsys"
+                " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
+                " later"
+            )
+        pids = self.target.with_contexts - {
+            schema.pid_of_process(k.process) for k in self.operations
+        }
+        if pids:
+            names = ", ".join(str(pid) for pid in sorted(pids))
+            notes.append(
+                f"CUDA was traced in {counted(len(pids), 'process')} ({names}) of which this export"
+                " has no GPU operation. Known reasons: the process ended before Nsight Systems had"
+                " written them (let all threads end before it does, or add"
+                " --cuda-flush-interval=1000), its CUDA is newer than Nsight Systems, or it"
+                " launched none while it was recorded"
+            )
+        if labels.DOMAIN in ranges.domains.values() and not ranges.label_ranges:
+            notes.append(nvtx.silence_note(labels.DOMAIN))
+        num_short = sum(map(_num_short, ranges.label_ranges.values()))
+        if num_short:
+            notes.append(
+                f"{counted(num_short, 'range')} of instrument without a size, since the process had"
+                " over 10,000 different labels: bytes of such operations, and sums with them, are"
+                " unknown"
+            )
+        return notes
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
@@ -389,45 +354,45 @@ class NsightTrace(Trace):
             return any(part_of_name in name for name in self.api_names.values())
         return refers_to(self._database, schema.API_CALL.name, "nameId", part_of_name)
 
-    def api_calls(self, process: int) -> ApiCalls | None:
+    def api_calls(self, process: int) -> model.ApiCalls | None:
         if schema.API_CALL.name not in self._database.columns:
             return None
-        return self._api_calls.get(process, NO_API_CALLS)
+        return self._api_calls.get(process, model.NO_API_CALLS)
 
     @property
     def calling_processes(self) -> Collection[int]:
         return [*self._api_calls] if API_CALLS in self._kept else []
 
-    def synchronizations(self, process: int) -> Synchronizations | None:
+    def synchronizations(self, process: int) -> model.Synchronizations | None:
         if schema.WAIT.name not in self._database.columns:
             return None
         columns = self._synchronizations.get(process)
         if columns is None:
-            return NO_SYNCHRONIZATIONS
+            return model.NO_SYNCHRONIZATIONS
         # They are large in a long run, and rarely used: only the packed columns are kept.
         return host.synchronizations_of(columns, self._api_calls.get(process), self.api_names)
 
-    def event_records(self, process: int) -> EventRecords | None:
+    def event_records(self, process: int) -> model.EventRecords | None:
         if schema.EVENT_RECORD.name not in self._database.columns:
             return None
         columns = self._event_records.get(process)
         if columns is None:
-            return NO_EVENT_RECORDS
+            return model.NO_EVENT_RECORDS
         return host.event_records_of(columns, self._api_calls.get(process))
 
-    def launch_stalls(self, process: int) -> LaunchStalls | None:
+    def launch_stalls(self, process: int) -> model.LaunchStalls | None:
         if schema.DRIVER_OVERHEAD.name not in self._database.columns:
             return None
-        return self._launch_stalls.get(process, NO_LAUNCH_STALLS)
+        return self._launch_stalls.get(process, model.NO_LAUNCH_STALLS)
 
-    def host_activity(self, process: int) -> HostActivity:
-        return self._host_activities.get(process, NO_ACTIVITY)
+    def host_activity(self, process: int) -> model.HostActivity:
+        return self._host_activities.get(process, model.NO_ACTIVITY)
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
         """Return at which times another thread was on a CPU directly before, by thread switches."""
         return host.others_ran(self._database, times_ns, threads)
 
-    def quiet_switches(self, process: int) -> ThreadSwitches:
+    def quiet_switches(self, process: int) -> model.ThreadSwitches:
         return host.quiet_switches(self._database, process, self._calling_threads)
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
@@ -436,11 +401,11 @@ class NsightTrace(Trace):
         threads = host.worker_threads(self._database, process, with_gpu)
         return host.time_on_cpu(self._database, threads, start_ns, end_ns)
 
-    def samples(self, process: int) -> ThreadSamples:
-        return self._samples.get(process, NO_SAMPLES)
+    def samples(self, process: int) -> model.ThreadSamples:
+        return self._samples.get(process, model.NO_SAMPLES)
 
-    def profiler_overhead(self, process: int) -> ThreadSpans:
-        return self._profiler_overhead.get(process, NO_SPANS)
+    def profiler_overhead(self, process: int) -> model.ThreadSpans:
+        return self._profiler_overhead.get(process, model.NO_SPANS)
 
     def communication_calls(self, process: int) -> ProcessCalls:
         return self._named_ranges.communication_calls.get(process, NO_PROCESS_CALLS)
@@ -586,19 +551,19 @@ class NsightTrace(Trace):
         return host.read_event_records(self._database)
 
     @_ReadAgain
-    def _launch_stalls(self) -> dict[int, LaunchStalls]:
+    def _launch_stalls(self) -> dict[int, model.LaunchStalls]:
         return host.read_launch_stalls(self._database)
 
     @_ReadAgain
-    def _host_activities(self) -> dict[int, HostActivity]:
+    def _host_activities(self) -> dict[int, model.HostActivity]:
         return host.read_host_activity(self._database, self._calling_threads)
 
     @_ReadAgain
-    def _samples(self) -> dict[int, ThreadSamples]:
+    def _samples(self) -> dict[int, model.ThreadSamples]:
         return host.read_samples(self._database, self._calling_threads)
 
     @_ReadAgain
-    def _profiler_overhead(self) -> dict[int, ThreadSpans]:
+    def _profiler_overhead(self) -> dict[int, model.ThreadSpans]:
         return host.read_profiler_overhead(self._database)
 
     @property

@@ -9,19 +9,7 @@ import numpy as np
 from traceprof.patterns import lazy
 from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, is_in, numbered, without
-from traceprof.trace.model.host import (
-    NO_SPANS,
-    NO_SWITCHES,
-    WOKE_NS,
-    ApiCalls,
-    EventRecords,
-    HostActivity,
-    LaunchStalls,
-    Synchronizations,
-    ThreadSamples,
-    ThreadSpans,
-    ThreadSwitches,
-)
+from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -40,16 +28,16 @@ if TYPE_CHECKING:
     from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
-OfThreads = TypeVar("OfThreads", ThreadSamples, ThreadSpans, ThreadSwitches)
+OfThreads = TypeVar("OfThreads", model.ThreadSamples, model.ThreadSpans, model.ThreadSwitches)
 
 
-def read_api_calls(database: Database) -> Iterator[tuple[int, ApiCalls]]:
+def read_api_calls(database: Database) -> Iterator[tuple[int, model.ApiCalls]]:
     """Yield each process and its CUDA API calls."""
     for process, columns in _by_process(database, schema.API_CALL, "globalTid"):
         yield process, _in_order(columns)
 
 
-def _in_order(columns: dict[str, Column]) -> ApiCalls:
+def _in_order(columns: dict[str, Column]) -> model.ApiCalls:
     start = columns.pop("start").values
     others = [columns[name] for name in ("globalTid", "nameId", "returnValue")]
     length = columns["length"]
@@ -58,7 +46,7 @@ def _in_order(columns: dict[str, Column]) -> ApiCalls:
         order = np.lexsort((start, correlation))
         start, correlation = start.take(order), correlation.take(order)
         length, *others = (column.taken(order) for column in (length, *others))
-    return ApiCalls(pack(start), length, pack_ahead(correlation), *others)
+    return model.ApiCalls(pack(start), length, pack_ahead(correlation), *others)
 
 
 def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
@@ -67,8 +55,8 @@ def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
 
 
 def synchronizations_of(
-    columns: Mapping[str, Column], calls: ApiCalls | None, api_names: Mapping[int, str]
-) -> Synchronizations:
+    columns: Mapping[str, Column], calls: model.ApiCalls | None, api_names: Mapping[int, str]
+) -> model.Synchronizations:
     """Synchronizations of a process; names of its API calls show the kinds of waits."""
     kind_of_name = {name: synchronization_kind(text) for name, text in api_names.items()}
     start, correlation = columns["start"].values, columns["correlationId"].values
@@ -86,7 +74,7 @@ def synchronizations_of(
         _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
     )
     device = columns["deviceId"].values[order]
-    return Synchronizations(start, end, stream, correlation, kind, event, recording, device)
+    return model.Synchronizations(start, end, stream, correlation, kind, event, recording, device)
 
 
 def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
@@ -94,7 +82,9 @@ def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
     return dict(_by_process(database, schema.EVENT_RECORD, "globalPid"))
 
 
-def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> EventRecords:
+def event_records_of(
+    columns: Mapping[str, Column], calls: model.ApiCalls | None
+) -> model.EventRecords:
     """Recordings of CUDA events in a process.
 
     The export has no times of recordings: those of the API calls stand for them.
@@ -110,14 +100,16 @@ def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> E
         _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
     )
     device = columns["deviceId"].values[order]
-    return EventRecords(called_ns[order], stream, event, recording, correlation[order], device)
+    return model.EventRecords(
+        called_ns[order], stream, event, recording, correlation[order], device
+    )
 
 
 def _ids(values: Int64) -> Int64:
     return np.where(values == schema.NO_ID, NULL, values)
 
 
-def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
+def _calls_of(calls: model.ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
     """Index of the call of each row, int64[n], -1 if the export does not have it."""
     ids = calls.correlation
     if len(ids) == 0:
@@ -135,7 +127,7 @@ def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None
     return call
 
 
-def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
+def read_launch_stalls(database: Database) -> dict[int, model.LaunchStalls]:
     """Return CUPTI's records of a full command buffer of each process."""
     if not database.has(schema.DRIVER_OVERHEAD.name, "overheadType"):
         return {}
@@ -153,7 +145,7 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
         order = chosen[np.argsort(start[chosen], kind="stable")]
         end = start + columns["length"].values
         others = (columns[name].values[order] for name in ("globalTid", "correlationId"))
-        stalls[process] = LaunchStalls(start[order], end[order], *others)
+        stalls[process] = model.LaunchStalls(start[order], end[order], *others)
     return stalls
 
 
@@ -200,7 +192,7 @@ _NO_PROGRAM = lazy(r"cuda|CUPTI |\[NSys|\*\d?Comms")
 """Names of threads that the driver and the profiler start in a process."""
 
 
-def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
+def read_host_activity(database: Database, threads: Int64) -> dict[int, model.HostActivity]:
     """Activity outside of CUDA of some threads (globalTid), by process (globalPid)."""
     switches = _read_switches(database, threads)
     mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
@@ -215,20 +207,20 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActi
     ]
     processes = set(switches).union(*spans)
     return {
-        process: HostActivity(
-            switches.get(process, NO_SWITCHES),
-            *(of_kind.get(process, NO_SPANS) for of_kind in spans),
+        process: model.HostActivity(
+            switches.get(process, model.NO_SWITCHES),
+            *(of_kind.get(process, model.NO_SPANS) for of_kind in spans),
         )
         for process in sorted(processes)
     }
 
 
-def read_profiler_overhead(database: Database) -> dict[int, ThreadSpans]:
+def read_profiler_overhead(database: Database) -> dict[int, model.ThreadSpans]:
     """Return the profiler's own work in each process, on any thread."""
     return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
 
 
-def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]:
+def read_samples(database: Database, threads: Int64) -> dict[int, model.ThreadSamples]:
     """Samples of the functions of some threads (globalTid), by process (globalPid)."""
     if not (
         database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
@@ -244,7 +236,7 @@ def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]
     ids, function = numbered(symbol)
     names = _names(database, ids)
     order = np.argsort(time, kind="stable")
-    return _of_processes(ThreadSamples(time[order], thread[order], function[order], names))
+    return _of_processes(model.ThreadSamples(time[order], thread[order], function[order], names))
 
 
 def _innermost(database: Database) -> tuple[Int64, Int64]:
@@ -262,14 +254,14 @@ def _innermost(database: Database) -> tuple[Int64, Int64]:
     return distinct, symbol[place]
 
 
-def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitches]:
+def _read_switches(database: Database, threads: Int64) -> dict[int, model.ThreadSwitches]:
     table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
     if not database.has(table, *columns):
         return {}
     time, is_on, thread = _rows(database, table, columns, threads)
     check_times(database, table, time, time)
     order = np.lexsort((is_on != 0, time, thread))
-    return _of_processes(ThreadSwitches(time[order], thread[order], is_on[order] != 0))
+    return _of_processes(model.ThreadSwitches(time[order], thread[order], is_on[order] != 0))
 
 
 def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -296,7 +288,7 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
                 last[number] = np.maximum(last.get(number, known), known)
     ran = np.zeros(len(times_ns), np.bool_)
     for switch in last.values():
-        is_recent = times_ns - switch // 2 <= WOKE_NS
+        is_recent = times_ns - switch // 2 <= model.WOKE_NS
         ran |= (switch >= 0) & ((switch % 2 == 1) | is_recent)
     return ran
 
@@ -317,7 +309,7 @@ def _rows(
 
 def _read_spans(
     database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
-) -> dict[int, ThreadSpans]:
+) -> dict[int, model.ThreadSpans]:
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
     for table, name in tables:
@@ -343,7 +335,9 @@ def _read_spans(
     distinct, number = numbered(ids)
     names = _names(database, distinct, {jit: _JIT})
     order = np.lexsort((end, start))
-    return _of_processes(ThreadSpans(start[order], end[order], thread[order], number[order], names))
+    return _of_processes(
+        model.ThreadSpans(start[order], end[order], thread[order], number[order], names)
+    )
 
 
 def _of_processes(rows: OfThreads) -> dict[int, OfThreads]:
@@ -365,10 +359,10 @@ def _names(database: Database, ids: Int64, others: dict[int, str] | None = None)
     return tuple(known.get(key, "") for key in ids.tolist())
 
 
-def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSwitches:
+def quiet_switches(database: Database, process: int, calling: Int64) -> model.ThreadSwitches:
     """Switches of a program's threads other than those `calling` CUDA (globalTid)."""
     if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
-        return NO_SWITCHES
+        return model.NO_SWITCHES
     own = [np.empty(0, np.int64)]
     expect_rows(database, [schema.SWITCHES])
     for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
@@ -376,7 +370,7 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSw
         own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
     threads = without(np.concatenate(own), np.append(calling, others))
-    return _read_switches(database, threads).get(process, NO_SWITCHES)
+    return _read_switches(database, threads).get(process, model.NO_SWITCHES)
 
 
 def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
