@@ -2,7 +2,7 @@
 
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +11,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.records import decode_columns, layout_of
+from traceprof.trace.sqlite.records import Chunk, Layout, decode_columns, layout_of
 
 
 def query(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -95,6 +95,17 @@ def through_sqlite(
     return connection.execute(query).fetchall()
 
 
+def decoded(
+    path: Path,
+    layout: Layout,
+    texts: Mapping[str, NumberedTexts] | None = None,
+    window_bytes: int | None = None,
+) -> Iterator[Chunk]:
+    """Yield a table's rows, read from the pages of a file."""
+    with path.open("rb") as file:
+        yield from decode_columns(file.fileno(), layout, texts or {}, window_bytes=window_bytes)
+
+
 def compared(
     path: Path,
     connection: sqlite3.Connection,
@@ -109,7 +120,7 @@ def compared(
     done, outcome = 0, "read"
     try:
         layout = layout_of(connection, table, columns, texts)
-        for chunk in decode_columns(path, layout, numbered, window_bytes=window_bytes):
+        for chunk in decoded(path, layout, numbered, window_bytes=window_bytes):
             rows = expected[done : done + chunk.count]
             assert (chunk.first, chunk.last) == (rows[0][0], rows[-1][0])
             assert len(rows) == chunk.count

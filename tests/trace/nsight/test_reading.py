@@ -137,12 +137,12 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
     """Refused after so many pages, some of which have rows that go on elsewhere."""
 
     def some(
-        file: Path,
+        descriptor: int,
         layout: Layout,
         texts: Mapping[str, NumberedTexts],
         rows: Mapping[str, NumberedRows],
     ) -> Iterator[Chunk]:
-        yield from islice(decode_columns(file, layout, texts, rows, window_bytes=1), done)
+        yield from islice(decode_columns(descriptor, layout, texts, rows, window_bytes=1), done)
         raise Unsupported
 
     monkeypatch.setattr(reader, "decode_columns", some)

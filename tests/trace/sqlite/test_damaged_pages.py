@@ -13,6 +13,7 @@ from tests.support.databases import (
     BOUNDARIES,
     TABLE,
     compared,
+    decoded,
     made,
     opened,
     rows_with_text,
@@ -23,7 +24,7 @@ from tests.support.fuzz.damage import DAMAGES, Damage
 from tests.support.selection import long_after
 from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-from traceprof.trace.sqlite.records import decode_columns, layout_of
+from traceprof.trace.sqlite.records import layout_of
 
 Row = tuple[Any, ...]
 
@@ -46,7 +47,7 @@ def attempted(
             return compared(path, connection, "t", columns, expected, window_bytes, [*texts])
         try:
             layout = layout_of(connection, "t", columns, [*texts])
-            for chunk in decode_columns(path, layout, texts, window_bytes=1024):
+            for chunk in decoded(path, layout, texts, window_bytes=1024):
                 assert chunk.count > 0
         except Unsupported as reason:
             return str(reason)
@@ -95,7 +96,7 @@ def test_pages_that_lead_in_circles(sample: bytes, path: Path) -> None:
         data[at : at + 4] = layout.root.to_bytes(4, "big")
     path.write_bytes(data)
     with pytest.raises(Unsupported, match="there twice"):
-        list(decode_columns(path, layout))
+        list(decoded(path, layout))
 
 
 def leaf_of_rows(data: bytearray) -> tuple[int, list[int]]:
@@ -136,7 +137,7 @@ def test_rows_that_are_not_where_they_belong(path: Path, change: str) -> None:
     path.write_bytes(data)
     why = "leaves its page" if change == "too far" else "out of order"
     with pytest.raises(Unsupported, match=why):
-        list(decode_columns(path, layout))
+        list(decoded(path, layout))
 
 
 def test_names_that_the_schema_contradicts(path: Path) -> None:

@@ -16,9 +16,6 @@ from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from typing_extensions import Self
 
     from traceprof.intervals import Int64
 
@@ -58,39 +55,40 @@ class Leaves(Record, frozen=True):
 
 
 class PageFile:
-    """An SQLite file, open for reading; a context manager.
+    """The pages of an SQLite file that is open for reading.
 
     Attributes:
         page_size: bytes of each page.
         usable: bytes of each page that hold data; the rest, at its end, is reserved.
     """
 
-    def __init__(self, file: Path | int) -> None:
-        """Open the file and check its header.
+    def __init__(self, descriptor: int) -> None:
+        """Check the header of an open file, which stays open.
 
-        Args:
-            file: a path, or the descriptor of a file that is open already, and stays open.
-
-        Raises:
-            Unsupported: it cannot be read, or has an unusual header or unfinished changes.
+        Raises Unsupported: it cannot be read, or has an unusual header.
         """
-        self._is_borrowed = isinstance(file, int)
-        self._file = file if isinstance(file, int) else _opened(file)
+        self._file = descriptor
         try:
-            self._read_header()
-        except BaseException:
-            self._close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        if not self._is_borrowed:
-            os.close(self._file)
+            header = os.pread(self._file, _HEADER_BYTES, 0)
+        except OSError as error:
+            raise Unsupported(str(error)) from error
+        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+            raise Unsupported("no SQLite file")
+        size = int.from_bytes(header[16:18], "big")
+        self.page_size = 65536 if size == 1 else size
+        self.usable = self.page_size - header[20]
+        if self.page_size & (self.page_size - 1) or self.page_size < 512 or self.usable < 480:
+            raise Unsupported("a page size that does not exist")
+        is_usual = header[21:24] == _FRACTIONS and {*header[18:20]} <= {1, 2}
+        if not is_usual or int.from_bytes(header[56:60], "big") != _UTF8:
+            raise Unsupported("an unusual header")
+        self._pages = os.fstat(self._file).st_size // self.page_size
+        num_pages = int.from_bytes(header[28:32], "big")
+        # SQLite before 3.7 does not update this number.
+        if num_pages and header[24:28] == header[92:96]:
+            if num_pages > self._pages:
+                raise Unsupported("the file is cut short")
+            self._pages = num_pages
 
     def empty(self, pages: int) -> Bytes:
         """Return space for a number of pages, and `PADDING` behind it."""
@@ -209,29 +207,6 @@ class PageFile:
         self.read(np.array([number]), data)
         return int(data[0])
 
-    def _read_header(self) -> None:
-        try:
-            header = os.pread(self._file, _HEADER_BYTES, 0)
-        except OSError as error:  # a folder
-            raise Unsupported(str(error)) from error
-        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-            raise Unsupported("no SQLite file")
-        size = int.from_bytes(header[16:18], "big")
-        self.page_size = 65536 if size == 1 else size
-        self.usable = self.page_size - header[20]
-        if self.page_size & (self.page_size - 1) or self.page_size < 512 or self.usable < 480:
-            raise Unsupported("a page size that does not exist")
-        is_usual = header[21:24] == _FRACTIONS and {*header[18:20]} <= {1, 2}
-        if not is_usual or int.from_bytes(header[56:60], "big") != _UTF8:
-            raise Unsupported("an unusual header")
-        self._pages = os.fstat(self._file).st_size // self.page_size
-        num_pages = int.from_bytes(header[28:32], "big")
-        # SQLite before 3.7 does not update this number.
-        if num_pages and header[24:28] == header[92:96]:
-            if num_pages > self._pages:
-                raise Unsupported("the file is cut short")
-            self._pages = num_pages
-
 
 def gathered(data: Bytes, at: Int64, length: int) -> Bytes:
     """Return uint8[n * length]: `length` bytes from each place on, one behind the other."""
@@ -306,16 +281,3 @@ def factors(count: int) -> Words:
 def _windows(length: int, at_once: int) -> Iterator[slice]:
     for first in range(0, length, at_once):
         yield slice(first, min(first + at_once, length))
-
-
-def _opened(path: Path) -> int:
-    try:
-        if any(_has_content(path.with_name(path.name + suffix)) for suffix in ("-wal", "-journal")):
-            raise Unsupported("changes beside the file")
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Unsupported(str(error)) from error
-
-
-def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0

@@ -218,7 +218,8 @@ def count_rows(database: Database, table: str) -> int:
         return 0
     if table in database.row_counts:
         return database.row_counts[table]
-    with suppress(Unsupported), database.in_use, PageFile(database.descriptor) as pages:
+    with suppress(Unsupported), database.in_use:
+        pages = PageFile(database.descriptor)
         return pages.num_rows(layout_of(database.connection, table).root)
     with database.damage_reported():
         query = f"SELECT count(*) FROM {quote(table)}"  # noqa: S608

@@ -21,7 +21,6 @@ from traceprof.trace.sqlite.pages import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -394,7 +393,7 @@ class Chunk(Record, frozen=True):
 
 
 def decode_columns(
-    file: Path | int,
+    descriptor: int,
     layout: Layout,
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
@@ -403,21 +402,20 @@ def decode_columns(
 ) -> Iterator[Chunk]:
     """A table's rows in order of rowid.
 
-    `file`: its path, no link, or its descriptor. `texts`: by column, the object that numbers its
-    texts. `rows`: by a new name, the object that numbers combinations of wanted columns; the chunk
-    has the number in their place. `window_bytes`: of the pages that are decoded at once; None for
-    the usual number.
+    `descriptor`: of the file. `texts`: by column, the object that numbers its texts. `rows`: by a
+    new name, the object that numbers combinations of wanted columns; the chunk has the number in
+    their place. `window_bytes`: of the pages that are decoded at once; None for the usual number.
 
     Raises Unsupported: the rows from here on cannot be read.
     """
-    with PageFile(file) as pages:
-        leaves = pages.leaves(layout.root)
-        at_once = max((window_bytes or _WINDOW_BYTES) // pages.page_size, 1)
-        decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
-        for first in range(0, len(leaves.numbers), at_once):
-            chunk = decoder.decode(leaves, first, first + at_once)
-            if chunk is not None:
-                yield chunk
+    pages = PageFile(descriptor)
+    leaves = pages.leaves(layout.root)
+    at_once = max((window_bytes or _WINDOW_BYTES) // pages.page_size, 1)
+    decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
+    for first in range(0, len(leaves.numbers), at_once):
+        chunk = decoder.decode(leaves, first, first + at_once)
+        if chunk is not None:
+            yield chunk
 
 
 class _Decoder:
