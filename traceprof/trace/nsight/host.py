@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -44,9 +44,27 @@ def _in_order(columns: dict[str, Column]) -> model.ApiCalls:
     correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
         order = np.lexsort((start, correlation))
+        order = order[~_is_around_itself(order, start, correlation, length, others[0])]
         start, correlation = start.take(order), correlation.take(order)
         length, *others = (column.taken(order) for column in (length, *others))
     return model.ApiCalls(pack(start), length, pack_ahead(correlation), *others)
+
+
+def _is_around_itself(
+    order: Int64, start: Int64, correlation: Int64, length: Column, thread: Column
+) -> Mask:
+    """Rows that hold a call a second time, bool[n]: with --cudabacktrace, around CUPTI's record.
+
+    A thread is in one call with an id at a time: the outer row is no call of its own.
+    """
+    outer, inner = order[:-1], order[1:]
+    is_outer = np.zeros(len(order), bool)
+    rows = np.flatnonzero(correlation[outer] == correlation[inner])
+    outer, inner = outer[rows], inner[rows]
+    end = start[outer] + length.values[outer]
+    nests = (thread.values[outer] == thread.values[inner]) & (start[inner] < end)
+    is_outer[rows] = nests & (start[inner] + length.values[inner] <= end)
+    return is_outer
 
 
 def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
@@ -185,6 +203,7 @@ def _by_process(
 
 
 _MPI = lazy(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_OF_MPI = 1  # among the kinds of spans in `HostActivity`
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
 _WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
@@ -205,6 +224,8 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, model.Ho
             [(schema.OVERHEAD, schema.SPAN_NAME), (schema.JIT, None)],
         )
     ]
+    if not spans[_OF_MPI]:
+        spans[_OF_MPI] = _sampled_mpi(database, threads)
     processes = set(switches).union(*spans)
     return {
         process: model.HostActivity(
@@ -220,38 +241,77 @@ def read_profiler_overhead(database: Database) -> dict[int, model.ThreadSpans]:
     return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
 
 
+def _sampled_mpi(database: Database, threads: Int64) -> dict[int, model.ThreadSpans]:
+    """Time of some threads (globalTid) inside of MPI as their samples show it, by process.
+
+    Between two samples whose outermost function of MPI is the same, the thread was in that call,
+    if they are at most twice as far apart as usual: nothing is known of a thread that slept.
+    """
+    if not _has_samples(database):
+        return {}
+    functions = "value GLOB 'MPI_[A-Z]*' OR value GLOB 'PMPI_[A-Z]*'"
+    rows = database.rows(schema.STRINGS, {"id": int, "value": str}, functions)
+    names = {row["id"]: row["value"].removeprefix("P") for row in rows if row["id"] is not None}
+    if not names:
+        return {}
+    time, thread, symbol = _sampled(database, threads, np.array(sorted(names), np.int64))
+    order = np.lexsort((time, thread))
+    time, thread, symbol = time[order], thread[order], symbol[order]
+    start, end = np.arange(max(len(time) - 1, 0)), np.arange(1, max(len(time), 1))
+    apart = time[end] - time[start]
+    usual: Any = np.median(apart[thread[start] == thread[end]]) if len(apart) else 0
+    inside = (thread[start] == thread[end]) & (symbol[start] == symbol[end])
+    inside &= (symbol[start] != NULL) & (apart <= 2 * usual)
+    start, end = start[inside], end[inside]
+    ids, number = numbered(symbol[start])
+    texts = tuple(names[key] for key in ids.tolist())
+    order = np.lexsort((time[end], time[start]))
+    start, end, number = start[order], end[order], number[order]
+    return _of_processes(model.ThreadSpans(time[start], time[end], thread[start], number, texts))
+
+
+def _has_samples(database: Database) -> bool:
+    return database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth") and database.has(
+        schema.SAMPLES, "id", "start", "globalTid"
+    )
+
+
 def read_samples(database: Database, threads: Int64) -> dict[int, model.ThreadSamples]:
     """Samples of the functions of some threads (globalTid), by process (globalPid)."""
-    if not (
-        database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
-        and database.has(schema.SAMPLES, "id", "start", "globalTid")
-    ):
+    if not _has_samples(database):
         return {}
-    sample, time, thread = _rows(database, schema.SAMPLES, ("id", "start", "globalTid"), threads)
-    of_sample, symbol = _innermost(database)
-    place = np.searchsorted(of_sample, sample)
-    place[place == len(of_sample)] = 0
-    known = of_sample[place] == sample if len(of_sample) else np.zeros(len(sample), np.bool_)
-    time, thread, symbol = time[known], thread[known], symbol[place[known]]
-    ids, function = numbered(symbol)
+    time, thread, symbol = _sampled(database, threads)
+    known = symbol != NULL
+    ids, function = numbered(symbol[known])
     names = _names(database, ids)
-    order = np.argsort(time, kind="stable")
-    return _of_processes(model.ThreadSamples(time[order], thread[order], function[order], names))
+    order = np.argsort(time[known], kind="stable")
+    return _of_processes(
+        model.ThreadSamples(time[known][order], thread[known][order], function[order], names)
+    )
 
 
-def _innermost(database: Database) -> tuple[Int64, Int64]:
-    """Ascending ids of samples and the innermost symbol of each, both int64[n]."""
-    parts: list[tuple[Int64, Int64]] = []
+def _sampled(
+    database: Database, threads: Int64, among: Int64 | None = None
+) -> tuple[Int64, Int64, Int64]:
+    """Times, threads and one symbol of samples, int64[n]; NULL if a sample has none.
+
+    The symbol is the innermost one, or of some (`among`) the outermost.
+    """
+    sample, time, thread = _rows(database, schema.SAMPLES, ("id", "start", "globalTid"), threads)
+    parts = [(np.empty(0, np.int64),) * 3]
     expect_rows(database, [schema.CALL_CHAINS])
     for chunk in read_columns(database, schema.CALL_CHAINS, ("id", "symbol", "stackDepth")):
-        innermost = (chunk["stackDepth"] == 0) & (chunk["id"] != NULL)
-        parts.append((chunk["id"][innermost], chunk["symbol"][innermost]))
-    if not parts:
-        nothing = np.empty(0, np.int64)
-        return nothing, nothing
-    sample, symbol = (np.concatenate(column) for column in zip(*parts, strict=True))
-    distinct, place = np.unique(sample, return_index=True)
-    return distinct, symbol[place]
+        of_sample, symbol, depth = (chunk[name] for name in ("id", "symbol", "stackDepth"))
+        chosen = of_sample != NULL
+        chosen &= depth == 0 if among is None else is_in(symbol, among)
+        parts.append((of_sample[chosen], symbol[chosen], -depth[chosen]))
+    of_sample, symbol, place = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((place, of_sample))
+    distinct, first = np.unique(of_sample[order], return_index=True)
+    symbol = np.append(symbol[order][first], NULL)
+    found = np.searchsorted(distinct, sample)
+    found[np.append(distinct, NULL)[found] != sample] = len(distinct)
+    return time, thread, symbol[found]
 
 
 def _read_switches(database: Database, threads: Int64) -> dict[int, model.ThreadSwitches]:
