@@ -252,6 +252,31 @@ def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
     assert _place(finding) == f" ({name})"
 
 
+@pytest.mark.parametrize(
+    ("outermost", "cause"),
+    [
+        (("PMPI_Barrier", "main"), "the host was in MPI (MPI_Barrier)"),
+        (("exchange", "main"), "the host ran code of its own (opal_progress)"),
+        (("PMPI_Barrier", "far apart"), "the host ran code of its own (opal_progress)"),
+    ],
+)
+def test_samples_inside_of_mpi(tmp_path: Path, outermost: tuple[str, str], cause: str) -> None:
+    """Where MPI is not traced, its progress loops are no code of the host's own."""
+    builder = late("f")
+    start = 9 * MS
+    builder.kernel(start, start + MS, "f", launch=(start - US, start))
+    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
+    for number, text in enumerate(("opal_progress", *outermost)):
+        builder.raw("StringIds", id=90_000 + number, value=text)
+    times = [-4, -3, -2, -1, 2, 8] if outermost[1] == "far apart" else [*range(2, 9)]
+    for sample, time in enumerate(times):
+        builder.raw("COMPOSITE_EVENTS", id=sample, start=time * MS, globalTid=global_tid())
+        for depth in range(3):
+            chain = {"id": sample, "symbol": 90_000 + depth, "stackDepth": depth}
+            builder.raw("SAMPLING_CALLCHAINS", **chain)
+    assert cause in one(judged(tmp_path, builder)).title
+
+
 def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, "f", launch=(-9 * US, -8 * US))
     builder.api("cudaDeviceSynchronize_v3020", -5 * US, MS + US)

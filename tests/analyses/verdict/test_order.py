@@ -246,19 +246,46 @@ def test_steps_that_become_longer_are_the_verdict(
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
 
 
-@pytest.mark.parametrize(("sweep_us", "named"), [(900, ", mostly sweep."), (450, ".")])
-def test_the_kernel_that_takes_most_of_the_compute_is_named(
-    tmp_path: Path, sweep_us: int, named: str
+@pytest.mark.parametrize(
+    ("kernels_us", "named"),
+    [
+        ({"sweep": 900, "norm": 500, "update": 50}, ", mostly sweep."),
+        ({"sweep": 450, "norm": 400, "gemm_a": 500, "gemm_b": 500}, ", mostly matmul."),
+        ({"sweep": 450, "update": 450, "scale": 300}, ", mostly sweep and update."),
+        ({"sweep": 450, "update": 450, "scale": 450, "shift": 450, "sum": 450}, "."),
+    ],
+)
+def test_what_takes_most_of_the_compute_is_named(
+    tmp_path: Path, kernels_us: dict[str, int], named: str
 ) -> None:
+    """A kernel, else a category of kernels, else two kernels; nothing where none takes half."""
     trace, at = TraceBuilder(), 0
     for _ in range(20):
-        for name, length_us in (("sweep", sweep_us), ("norm", 500), ("update", 50)):
+        for name, length_us in kernels_us.items():
             end = at + length_us * US
             trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
             at = end
     said = three_lines(result_of(trace.write(tmp_path)))
     assert said is not None
     assert said.problem.endswith(f"compute takes 100.0 % of the iteration{named}")
+
+
+@pytest.mark.parametrize(("idle_us", "dominates"), [(80, True), (300, False)])
+def test_compute_is_named_before_a_cause_that_gains_little(
+    tmp_path: Path, idle_us: int, dominates: bool
+) -> None:
+    trace, at = TraceBuilder(), 0
+    for _ in range(20):
+        for name, length_us in (("sweep", 900), ("norm", 500)):
+            end = at + length_us * US
+            trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
+            at = end
+        at += idle_us * US
+    said = three_lines(result_of(trace.write(tmp_path)))
+    assert said is not None
+    begin = "Compute takes 94.6 % of the iteration, mostly sweep. The GPU idles 5.4 %"
+    assert said.problem.startswith(begin if dominates else "The GPU idles 17.6 %")
+    assert len(" ".join(said.lines).split()) <= MAX_WORDS
 
 
 def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:

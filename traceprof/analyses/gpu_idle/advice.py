@@ -69,8 +69,8 @@ _ANY_PROGRAM: Advice = {
     IdleCause.WAITING: (SLEEPS_FOR,),
     IdleCause.HOST_CODE: (
         (
-            "The host works on something else before it launches: move that work to another thread,"
-            " or do it after the next kernels have been launched"
+            "The host works on something else before it launches: move that work to the GPU or to"
+            " another thread, or do it after the next kernels have been launched"
         ),
     ),
 }

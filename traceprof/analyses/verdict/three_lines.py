@@ -7,7 +7,7 @@ more. Shares are of the mean counted step where there are steps, else of the tra
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,7 @@ from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
 from traceprof.kernel_names import function_name, readable
+from traceprof.kernel_names.categories import Category
 from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
@@ -52,6 +53,7 @@ _MAX_TRUST = 15
 _MAX_PLACE = 60  # characters
 _MAX_PLACE_WORDS = 5
 _FEW_STEPS = 3
+_DOMINATES = 0.9  # of a step: what else can be gained is less than a tenth
 _NEARLY_ALL = 0.95  # of the recorded GPU time
 
 _IDLE = {
@@ -165,7 +167,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         return ThreeLines(_healthy(analysis, headline, kind), None, None, trust)
     inside = analysis.in_phase(causes[0])
     if inside is None:
-        problem = _problem(causes[0], analysis, kind)
+        problem = f"{_dominating(analysis, headline)}{_problem(causes[0], analysis, kind)}"
         gain, more = _gain(causes[0], analysis, headline)
     else:
         problem, gain, more = _of_phase(*inside, name_of_phase(causes[0]))
@@ -331,7 +333,7 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
 def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
     causes = headline.causes
     compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
-    computes = f"compute takes {compute} of the {kind}{_mostly(analysis, headline.breakdown.rank)}"
+    computes = _computes(analysis, headline)
     costs = [(share_of_step(one, analysis.breakdown), one) for one in headline.worst]
     cost, worst = max(costs, key=lambda pair: pair[0], default=(0.0, None))
     if not causes and worst is not None and worst.severity > Severity.INFO and cost >= MIN_SHARE:
@@ -347,12 +349,34 @@ def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
     return f"Nothing costs 3 % of the {kind}: {computes}; {causes[0].id} comes first{where}."
 
 
-def _mostly(analysis: RunResult, rank: int) -> str:
-    """Name the kernel that takes most of a rank's compute, if one does."""
-    parts = next((parts for parts in analysis.compute if parts.rank == rank), None)
-    if parts is None or not parts.largest or 2 * parts.largest[0].total_ns <= parts.total_ns:
+def _computes(analysis: RunResult, headline: Headline) -> str:
+    compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
+    return f"compute takes {compute} of the {headline.unit}{_mostly(analysis, headline.breakdown)}"
+
+
+def _dominating(analysis: RunResult, headline: Headline) -> str:
+    """Say what computes, before a cause of another kind, if nothing else can gain much."""
+    compute = _share_of_mean(headline.breakdown, "compute_ns")
+    if compute < _DOMINATES or headline.causes[0].id not in _PARTS:
         return ""
-    return f", mostly {one_line(readable(function_name(parts.largest[0].name)), _MAX_PLACE)}"
+    return f"C{_computes(analysis, headline)[1:]}. "
+
+
+def _mostly(analysis: RunResult, breakdown: BreakdownResult) -> str:
+    """Name what takes most of a rank's compute: a kernel, else a category, else two kernels."""
+    parts = next((parts for parts in analysis.compute if parts.rank == breakdown.rank), None)
+    if parts is None:
+        return ""
+    kernels, categories = Counter[str](), Counter[str]()
+    for use in parts.largest:
+        kernels[one_line(readable(function_name(use.name)), _MAX_PLACE)] += use.total_ns
+    for part in parts.parts:
+        if part.category not in {Category.OTHER, GRAPH}:
+            categories[part.category] += part.total_ns
+    for named in (kernels.most_common(1), categories.most_common(1), kernels.most_common(2)):
+        if 2 * sum(ns for _, ns in named) > parts.total_ns:
+            return f", mostly {' and '.join(name for name, _ in named)}"
+    return ""
 
 
 def _share_of_mean(result: BreakdownResult, measure: str) -> float:
