@@ -19,7 +19,7 @@ from traceprof.replay.critical_path import step_path
 from traceprof.replay.whatif import answers_to
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from traceprof.analysis import Analysis
     from traceprof.comparison.sides import LoadedSide
@@ -140,11 +140,6 @@ def _middle(steps: Sequence[StepMeasures]) -> StepMeasures | None:
     chosen = [step for step in steps if step.is_training] or list(steps)
     ordered = sorted(chosen, key=lambda step: step.measures.window_ns)
     return ordered[len(ordered) // 2] if ordered else None
-
-
-def steps_by_rank(side: ComparedSide) -> Mapping[int, tuple[StepMeasures, ...]]:
-    """Return the training steps of a side, by rank."""
-    return {rank.rank: rank.steps for rank in side.ranks}
 
 
 @dataclass(frozen=True, slots=True)

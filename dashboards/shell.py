@@ -156,8 +156,7 @@ def _steps(view: View) -> list[str]:
         inside = [
             step.number
             for step in result.steps
-            if step.measures.window_start_ns < high
-            and step.measures.window_start_ns + step.measures.window_ns > low
+            if step.measures.window_start_ns < high and step.measures.window_end_ns > low
         ]
         if inside and result.rank in view.numbers:
             last = f" to {inside[-1]}" if inside[1:] else ""

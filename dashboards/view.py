@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
     Range = tuple[int | None, int | None]
     Key = tuple[int, str, int, int]
+    Measure = Callable[[Rank, Window], RankResult | None]
 
-_Result = TypeVar("_Result")
+Measured = TypeVar("Measured", bound="RankResult")
 _MAX_KEPT = 4096  # results
 _BY_NAME = {analysis.name: analysis for analysis in ANALYSES}
 _lock = threading.Lock()
-_kept: OrderedDict[Key, object] = OrderedDict()
+_kept: OrderedDict[Key, tuple[Rank, RankResult | None]] = OrderedDict()
 
 
 def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
@@ -48,44 +49,12 @@ def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
     return (None if start is None else clock.own(start), None if end is None else clock.own(end))
 
 
-def measured_within(
-    rank: Rank, module: Judge[Result], scope: Scope, clock: RankClock
-) -> Result | None:
-    """Return the result of an analysis for a rank in the chosen time range.
-
-    None if the analysis does not apply to this rank, or the rank did nothing in that time.
-    """
-    analysis = _BY_NAME[module.__name__]
-    if analysis.measure is None or (rank.device is None and not analysis.is_for_cpu):
-        return None
-    if not all(rank.trace.holds(part) for part in analysis.requires):
-        return None
-    return cast(
-        "Result | None", _measured(rank, time_range(scope, clock), analysis.name, analysis.measure)
-    )
+def _compute_parts(rank: Rank, window: Window) -> ComputeParts:
+    return compute_parts.run(rank, window, launched_kernels.run(rank, window))
 
 
-def kernels_within(rank: Rank, scope: Scope, clock: RankClock) -> KernelTable | None:
-    """Return a rank's table of kernels in the chosen time; None if it did nothing then."""
-    if rank.device is None:
-        return None
-    return _measured(rank, time_range(scope, clock), kernel_table.__name__, kernel_table.run)
-
-
-def compute_within(rank: Rank, scope: Scope, clock: RankClock) -> ComputeParts | None:
-    """Return the parts of a rank's compute in the chosen time; None if it did nothing then."""
-    if rank.device is None:
-        return None
-
-    def measure(rank: Rank, window: Window) -> ComputeParts:
-        return compute_parts.run(rank, window, launched_kernels.run(rank, window))
-
-    return _measured(rank, time_range(scope, clock), compute_parts.__name__, measure)
-
-
-def _measured(
-    rank: Rank, chosen: Range, name: str, run: Callable[[Rank, Window], _Result]
-) -> _Result | None:
+def _measured(rank: Rank, chosen: Range, name: str, run: Measure) -> RankResult | None:
+    """Return the result for a rank in the chosen time; None if the rank did nothing then."""
     window, whole = time_window(rank, chosen), rank.window
     if window.end_ns <= whole.start_ns or window.start_ns > whole.end_ns or not window.length_ns:
         return None
@@ -98,10 +67,7 @@ def _measured(
         _kept.move_to_end(key)
         if len(_kept) > _MAX_KEPT:
             _kept.popitem(last=False)
-        return cast("tuple[Rank, _Result]", _kept[key])[1]
-
-
-Measured = TypeVar("Measured", bound="RankResult")
+        return _kept[key][1]
 
 
 @dataclass(frozen=True)
@@ -135,30 +101,46 @@ class View:
 
         If a time range is chosen, only that range is measured.
         """
-        return self._chosen(
-            lambda rank, scope, clock: measured_within(rank, module, scope, clock),
-            self.analysis.of(module),
-        )
+        analysis = _BY_NAME[module.__name__]
+        applies = [
+            rank
+            for rank in self.ranks
+            if (rank.device is not None or analysis.is_for_cpu)
+            and all(map(rank.trace.holds, analysis.requires))
+        ]
+        return self._chosen(self.analysis.of(module), applies, analysis.name, analysis.measure)
 
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
         """The tables of kernels of the ranks chosen, in the time chosen."""
-        return self._chosen(kernels_within, self.analysis.result.kernels)
+        whole = self.analysis.result.kernels
+        return self._chosen(whole, self._gpus, kernel_table.__name__, kernel_table.run)
 
     @property
     def compute(self) -> tuple[ComputeParts, ...]:
         """What the compute of the ranks chosen consists of, in the time chosen."""
-        return self._chosen(compute_within, self.analysis.result.compute)
+        whole = self.analysis.result.compute
+        return self._chosen(whole, self._gpus, compute_parts.__name__, _compute_parts)
+
+    @property
+    def _gpus(self) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.device is not None]
 
     def _chosen(
-        self, within: Callable[[Rank, Scope, RankClock], Measured | None], whole: Iterable[Measured]
+        self, whole: Iterable[Measured], ranks: Iterable[Rank], name: str, measure: Measure | None
     ) -> tuple[Measured, ...]:
+        """Return the chosen results; where a range is chosen, measure it on these ranks."""
         scope = self.address.chosen
-        if scope.has_range:
-            results = (within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks)
-            return tuple(result for result in results if result is not None)
-        chosen = (result for result in whole if result.rank in self.numbers)
-        return tuple(sorted(chosen, key=lambda result: result.rank))
+        if not scope.has_range:
+            chosen = (result for result in whole if result.rank in self.numbers)
+            return tuple(sorted(chosen, key=lambda result: result.rank))
+        results = (
+            _measured(rank, time_range(scope, self.clock.rank(rank.rank)), name, measure)
+            for rank in ranks
+            if measure is not None
+        )
+        known = (result for result in results if result is not None)
+        return cast("tuple[Measured, ...]", tuple(known))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -14,6 +14,7 @@ from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
+from traceprof.analyses.breakdown import step_times
 from traceprof.analyses.steps import (
     cause_text,
     counted_steps,
@@ -208,7 +209,7 @@ def _place(view: View, result: BreakdownResult, first: int, last: int) -> Addres
         addresses.TIMELINE,
         rank=(result.rank,),
         start_ns=start_ns,
-        end_ns=max(clock.at(end.window_start_ns + end.window_ns), start_ns + 1),
+        end_ns=max(clock.at(end.window_end_ns), start_ns + 1),
     )
 
 
@@ -268,7 +269,7 @@ def step_bars(result: BreakdownResult) -> StepBars:
     parts = np.array(
         [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
     ).reshape(-1, len(PARTS))
-    windows = np.array([step.measures.window_ns for step in steps], np.float64)
+    windows = step_times(steps)[1].astype(np.float64)
     first = group_starts(len(steps), MAX_BARS)
     stop = np.append(first[1:], len(steps))[: len(first)]
     if len(first) == 0:
@@ -387,8 +388,7 @@ def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
 def _times(
     result: BreakdownResult, first: Int64, last: Int64, clock: Clock
 ) -> dict[str, list[int]]:
-    own = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
-    length = np.array([step.measures.window_ns for step in result.steps], np.int64)
+    own, length = step_times(result.steps)
     to_run = clock.rank(result.rank).to_run
     begin, end = to_run(own), to_run(own + length)
     return {
@@ -427,11 +427,10 @@ def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
     longest, first, last = np.full(shape, np.nan), np.full(shape, -1), np.full(shape, -1)
     for row, (result, of_rank) in enumerate(zip(results, numbers, strict=True)):
         column = np.searchsorted(begin, of_rank, side="right") - 1  # ascending, as the steps are
-        windows = np.array([step.measures.window_ns for step in result.steps], np.float64)
         columns, place = np.unique(column, return_index=True)
         first[row, columns] = place
         last[row, columns] = np.append(place[1:], len(column)) - 1
-        longest[row, columns] = np.maximum.reduceat(windows, place)
+        longest[row, columns] = np.maximum.reduceat(step_times(result.steps)[1], place)
     label = [
         f"step {a}" if a == b else f"longest of steps {a}-{b}"
         for a, b in zip(begin.tolist(), end.tolist(), strict=True)
@@ -520,8 +519,7 @@ def late_heat(
 
 def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int64) -> Int64:
     """Return the column of the step at each time of a rank's report; -1 for none."""
-    starts = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
-    lengths = np.array([step.measures.window_ns for step in result.steps], np.int64)
+    starts, lengths = step_times(result.steps)
     order = np.argsort(starts, kind="stable")
     place = np.searchsorted(starts[order], time_ns, side="right") - 1
     step = order[np.maximum(place, 0)]

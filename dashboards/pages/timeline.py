@@ -86,7 +86,7 @@ def _run_span(analysis: Analysis, clock: Clock) -> str:
     """Return the first start and the last end of the GPU operations of all ranks, ns."""
     clocks = [(clock.rank(row.rank), row.whole) for row in analysis.result.breakdown]
     starts = [own.at(whole.window_start_ns) for own, whole in clocks]
-    ends = [own.at(whole.window_start_ns + whole.window_ns) for own, whole in clocks]
+    ends = [own.at(whole.window_end_ns) for own, whole in clocks]
     return f"{min(starts, default=clock.base_ns)},{max(ends, default=clock.base_ns)}"
 
 

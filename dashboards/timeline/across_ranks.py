@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.events import OPERATION
+from traceprof.analyses.breakdown import step_times
 from traceprof.communication.messages import messages
 from traceprof.errors import one_line
 from traceprof.trace.grouping import groups, median_of
@@ -121,11 +122,9 @@ def spreads(store: Timelines) -> list[dict[str, Any]]:
     for number in store.numbers:
         clock, steps = store.clock(number), store.steps(number)
         if steps and not clock.panel:
-            begin = np.array([step.measures.window_start_ns for step in steps], np.int64)
-            length = [step.measures.window_ns for step in steps]
+            begin, length = step_times(steps)
             numbers = [step.number for step in steps]
-            of_rank = np.stack((numbers, clock.to_run(begin), length, [number] * len(steps)))
-            columns.append(of_rank)
+            columns.append(np.stack((numbers, clock.to_run(begin), length, [number] * len(steps))))
     if not columns:
         furthest = last[:, np.argsort(-last[_SPAN], kind="stable")[:MAX_SPREADS]]
         return [_apart(store, one) for one in furthest[:, np.argsort(furthest[_AT])].T.tolist()]
@@ -229,8 +228,8 @@ def steps_within(
     time_ns = (start_ns + end_ns) // 2
 
     def distance(step: StepMeasures) -> int:
-        start = step.measures.window_start_ns
-        return max(start - time_ns, time_ns - (start + step.measures.window_ns - 1), 0)
+        span = step.measures
+        return max(span.window_start_ns - time_ns, time_ns - (span.window_end_ns - 1), 0)
 
     nearest = min(steps, key=distance).number if steps else None
     return None if nearest is None else (nearest, nearest)

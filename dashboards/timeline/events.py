@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.clock import OWN
+from traceprof.analyses.breakdown import step_times
 from traceprof.communication.messages import messages
 from traceprof.host.places import places, places_of_calls
 from traceprof.kernel_names import function_name
@@ -346,8 +347,7 @@ def _events(
 
 def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events:
     """Return the training steps of a rank."""
-    start = np.array([step.measures.window_start_ns for step in steps], np.int64)
-    length = np.array([step.measures.window_ns for step in steps], np.int64)
+    start, length = step_times(steps)
     names = NameTable([f"step {step.number}" for step in steps])
     return _events(names, pack(np.arange(len(steps))), start, clock, STEPS, length.__getitem__)
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.clock import Clock
-from dashboards.questions import questions_about, steps_by_rank
+from dashboards.questions import questions_about
 from dashboards.timeline.events import OPERATION, STEP, host_events, operation_events, step_events
 from dashboards.timeline.tracks import read_gpu, with_host
+from traceprof.analyses.breakdown import step_times
 from traceprof.errors import TraceprofError
 from traceprof.run import opening
 from traceprof.trace.model.special_values import NULL
@@ -61,15 +62,12 @@ class TimelineSource:
     @classmethod
     def of(cls, analysis: Analysis) -> TimelineSource:
         """Return the run of an analysis."""
-        results = analysis.result.breakdown
-        starts = {result.rank: result.judged.window_start_ns for result in results}
+        results = {result.rank: result for result in analysis.result.breakdown}
+        judged = {rank: result.judged for rank, result in results.items()}
         return cls(
             analysis.run,
-            {result.rank: result.steps for result in results},
-            {
-                result.rank: (starts[result.rank], starts[result.rank] + result.judged.window_ns)
-                for result in results
-            },
+            {rank: result.steps for rank, result in results.items()},
+            {rank: (time.window_start_ns, time.window_end_ns) for rank, time in judged.items()},
             Clock.of(analysis),
             analysis,
             {stalls.rank: stalls for stalls in analysis.result.measured.stalls},
@@ -161,13 +159,11 @@ class Timelines:
         """Return the numbers of a rank's steps at times on the run's clock; `NULL` for none."""
         found = np.full(len(times_ns), NULL)
         if steps := self.steps(number):
-            measures = [step.measures for step in steps]
-            begin = self.clock(number).to_run(
-                np.array([of.window_start_ns for of in measures], np.int64)
-            )
+            start, length = step_times(steps)
+            begin = self.clock(number).to_run(start)
             at = np.maximum(np.searchsorted(begin, times_ns, side="right") - 1, 0)
-            since, length = times_ns - begin[at], np.array([of.window_ns for of in measures])[at]
-            is_in = (since >= 0) & (since < length)
+            since = times_ns - begin[at]
+            is_in = (since >= 0) & (since < length[at])
             found[is_in] = np.array([step.number for step in steps], np.int64)[at[is_in]]
         return found
 
@@ -310,5 +306,6 @@ class OtherSide:
                 stack.callback(traces[-1].close)
             run = opening.assemble_run(traces, [options.ranks_of(trace) for trace in traces])
             self._open.push(stack.pop_all())
+        steps = {rank.rank: rank.steps for rank in side.ranks}
         judged = {rank.rank: rank.judged for rank in side.ranks}
-        return Timelines(TimelineSource(run, steps_by_rank(side), judged, Clock(0)))
+        return Timelines(TimelineSource(run, steps, judged, Clock(0)))

@@ -12,7 +12,8 @@ import numpy as np
 from dashboards.clock import OWN
 from dashboards.timeline import events as ev
 from dashboards.timeline.rows import Row, Samples, merged
-from dashboards.view import MAX_NAME
+from dashboards.view import MAX_NAME, device_text
+from traceprof.analyses.breakdown import step_times
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.reports import tracks
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls, HostCode, ThreadSpans
-    from traceprof.trace.model.ranges import Marks, RangeTable
+    from traceprof.trace.model.ranges import RangeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,7 @@ def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) 
     events, tracks = {ev.OPERATION: ev.operation_events(rank, clock)}, []
     if steps:
         events[ev.STEP] = ev.step_events(steps, clock)
-        start = np.array([step.measures.window_start_ns for step in steps], np.int64)
-        length = np.array([step.measures.window_ns for step in steps], np.int64)
+        start, length = step_times(steps)
         index = np.arange(len(steps), dtype=np.int32)
         row = Row.of(clock.to_run(start), clock.to_run(start + length))
         tracks.append(Track("", "steps on the GPU", ev.STEPS, ev.STEP, index, row))
@@ -153,7 +153,7 @@ def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
             index, start, end = index[order], start[order], end[order]
         number, name = key[0], ev.GPU_KINDS[key[1]]
         row = Row.of(clock.to_run(start), clock.to_run(end))
-        label = f"GPU {rank.device}" + (f" · {one_line(rank.gpu, MAX_NAME)}" if rank.gpu else "")
+        label = device_text(rank.device, rank.gpu)
         yield Track(label, f"stream {number} · {name}", name, ev.OPERATION, index, row)
 
 
@@ -173,36 +173,28 @@ def with_host(timeline: RankTimeline, stalls: RankStalls | None = None) -> RankT
     ranges = rank.trace.range_table(rank.process)
     events = timeline.events | ev.host_events(rank, clock, stalls)
     stalled = [_stall_track(stalls, clock)] if stalls is not None and ev.STALL in events else []
-    busiest, others = _threads(rank, clock, rank.calls, ranges, rank.trace.marks(rank.process))
+    busiest, others = _threads(rank, clock, ranges)
     folded = (replace(other, is_folded=True) for other in others)
     placed = []
     if ev.PLACE in events and timeline.tracks:
         spans = rank.cache.get(ev.place_spans, rank)
         group = timeline.tracks[-1].group
         placed = [_span_track(group, "place in the program", ev.PLACE, spans, clock, None)]
-    counters = _counter_tracks(rank, clock)
+    counters = []
+    for samples in (Samples.sampled(link, clock) for link in link_samples(rank)):
+        index, row = np.arange(len(samples.row), dtype=np.int32), samples.row
+        counters.append(
+            Track(_COUNTERS, samples.label, ev.COUNTER, ev.SAMPLE, index, row, samples=samples)
+        )
     tracks = (*timeline.tracks, *placed, *counters, *stalled, *busiest, *folded)
     return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
 
 
-def _counter_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
-    for link in link_samples(rank):
-        samples = Samples.sampled(link, clock)
-        index = np.arange(len(samples.row), dtype=np.int32)
-        yield Track(
-            _COUNTERS, samples.label, ev.COUNTER, ev.SAMPLE, index, samples.row, samples=samples
-        )
-
-
 def _threads(
-    rank: Rank,
-    clock: RankClock,
-    calls: ApiCalls | None,
-    ranges: RangeTable | None,
-    marks: Marks | None,
+    rank: Rank, clock: RankClock, ranges: RangeTable | None
 ) -> tuple[list[Track], list[Track]]:
     """Return the rows of the busiest threads, and those of the others."""
-    rows = _rows_by_thread(rank, clock, calls, ranges, marks)
+    rows = _rows_by_thread(rank, clock, ranges)
 
     def busyness(thread: int) -> tuple[int, int, int]:
         num_calls, num_ranges = (
@@ -224,13 +216,10 @@ def _threads(
 
 
 def _rows_by_thread(
-    rank: Rank,
-    clock: RankClock,
-    calls: ApiCalls | None,
-    ranges: RangeTable | None,
-    marks: Marks | None,
+    rank: Rank, clock: RankClock, ranges: RangeTable | None
 ) -> dict[str, tuple[dict[int, Int32], Callable[[str, Int32], Iterable[Track]]]]:
     """Return, by source, the events of each thread, and what makes rows of them in a group."""
+    calls, marks = rank.calls, rank.trace.marks(rank.process)
     is_of_torch = rank.trace.origin == "torch.profiler"
     named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
     is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())

@@ -102,6 +102,11 @@ class Measures(Struct, frozen=True):
         part: int = getattr(self, part_ns)
         return part / self.window_ns if self.window_ns else 0.0
 
+    @property
+    def window_end_ns(self) -> int:
+        """The end of the window."""
+        return self.window_start_ns + self.window_ns
+
 
 class StepMeasures(Record, frozen=True):
     """The breakdown of one training step of one rank."""
@@ -112,6 +117,14 @@ class StepMeasures(Record, frozen=True):
     # whether it counts for what a step takes, or why not; None outside what is judged
     use: StepUse | None = StepUse.STEADY
     phase: int = 0  # which of the program's phases it is of, where its steps are periods
+
+
+def step_times(steps: Sequence[StepMeasures]) -> tuple[Int64, Int64]:
+    """Return when steps begin on the GPU and how long each takes, int64[n] each, in ns."""
+    return (
+        np.array([step.measures.window_start_ns for step in steps], np.int64),
+        np.array([step.measures.window_ns for step in steps], np.int64),
+    )
 
 
 class BreakdownResult(RankResult, frozen=True):

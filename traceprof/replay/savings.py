@@ -217,13 +217,13 @@ def _replayed(
 
 def _steps_inside(result: BreakdownResult) -> Int64:
     judged = result.judged
-    end_ns = judged.window_start_ns + judged.window_ns
+    end_ns = judged.window_end_ns
     return np.array(
         [
             step.number
             for step in result.steps
             if step.measures.window_start_ns >= judged.window_start_ns
-            and step.measures.window_start_ns + step.measures.window_ns <= end_ns
+            and step.measures.window_end_ns <= end_ns
         ],
         np.int64,
     )

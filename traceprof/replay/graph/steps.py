@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.analyses.breakdown import step_times
 from traceprof.analyses.steps import judged_steps, phases
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.longest_path import CannotReplayError
@@ -126,8 +127,7 @@ def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
     if ranges is None or not steps:
         return None
     number = np.array([step.number for step in steps], np.int64)
-    start = np.array([step.measures.window_start_ns for step in steps], np.int64)
-    length = np.array([step.measures.window_ns for step in steps], np.int64)
+    start, length = step_times(steps)
     order = np.argsort(ranges.number, kind="stable")
     in_order = ranges.number[order]
     if not (np.diff(in_order) > 0).all() or not (np.diff(number) > 0).all():

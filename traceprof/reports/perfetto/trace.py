@@ -151,7 +151,7 @@ def _write_steps(
     spans: list[Span] = []
     for step in result.steps:
         measures = step.measures
-        end_ns = measures.window_start_ns + measures.window_ns
+        end_ns = measures.window_end_ns
         notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
         spans.append((measures.window_start_ns, end_ns, f"step {step.number}", "step", notes))
     if spans:
